@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, text
 
 from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
 from service.ledger.accounts import accounts
-from service.ledger.accounts.spending_rows import Charged
+from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.accounts.subplans import subplans_of
 from service.ledger.journal.journal import Head
 from service.ledger.storage.tables import Release
@@ -71,11 +71,11 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
         every = _RELEASES // _DISTINCT
         empty = accounts.read_account(connection, account)
         head = Head(_RELEASES + 1, empty.head.hash)
-        spent = Charged(Counter(dict.fromkeys(subplans, every)), Counter())
+        spent = ChargedSubplans(Counter(dict.fromkeys(subplans, every)), Counter())
         accounts.save(connection, [replace(empty, releases=_RELEASES, head=head)], spent)
         return account_id
 
-    account_id = database.write(count, landed=lambda *_: False)
+    account_id = database.write(count, is_committed=lambda *_: False)
     for first in range(0, _RELEASES, _BATCH):
         rows = [
             {
@@ -97,7 +97,7 @@ def _fill(url: str, account: str, documents: list[dict[str, Any]]) -> None:
         def add(connection: Connection, rows: list[dict[str, Any]] = rows) -> None:
             connection.execute(insert(Release), rows)
 
-        database.write(add, landed=lambda *_: False)
+        database.write(add, is_committed=lambda *_: False)
     database.close()
     if url.startswith("postgresql"):  # what its autovacuum does while a ledger grows
         with psycopg.connect(plain(url), autocommit=True) as connection:

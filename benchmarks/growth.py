@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.servers import CALLER, open_account, opened, sqlite_database
 from service.ledger.accounts import accounts, spending
-from service.ledger.accounts.spending_rows import Charged
+from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.journal.journal import Head
 from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
@@ -119,9 +119,9 @@ def _fill(database: Database, account: str) -> None:
         once, _ = spending.counts(connection, full)
         rest = Counter({subplan: count * (_RELEASES // _BATCH - 1) for subplan, count in once.items()})
         after = replace(full, totals=totals, head=head, releases=_RELEASES)
-        accounts.save(connection, [after], Charged(rest, Counter()))
+        accounts.save(connection, [after], ChargedSubplans(rest, Counter()))
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 _COPIES = (

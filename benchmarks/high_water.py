@@ -44,7 +44,7 @@ def _measure(kind: str, size: int, url: str) -> None:
         keeper = MarkKeeper(database, file)
         first = _seconds(lambda: keeper.advance(everything=True))
         start = _seconds(lambda: check_mark(database, file))
-        database.write(lambda connection: _append(connection, ids[:_CHANGED]), landed=lambda *_: False)
+        database.write(lambda connection: _append(connection, ids[:_CHANGED]), is_committed=lambda *_: False)
         second = _seconds(keeper.advance)
         sound = _seconds(lambda: require_sound_file(database))
         print(f"  {f'{kind}, {size:,} accounts':<26}{first:8.2f}{start:8.2f}{second:8.2f}{sound:8.2f}", flush=True)
@@ -81,7 +81,7 @@ def _open_accounts(database: Database, size: int) -> list[int]:
             connection.execute(insert(Entry), entries)
             _set_heads(connection, [(row["account_id"], row["seq"], row["hash"]) for row in entries])
 
-        database.write(work, landed=lambda *_: False)
+        database.write(work, is_committed=lambda *_: False)
     return [first.id + number for number in range(1, size + 1)]
 
 

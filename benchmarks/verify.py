@@ -111,4 +111,4 @@ def _fill(database: Database, name: str, distinct: int) -> None:
             line = accounts.lock_line(connection, batch[0].line, clock.now())
             charges.charge(connection, line, batch, CALLER.actor, clock.now())
 
-        database.write(work, landed=lambda *_: False)
+        database.write(work, is_committed=lambda *_: False)

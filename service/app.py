@@ -52,7 +52,7 @@ from service.api.routes import (
 )
 from service.errors import StartupRefused
 from service.jobs import Workers
-from service.ledger.access.key_usage import Uses
+from service.ledger.access.key_usage import KeyUsage
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.releases.settlement import ExpiryKeeper
@@ -144,7 +144,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
         timedelta(days=settings.job_retention_days),
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
     )
-    app.state.uses, app.state.tokens = Uses(database), Tokens.configured(settings)
+    app.state.uses, app.state.tokens = KeyUsage(database), Tokens.configured(settings)
     contract.install(app)
     app.state.probes, app.state.ending = CapacityLimiter(2), False
     for router in routes.ROUTERS:

@@ -14,9 +14,9 @@ from service.ledger.installation.binding import check_secret, is_bound
 from service.ledger.installation.high_water import INSTALLATION, HighWaterFile, last_entries, missing_entries
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import follow
-from service.ledger.journal.journal import BEFORE_FIRST, Broken
+from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.failures import out_of_reach
+from service.ledger.storage.failures import file_not_accessible
 from service.ledger.storage.migrate import prepare
 from service.ledger.storage.schema import hold_schema, require_schema
 from service.ledger.storage.secret import Secret, load_secret
@@ -70,7 +70,7 @@ def open_installation(
     if serving:
         try:
             follow(database, secret)
-        except Broken as broken:
+        except BrokenChain as broken:
             raise unsound(broken) from None
         marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
         bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
@@ -170,7 +170,7 @@ def require_ledger(url: URL) -> None:
     try:
         there = path.exists()
     except OSError as error:
-        raise out_of_reach(path, error) from None
+        raise file_not_accessible(path, error) from None
     if not there:
         raise StartupRefused(
             f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its place"

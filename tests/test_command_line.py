@@ -143,7 +143,7 @@ def test_verify_changes_nothing_of_a_ledger_of_an_older_version(tmp_path: Path) 
     assert run(tmp_path, "keys", "create", "--role", "auditor", "--name", "ann").returncode == 0
     database = open_database(f"sqlite:///{tmp_path / 'data' / 'ledger.db'}")
     statement = "UPDATE api_keys SET seal = NULL"
-    database.write(lambda connection: connection.exec_driver_sql(statement), landed=lambda *_: False)
+    database.write(lambda connection: connection.exec_driver_sql(statement), is_committed=lambda *_: False)
     verified = run(tmp_path, "verify")
     assert verified.returncode == 1
     assert "is not as the service wrote it" in verified.stdout

@@ -149,7 +149,7 @@ def test_what_ended_long_ago_is_forgotten_by_the_workers(embedded: Database, pro
             assert _once(embedded, job_id, _ended).state == "succeeded"
         dated = text("UPDATE jobs SET created_at = :past, ended_at = :past WHERE id = :id")
         values = {"past": "2020-01-01T00:00:00.000000Z", "id": old}
-        embedded.write(lambda c: c.execute(dated, values), landed=lambda *_: False)
+        embedded.write(lambda c: c.execute(dated, values), is_committed=lambda *_: False)
         deadline = time.monotonic() + PATIENCE
         while _exists(embedded, old):
             assert time.monotonic() < deadline
@@ -201,7 +201,7 @@ def test_what_a_dead_server_left_is_found_at_the_next_start(database: Database) 
     job_id = _submit(database)
     assert jobs.take(database, "a worker that died") is not None
     past = text("UPDATE jobs SET leased_until = '2020-01-01T00:00:00.000000Z'")
-    database.write(lambda connection: connection.execute(past), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(past), is_committed=lambda *_: False)
     with _working(database):
         assert _once(database, job_id, _ended).state == "succeeded"
 

@@ -13,12 +13,12 @@ from service.ledger.installation.binding import note_nothing_to_adopt, waits_for
 from service.ledger.installation.high_water import (
     BrokenMark,
     Mark,
-    Missing,
+    MissingEntry,
     last_entries,
     missing_entries,
     present_heads,
 )
-from service.ledger.journal.journal import Broken
+from service.ledger.journal.journal import BrokenChain
 from service.ledger.storage import clock
 
 _NAMED = 1000  # journals that the entry lists
@@ -56,7 +56,7 @@ def acknowledge(
         missing = [] if mark is None else missing_entries(connection, mark.heads, last_entries(connection))
         try:
             waits = waits_for_adoption(connection, secret)
-        except Broken as broken:
+        except BrokenChain as broken:
             raise unsound(broken) from None
     behind = mark is not None and now < mark.written_at
     if not (missing or behind or fault):
@@ -73,7 +73,7 @@ def acknowledge(
             note_nothing_to_adopt(connection, secret, now)
         installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
     with database.read() as connection:
         file.replace(present_heads(connection, secret, last_entries(connection)).sound, clock.now())
     database.close()
@@ -84,7 +84,7 @@ def acknowledge(
     typer.echo("acknowledged; the high-water mark starts anew")
 
 
-def _content(reason: str, mark: Mark | None, missing: list[Missing], fault: str | None) -> dict[str, object]:
+def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault: str | None) -> dict[str, object]:
     """Return the content of the journal entry; names of accounts stay within the ledger."""
     return {
         "reason": reason,

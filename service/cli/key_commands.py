@@ -12,7 +12,7 @@ from service.ledger.access import keys
 from service.ledger.access.key_events import Known, keys_of
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import Broken
+from service.ledger.journal.journal import BrokenChain
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
@@ -55,7 +55,7 @@ def create(
                 connection, secret, name=name, role=role, accounts=account or None, expires_at=end, at=now
             )
 
-        _show(*database.write(work, landed=_is_committed))
+        _show(*database.write(work, is_committed=_is_committed))
 
 
 @app.command("rotate")
@@ -72,7 +72,7 @@ def rotate(
         _show(
             *database.write(
                 lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
-                landed=_is_committed,
+                is_committed=_is_committed,
             )
         )
 
@@ -83,7 +83,7 @@ def revoke(key_id: KeyArgument) -> None:
     with writing(settings_of_command()) as (database, secret):
         record = database.write(
             lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
-            landed=lambda *_: False,
+            is_committed=lambda *_: False,
         )
         fault = _journal_fault(database, secret)
     if not record.sealed:
@@ -103,7 +103,7 @@ def _journal_fault(database: Database, secret: Secret) -> str | None:
     try:
         with database.read() as connection:
             keys_of(connection, secret)
-    except Broken as broken:
+    except BrokenChain as broken:
         return str(broken)
     return None
 
@@ -134,7 +134,7 @@ def history() -> None:
                     typer.echo(
                         f"{entry['seq']}  {entry['time']}  {what} by {by.strip()}: {json.dumps(entry['content'])}"
                     )
-    except Broken as broken:
+    except BrokenChain as broken:
         typer.echo(f"error: the installation's journal: {broken}", err=True)
         raise typer.Exit(1) from None
     database.close()
@@ -163,7 +163,7 @@ def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
     with database.read() as connection:
         try:
             known: Known = keys_of(connection, secret)
-        except Broken as broken:
+        except BrokenChain as broken:
             known = {}
             typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
         while page := keys.list_keys(connection, records[-1].id if records else None, _PAGE, known=known):

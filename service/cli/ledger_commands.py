@@ -23,7 +23,7 @@ from service.ledger.accounts import accounts
 from service.ledger.installation.high_water import HighWaterFile, Mark, last_entries, missing_entries
 from service.ledger.installation.high_water_keeper import check_clock
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal.entry_texts import Amount, price_of
+from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Head, read_head, write_head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -32,7 +32,7 @@ from service.ledger.verification import exports
 from service.ledger.verification.backup import back_up, file_faults
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.receipts import check_receipt
-from service.ledger.verification.recompute import Repriced, recompute as price_again
+from service.ledger.verification.recompute import RepricedRelease, recompute as price_again
 from service.ledger.verification.verify import verify as verify_account
 from service.ledger.verification.verify_installation import verify_installation
 
@@ -156,7 +156,7 @@ def recompute(
         raise typer.Exit(_OVER)
 
 
-def _described(name: str, repriced: Repriced) -> Iterator[str]:
+def _described(name: str, repriced: RepricedRelease) -> Iterator[str]:
     for release, old, new in repriced.prices:
         yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
     for gap in repriced.over:
@@ -164,7 +164,7 @@ def _described(name: str, repriced: Repriced) -> Iterator[str]:
         yield f"{name}: over its budget: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
 
 
-def _changes(old: Amount, new: Amount) -> Iterator[str]:
+def _changes(old: PriceKey, new: PriceKey) -> Iterator[str]:
     before, after = price_of(old), price_of(new)
     for figure in ("epsilon", "rho", "delta", "linear"):
         if before[figure] != after[figure]:

@@ -18,7 +18,7 @@ from service.errors import NotFound, TooManyRequests, Unavailable
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Job
@@ -124,7 +124,9 @@ def submit(
         )
         return read_job(connection, job_id)
 
-    return once(database, request, work, status=202, render=render, landed=lambda c, job: _has_job(c, job.id))
+    return idempotent_write(
+        database, request, work, status=202, render=render, is_committed=lambda c, job: _has_job(c, job.id)
+    )
 
 
 def read_job(connection: Connection, job_id: str) -> JobRecord:
@@ -180,12 +182,12 @@ def end(database: Database, job_id: str, check: Callable[[JobRecord], None] = la
         connection.execute(_ended(job_id, None, "cancelled"))
         return read_job(connection, job_id), False
 
-    def landed(connection: Connection, ended: tuple[JobRecord, bool]) -> bool:
+    def is_committed(connection: Connection, ended: tuple[JobRecord, bool]) -> bool:
         job, forgotten = ended
         found = connection.execute(_selected(job_id)).one_or_none()
         return found is None or (not forgotten and _record(found) == job)  # cancelled at this moment by another request
 
-    return database.write(work, landed=landed)[0]
+    return database.write(work, is_committed=is_committed)[0]
 
 
 def forget(database: Database, before: str) -> int:
@@ -199,7 +201,7 @@ def forget(database: Database, before: str) -> int:
     with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
         if connection.execute(_outdated(before)).first() is None:
             return 0
-    return database.write(work, landed=lambda *_: False)
+    return database.write(work, is_committed=lambda *_: False)
 
 
 def _outdated(before: str) -> Select[str]:
@@ -233,7 +235,7 @@ def take(database: Database, worker: str, after: str = "") -> JobRecord | None:
 
     if not _anything_free(database):  # without a write transaction, which would wait in the queue of the charges
         return None
-    return database.write(work, landed=lambda c, job: job is not None and _holds(c, job.id, worker))
+    return database.write(work, is_committed=lambda c, job: job is not None and _holds(c, job.id, worker))
 
 
 def holds(database: Database, job_id: str, worker: str) -> bool:
@@ -307,7 +309,7 @@ def _changed(database: Database, statement: Any) -> bool:
     def work(connection: Connection) -> bool:
         return bool(connection.execute(statement).rowcount)
 
-    return database.write(work, landed=lambda *_: False)
+    return database.write(work, is_committed=lambda *_: False)
 
 
 def _held(job_id: str, worker: str) -> Any:

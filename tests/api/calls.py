@@ -99,7 +99,7 @@ def operators_key(client: Client, role: Role, name: str, accounts: list[str] | N
         lambda connection: create_key(
             connection, state.secret, name=name, role=role, accounts=accounts, expires_at=None, at=clock.now()
         ),
-        landed=lambda *_: False,
+        is_committed=lambda *_: False,
     )
     return bearer(made[1])
 

@@ -109,7 +109,7 @@ def test_spending_that_somebody_changed_is_shown_nowhere(client: Client, databas
             for statement in statements:
                 connection.execute(text(statement))
 
-        database.write(work, landed=lambda *_: False)
+        database.write(work, is_committed=lambda *_: False)
 
     run("CREATE TABLE before AS SELECT * FROM spending", edit)
     for query in queries:

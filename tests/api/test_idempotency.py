@@ -206,8 +206,10 @@ def test_an_answer_that_an_older_version_stored_whole_is_replayed_as_it_is(
     json_of(_send(client, "POST", path, None))
     old = f'{{"id": "{released["id"]}", "as": "it was \\u00e9"}}'
     statement = text("UPDATE stored_answers SET body = :old, seal = NULL")
-    database.write(lambda connection: connection.execute(statement, {"old": old}), landed=lambda *_: False)
-    database.write(lambda connection: idempotency.seal_old(connection, secret, ("", ""), 9), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(statement, {"old": old}), is_committed=lambda *_: False)
+    database.write(
+        lambda connection: idempotency.seal_old(connection, secret, ("", ""), 9), is_committed=lambda *_: False
+    )
     again = _send(client, "POST", path, None)
     assert (again.status_code, again.text, again.headers["Idempotent-Replay"]) == (200, old, "true")
 

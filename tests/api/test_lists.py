@@ -149,7 +149,7 @@ def test_a_journal_ends_with_its_accounts_head(database: Database, alone: TestCl
     open_account(alone)
     row = "SELECT account_id, 9, kind, release_id, body, hash FROM journal"
     forged = text(f"INSERT INTO journal (account_id, seq, kind, release_id, body, hash) {row}")
-    database.write(lambda connection: connection.execute(forged), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(forged), is_committed=lambda *_: False)
     page = json_of(alone.get("/v1/accounts/people/journal"))
     assert [item["entry"]["seq"] for item in page["items"]] == [1]
     assert page["next_cursor"] is None

@@ -287,7 +287,9 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, mon
     lower = """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}', seal = NULL"""
     older = _tampered(charged, tmp_path / "older", lower)
     with contextlib.closing(open_database(f"sqlite:///{older / 'data' / 'ledger.db'}")) as database:
-        database.write(lambda connection: account_rows.seal_old(connection, secret, 0, 9), landed=lambda *_: False)
+        database.write(
+            lambda connection: account_rows.seal_old(connection, secret, 0, 9), is_committed=lambda *_: False
+        )
     answer = said(older, "recompute", code=3)
     assert "rho 1/100 -> 1/50" in answer
     assert "people: over its budget: " in answer

@@ -95,13 +95,13 @@ def check(
     found = _read(client, account)
     _check_chain(found)
     tried = [operation for operation in operations if operation.account in {account, *under}]
-    landed = [operation for operation in tried if _has_landed(client, found, operation)]
-    assert found.owners.keys() == {operation.name for operation in landed} | {account}
-    own = [operation for operation in landed if operation.account == account]
+    is_committed = [operation for operation in tried if _has_landed(client, found, operation)]
+    assert found.owners.keys() == {operation.name for operation in is_committed} | {account}
+    own = [operation for operation in is_committed if operation.account == account]
     assert len(found.releases) == sum(operation.releases for operation in own)
     assert found.expired.keys() <= found.owners.keys()
     assert all(len(seqs) == 1 for seqs in found.expired.values())
-    counted_now = (operation.cost for operation in landed if operation.name not in found.expired)
+    counted_now = (operation.cost for operation in is_committed if operation.name not in found.expired)
     assert found.total == sum(counted_now, Fraction(0)) <= found.cap
     assert _unexplained(found, tried, [read for read in balances if read.account == account]) is None
     return found

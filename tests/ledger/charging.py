@@ -15,13 +15,13 @@ from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import draw_rows, draws, partitions, stored_draws
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.journal import journal
-from service.ledger.journal.journal import JournalEntry, Kept
+from service.ledger.journal.journal import ExpectedHead, JournalEntry
 from service.ledger.journal.replay import replay
 from service.ledger.releases import charges, release_rows, releases, reservation_rows, reservations
 from service.ledger.releases.charges import NewRelease, Prepared, Registered
 from service.ledger.releases.releases import ReleaseRecord
-from service.ledger.releases.reservations import Settled
-from service.ledger.releases.settlement import present
+from service.ledger.releases.reservations import SettledRelease
+from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
@@ -40,7 +40,11 @@ SECRET = Secret(bytes(range(32)))
 
 
 def asking(
-    principal: str, key: str | None = None, digest: str = "", kept: Kept | None = None, key_id: str | None = None
+    principal: str,
+    key: str | None = None,
+    digest: str = "",
+    kept: ExpectedHead | None = None,
+    key_id: str | None = None,
 ) -> Request:
     """A principal's request; without an Idempotency-Key unless it is given."""
     return Request(principal, key, digest, SECRET, kept, key_id)
@@ -72,7 +76,7 @@ def bind_as_before(database: Database, secret: Secret = SECRET) -> None:
         row = {"id": 1, "secret_fingerprint": secret.fingerprint(), "created_at": "2026-01-01T00:00:00.000000Z"}
         connection.execute(insert(Installation).values(row))
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
     database.secret = secret
 
 
@@ -96,7 +100,7 @@ def unseal(database: Database) -> None:
         for _, sql in triggers:
             connection.execute(text(sql))
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def migrate_unsealed(database: Database) -> None:
@@ -107,14 +111,16 @@ def migrate_unsealed(database: Database) -> None:
 
 def seal(database: Database) -> None:
     """Seal what is without a seal as it is: what only somebody with the secret can."""
-    database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), landed=lambda *_: False)
-    database.write(lambda connection: release_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
+    database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 100), is_committed=lambda *_: False)
+    database.write(lambda connection: release_rows.seal_old(connection, SECRET, "", 100), is_committed=lambda *_: False)
     database.write(
-        lambda connection: reservation_rows.seal_old(connection, SECRET, ("", 0), 100), landed=lambda *_: False
+        lambda connection: reservation_rows.seal_old(connection, SECRET, ("", 0), 100), is_committed=lambda *_: False
     )
-    database.write(lambda connection: draw_rows.seal_old(connection, SECRET, "", 100), landed=lambda *_: False)
+    database.write(lambda connection: draw_rows.seal_old(connection, SECRET, "", 100), is_committed=lambda *_: False)
     counters = ("", "", -1)
-    database.write(lambda connection: partitions.seal_old(connection, SECRET, counters, 100), landed=lambda *_: False)
+    database.write(
+        lambda connection: partitions.seal_old(connection, SECRET, counters, 100), is_committed=lambda *_: False
+    )
 
 
 def account_of(database: Database, name: str = "people") -> AccountRecord:
@@ -202,9 +208,9 @@ def mechanisms_in(connection: Connection, release: str) -> stored_draws.Mechanis
 
 
 def _settled(act: Callable[[reservations.Render], object]) -> ReleaseRecord:
-    done: list[Settled] = []
+    done: list[SettledRelease] = []
 
-    def keep(settled: Settled) -> str:
+    def keep(settled: SettledRelease) -> str:
         done[:] = [settled]
         return "{}"
 
@@ -222,7 +228,7 @@ def release_of(database: Database, release: str, name: str = "people") -> Releas
 def left(database: Database, name: str = "people") -> Fraction:
     """What a reader is told is left of an account's cap."""
     with database.read() as connection:
-        account = present(connection, accounts.read_account(connection, name), clock.now()).account
+        account = present_account(connection, accounts.read_account(connection, name), clock.now()).account
     return remaining(account.budget, account.weights, account.totals)
 
 

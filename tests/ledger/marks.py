@@ -8,7 +8,7 @@ PATIENCE = 30.0  # seconds after which a test that hangs fails
 
 
 def write(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=never)
+    database.write(lambda connection: connection.execute(text(statement)), is_committed=never)
 
 
 def never(_: Connection, __: object) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from service.ledger.storage.group_commit import TALLY
+from service.ledger.storage.group_commit import EFFECTS
 
 
 @dataclass
@@ -31,7 +31,7 @@ def statements() -> Iterator[list[Statement]]:
     found: list[Statement] = []
 
     def before(connection: Connection, _: object, text: str, *__: object) -> None:
-        found.append(Statement(text, TALLY in connection.info))
+        found.append(Statement(text, EFFECTS in connection.info))
         raw: Any = connection.connection.driver_connection
         if isinstance(raw, sqlite3.Connection):
             statement = found[-1]

@@ -26,7 +26,7 @@ def _read(database: Database, job_id: str) -> JobRecord:
 
 def _let_the_lease_run_out(database: Database, job_id: str) -> None:
     statement = text("UPDATE jobs SET leased_until = :past WHERE id = :id")
-    database.write(lambda c: c.execute(statement, {"past": _PAST, "id": job_id}), landed=lambda *_: False)
+    database.write(lambda c: c.execute(statement, {"past": _PAST, "id": job_id}), is_committed=lambda *_: False)
 
 
 def _taken(database: Database, worker: str = "w") -> JobRecord:
@@ -60,7 +60,7 @@ def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(datab
     bad, good = _submit(database, 1), _submit(database, 2)
     change = text("UPDATE jobs SET parameters = :parameters WHERE id = :id")
     given = {"parameters": parameters, "id": bad}
-    database.write(lambda c: c.execute(change, given), landed=lambda *_: False)
+    database.write(lambda c: c.execute(change, given), is_committed=lambda *_: False)
     assert (_read(database, bad).state, _read(database, bad).parameters) == ("failed", {})
     assert _taken(database).id == good
     shown = _read(database, bad)
@@ -74,7 +74,7 @@ def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(datab
 def test_a_result_of_parameters_that_cannot_be_read_is_none(database: Database) -> None:
     job_id = jobs.submit(database, asking("ann"), {}, lambda job: job.id).body
     assert jobs.finish(database, SECRET, _taken(database), "w", {"a": 1})
-    database.write(lambda c: c.execute(text("UPDATE jobs SET parameters = 'x'")), landed=lambda *_: False)
+    database.write(lambda c: c.execute(text("UPDATE jobs SET parameters = 'x'")), is_committed=lambda *_: False)
     assert jobs.checked(SECRET, _read(database, job_id)).state == "failed"
     with database.read() as connection:
         assert list(jobs.altered(connection, SECRET)) == [job_id]
@@ -179,7 +179,7 @@ def test_a_job_that_has_ended_is_deleted(database: Database, state: str) -> None
 def _dated(database: Database, job_id: str, created_at: str, ended_at: str | None) -> None:
     statement = text("UPDATE jobs SET created_at = :created, ended_at = :ended WHERE id = :id")
     values = {"created": created_at, "ended": ended_at, "id": job_id}
-    database.write(lambda c: c.execute(statement, values), landed=lambda *_: False)
+    database.write(lambda c: c.execute(statement, values), is_committed=lambda *_: False)
 
 
 def test_what_ended_before_a_time_is_forgotten_and_nothing_else(database: Database) -> None:

@@ -24,7 +24,7 @@ from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict
 from service.ledger.accounts import account_changes
 from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.accounts.budgets import read_budget
-from service.ledger.accounts.spending import composed, counts
+from service.ledger.accounts.spending import as_plan, counts
 from service.ledger.draws import draws
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.releases import charges
@@ -438,7 +438,7 @@ class _Ledger(RuleBasedStateMachine):
                     for release in self.model.releases.values()
                     if model in release.account.line and release.state in states
                 ]
-                plan = composed(subplans)
+                plan = as_plan(subplans)
                 assert (price(plan, Neighbouring.ADD_REMOVE).nats, plan_delta(plan, Neighbouring.ADD_REMOVE)) == _sum(
                     found
                 )

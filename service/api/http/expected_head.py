@@ -4,7 +4,7 @@ from anyio import to_thread
 from fastapi import Request
 
 from service.errors import InvalidInput
-from service.ledger.journal.journal import Kept, read_head, require_kept
+from service.ledger.journal.journal import ExpectedHead, read_head, require_expected_head
 from service.ledger.storage.database import Database
 
 HEADER = "If-Ledger-Includes"
@@ -29,7 +29,7 @@ async def check_kept(request: Request) -> None:
     if len(headers) > 1:
         raise InvalidInput.at(_POINTER, "expected the header once")
     try:
-        reference = Kept(account, read_head(headers[0].strip()))
+        reference = ExpectedHead(account, read_head(headers[0].strip()))
     except ValueError as error:
         raise InvalidInput.at(_POINTER, str(error)) from None
     if not request.state.principal.may_use(account):
@@ -38,6 +38,6 @@ async def check_kept(request: Request) -> None:
     request.state.kept = reference
 
 
-def _check_journal(database: Database, reference: Kept) -> None:
+def _check_journal(database: Database, reference: ExpectedHead) -> None:
     with database.read() as connection:
-        require_kept(connection, reference)
+        require_expected_head(connection, reference)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from service.api.schemas.guarantees import cost_of
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.kept_figures import Known
+from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.releases.releases import ReleaseRecord
 from service.privacy.accounting.pricing import MEMOISED_SIZE
 from service.privacy.plans.walking import condense
@@ -25,7 +25,7 @@ def costs_of(
 ) -> list[dict[str, Any]]:
     """Return the guarantee of each release; that of a large plan is computed once and then stored."""
     subjects = [subject_of(release.id) for release in releases]
-    there = kept_figures.look(connection, request.app.state.secret, kept_figures.FOUND_BY, subjects)
+    there = kept_figures.read_kept(connection, request.app.state.secret, kept_figures.FOUND_BY, subjects)
     costs: list[dict[str, Any]] = []
     for subject, release in zip(subjects, releases, strict=True):
         if subject in there:
@@ -34,7 +34,7 @@ def costs_of(
         plan = condense(release.plan)
         costs.append(cost_of(plan, owner.neighbouring, (release.delta,)))
         if plan.size > MEMOISED_SIZE:
-            _store_later(request, Known(subject, kept_figures.FOUND_BY, json.dumps(costs[-1])))
+            _store_later(request, KeptFigures(subject, kept_figures.FOUND_BY, json.dumps(costs[-1])))
     return costs
 
 
@@ -55,15 +55,15 @@ class BalanceCache:
 
     def look_up(self, connection: Connection) -> dict[str, Any] | None:
         """Return the answer; None where it is not stored."""
-        stored = kept_figures.look(connection, self._request.app.state.secret, self._state, [self._subject])
+        stored = kept_figures.read_kept(connection, self._request.app.state.secret, self._state, [self._subject])
         answer: dict[str, Any] | None = json.loads(stored[self._subject]) if stored else None
         return answer
 
     def store(self, answer: dict[str, Any]) -> None:
         """Leave an answer to be stored."""
-        _store_later(self._request, Known(self._subject, self._state, json.dumps(answer)))
+        _store_later(self._request, KeptFigures(self._subject, self._state, json.dumps(answer)))
 
 
-def _store_later(request: Request, figures: Known) -> None:
+def _store_later(request: Request, figures: KeptFigures) -> None:
     if len(figures.cost) <= _LARGEST:
         request.scope["state"].setdefault(TO_KEEP, []).append(figures)

@@ -13,7 +13,7 @@ from service.api.identity.oidc import Tokens, is_token
 from service.api.identity.throttle import GIVEN_UP, PAGE, Throttle
 from service.errors import Forbidden, ServiceError, TooManyRequests, Unauthenticated
 from service.ledger.access.key_records import Role
-from service.ledger.access.key_usage import Uses
+from service.ledger.access.key_usage import KeyUsage
 from service.ledger.access.keys import Principal, authenticate
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -31,7 +31,7 @@ class Authentication:
         app: ASGIApp,
         database: Database,
         secret: Secret,
-        uses: Uses,
+        uses: KeyUsage,
         tokens: Tokens | None,
         throttle: Throttle,
     ) -> None:

@@ -11,7 +11,7 @@ import jwt
 from service.api.identity.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.key_records import ROLES, Role
-from service.ledger.access.keys import ISSUED, Principal, is_clear
+from service.ledger.access.keys import ISSUED, Principal, is_distinct_name
 from service.ledger.storage import clock
 from service.settings import Settings
 
@@ -77,7 +77,7 @@ class Tokens:
 
     def _name(self, claims: dict[str, Any]) -> str:
         name = _claim(claims, self.settings.oidc_principal_claim)
-        if not isinstance(name, str) or not name or not is_clear(name):
+        if not isinstance(name, str) or not name or not is_distinct_name(name):
             raise Forbidden(
                 "expected a token whose principal claim is printable text (NFKC) without leading, trailing or double"
                 " spaces"

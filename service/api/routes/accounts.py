@@ -42,7 +42,7 @@ from service.ledger.accounts.budgets import read_budget, usual_delta
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.draws import partitions
 from service.ledger.journal import journal, replay
-from service.ledger.releases.settlement import present, without_due
+from service.ledger.releases.settlement import present_account, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
@@ -276,7 +276,7 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        shown = [account_body(without_due(connection, account, now)) for account in records]
+        shown = [account_body(without_due_reservations(connection, account, now)) for account in records]
     return ok(page(shown, records[-1].name if records.more else None))
 
 
@@ -289,7 +289,7 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     require(principal, "auditor", account)
     with database.read() as connection:
         record = accounts.read_account(connection, account)
-        return ok(account_body(without_due(connection, record, clock.now())))
+        return ok(account_body(without_due_reservations(connection, record, clock.now())))
 
 
 @router.patch(
@@ -375,7 +375,7 @@ def read_balance(
             return spending_picture(history_body(connection, seen), kind)
         expired, stored = Counter[str](), None
         if as_of is None:
-            now = present(connection, record, clock.now())
+            now = present_account(connection, record, clock.now())
             record, expired = now.account, now.expired
             drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
             deltas = shown_deltas or (usual_delta(record.budget),)
@@ -427,15 +427,15 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     """
     if request.app.state.helpers is None:
         return
-    few = spending.few(connection, account) if quick else None
-    if few is None or effort.of_guarantee(condense(spending.composed(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
+    few = spending.small_spending(connection, account) if quick else None
+    if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
         raise AnswerInHelper
 
 
 def _composed(
     subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
 ) -> Guarantee:
-    plan = spending.composed(subplans, tag)
+    plan = spending.as_plan(subplans, tag)
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)
 
 

@@ -25,7 +25,7 @@ from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.access.keys import Principal
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import StoredAnswer
-from service.ledger.storage.idempotent_write import Answer, Reload, Source, once_reloaded
+from service.ledger.storage.idempotent_write import Answer, ReplayLoader, StoredReference, idempotent_write_by_reference
 
 router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
 
@@ -180,7 +180,7 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     def work(connection: Connection) -> None:
         keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor, seen=seen)
 
-    change.database.write(work, landed=lambda *_: False)
+    change.database.write(work, is_committed=lambda *_: False)
     return Response(status_code=204)
 
 
@@ -202,8 +202,10 @@ def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Re
             raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
         return record
 
-    reload = Reload(lambda record: Source(json.dumps(_body(record)), api_key_id=record.id), load)
-    answer = once_reloaded(change.database, change.request, work, status=201, landed=_is_committed, reload=reload)
+    reload = ReplayLoader(lambda record: StoredReference(json.dumps(_body(record)), api_key_id=record.id), load)
+    answer = idempotent_write_by_reference(
+        change.database, change.request, work, status=201, is_committed=_is_committed, reload=reload
+    )
     shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
     return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
 

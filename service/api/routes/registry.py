@@ -34,7 +34,7 @@ from service.ledger.accounts.budgets import usual_delta
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.registry import count_draws, largest_budget
 from service.ledger.releases import releases
-from service.ledger.releases.settlement import present
+from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
@@ -229,10 +229,10 @@ def read_account_entry(
     with database.read() as connection:
         record = accounts.read_account(connection, account)
         committed, held = spending.counts(connection, record)
-        now = present(connection, record, clock.now())
+        now = present_account(connection, record, clock.now())
         largest = largest_budget(connection, now.account)
         drawn = count_draws(connection, record.id, None)
-    owner, plan = now.account, spending.composed(committed + (held - now.expired))
+    owner, plan = now.account, spending.as_plan(committed + (held - now.expired))
     known = {
         "name": account,
         "description": owner.description,

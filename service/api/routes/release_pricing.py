@@ -103,14 +103,14 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
         if elsewhere is None:
             release = releases.read_release(connection, line.account_id, release_id)
         else:
-            stored = known.look(connection, change.secret, known.FOUND_BY, [subject])
+            stored = known.read_kept(connection, change.secret, known.FOUND_BY, [subject])
             if stored:
                 return stored[subject]
     if elsewhere is not None:
         found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
         with suppress(ServiceError):  # a later request can compute it again
-            known.keep(change.database, change.secret, [known.Known(subject, known.FOUND_BY, cost)])
+            known.keep(change.database, change.secret, [known.KeptFigures(subject, known.FOUND_BY, cost)])
         return cost
     request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
     ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, costs=True)])

@@ -39,7 +39,7 @@ from service.ledger.releases import charges, releases, reservations
 from service.ledger.releases.charges import NewRelease, Prepared, Registered
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import without_due
+from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.privacy.plans import Plan as PlanValue
 
@@ -223,7 +223,7 @@ def list_releases(
             connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take)
         )
         costs = costs_of(connection, request, owner, records)
-        owner = without_due(connection, owner, now)
+        owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in records])
     shown = [
         body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
@@ -252,7 +252,7 @@ def read_release(
         owner = accounts.read_account(connection, account)
         record = releases.read_release(connection, owner.id, release).seen(now)
         (cost,) = costs_of(connection, request, owner, [record])
-        owner = without_due(connection, owner, now)
+        owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
     return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost})
 

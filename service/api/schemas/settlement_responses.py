@@ -20,7 +20,7 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.partitions import DrawnFor
 from service.ledger.releases import past_releases, release_rows, releases
 from service.ledger.releases.releases import ReleaseRecord
-from service.ledger.releases.reservations import Settled
+from service.ledger.releases.reservations import SettledRelease
 from service.ledger.storage import clock
 from service.ledger.storage.idempotent_write import Answer
 from service.privacy.numerics.numbers import exact_text
@@ -56,7 +56,7 @@ def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
     return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
 
 
-def answer_renderer(change: Change, account: str, release: str) -> Callable[[Settled], str]:
+def answer_renderer(change: Change, account: str, release: str) -> Callable[[SettledRelease], str]:
     """Return a function that renders an answer for storage.
 
     The cost, which may take seconds, is computed at once, before any lock.
@@ -67,7 +67,7 @@ def answer_renderer(change: Change, account: str, release: str) -> Callable[[Set
     """
     cost = cost_of_stored(change, account, release)
 
-    def render(settled: Settled) -> str:
+    def render(settled: SettledRelease) -> str:
         record = replace(settled.release, tags=(), metadata={}, head=settled.account.head)
         shown = body_of(record, settled.account, clock.now(), [])
         return f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}'
@@ -82,7 +82,7 @@ def answered(change: Change, account: str, release: str, answer: Answer) -> Resp
     stored, database = json.loads(answer.body), change.database
     with database.read() as connection:
         account_id = accounts.read_account(connection, account).id
-        past = past_releases.past_of(connection, account_id, release, stored["shown"]["head"]["seq"])
+        past = past_releases.omitted_parts_at(connection, account_id, release, stored["shown"]["head"]["seq"])
         size = releases.plan_size(connection, release, account_id)
         whole = release_rows.sealed_plan(connection, release) if size <= _PIECE else None
     partitions = [one._asdict() for one in past.drawn]

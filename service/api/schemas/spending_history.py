@@ -9,7 +9,7 @@ from service.api.schemas.exact_numbers import number_down, number_up, stated
 from service.api.schemas.guarantees import BudgetModel, HeadBody, budget_body, head_body
 from service.ledger.accounts import spending_history
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.spending_history import Step
+from service.ledger.accounts.spending_history import SpendingPoint
 
 USUAL_POINTS = 100
 
@@ -45,7 +45,7 @@ class HistoryBody(BaseModel):
 
 def history_body(connection: Connection, account: AccountRecord, points: int = USUAL_POINTS) -> dict[str, Any]:
     """Return the spending history of an account up to its head, as JSON."""
-    went = spending_history.course_of(connection, account, points)
+    went = spending_history.spending_history(connection, account, points)
     return {
         "account": account.name,
         "budget": budget_body(account),
@@ -55,7 +55,7 @@ def history_body(connection: Connection, account: AccountRecord, points: int = U
     }
 
 
-def _point(step: Step) -> dict[str, Any]:
+def _point(step: SpendingPoint) -> dict[str, Any]:
     return {
         "seq": step.seq,
         "kind": step.kind,

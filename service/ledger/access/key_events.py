@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken, Head
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
 from service.ledger.storage.database import Database, require_present
 from service.ledger.storage.secret import Secret
 
@@ -36,7 +36,7 @@ def keys_of(connection: Connection, secret: Secret, seen: SeenKeys | None = None
         seen: the keys that were read before the lock, so that only later entries are read; None: all are.
 
     Raises:
-        Broken: the journal is not sound.
+        BrokenChain: the journal is not sound.
         Unavailable: its last entries, which this process has seen, are missing.
     """
     if seen is None or not installation_journal.has_entry(connection, seen.head):
@@ -48,7 +48,7 @@ def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
     """Return the keys in the contents of checked entries.
 
     Raises:
-        Broken: the content of one does not fit its kind.
+        BrokenChain: the content of one does not fit its kind.
     """
     return _course(entries)[0]
 
@@ -57,7 +57,7 @@ def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, lis
     """Return all keys in the journal, and descriptions of actions with keys that were revoked or expired by then.
 
     Raises:
-        Broken: the journal is not sound.
+        BrokenChain: the journal is not sound.
     """
     return _course(installation_journal.read(connection, secret))
 
@@ -67,7 +67,7 @@ def see_keys(database: Database, secret: Secret) -> SeenKeys | None:
     try:
         with database.read() as connection:
             return _seen_since(connection, secret, SeenKeys(BEFORE_FIRST, {}))
-    except Broken:
+    except BrokenChain:
         return None
 
 
@@ -75,7 +75,7 @@ def _seen_since(connection: Connection, secret: Secret, seen: SeenKeys) -> SeenK
     """Return the keys after the entries that follow those that were seen.
 
     Raises:
-        Broken: the journal is not sound.
+        BrokenChain: the journal is not sound.
         Unavailable: its last entries, which this process has seen, are missing.
     """
     later = list(installation_journal.read_after(connection, secret, seen.head))
@@ -97,7 +97,7 @@ def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType(
                 )
             _take(known, said["kind"], said["content"])
         except (KeyError, TypeError):
-            raise Broken(f"entry {said['seq']}: it does not say what one of its kind says") from None
+            raise BrokenChain(f"entry {said['seq']}: it does not say what one of its kind says") from None
     return known, misuses
 
 
@@ -156,7 +156,7 @@ def sound_keys(connection: Connection, secret: Secret, seen: SeenKeys | None = N
     """
     try:
         return keys_of(connection, secret, seen)
-    except Broken as broken:
+    except BrokenChain as broken:
         raise installation_journal.unsound_for_now(str(broken)) from None
 
 

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 from service.ledger.access.key_events import Known, keys_in, people_behind
 from service.ledger.access.key_records import KeyRecord, Role, includes
 from service.ledger.installation.installation_journal import read_after
-from service.ledger.journal.entries import Stated
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken
+from service.ledger.journal.entries import ParsedEntry
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
 from service.ledger.storage import clock
 from service.ledger.storage.database import secret_of
 
@@ -55,7 +55,7 @@ class KeyLives:
                     self._place.setdefault(content["id"], len(self._entries))
                 if (end := _end(said["kind"], content, latest)) is not None:
                     ends[content["id"]] = min(end, ends.get(content["id"], end))
-        except Broken:
+        except BrokenChain:
             pass
         self._known_at = lru_cache(maxsize=64)(lambda number: keys_in(self._entries[:number]))
         self._people = lru_cache(maxsize=4096)(self._find_one_person)
@@ -67,7 +67,7 @@ class KeyLives:
                 record = known[said["content"]["id"]]
                 self._lives[record.id] = _life(record, earliest, ends.get(record.id))
 
-    def fault(self, entry: Stated, account: str | None) -> str | None:
+    def fault(self, entry: ParsedEntry, account: str | None) -> str | None:
         """Return the reason why the key that an entry names cannot have made it, in words; None if it can.
 
         Keys that are older than the installation's journal, or of another installation, are unknown and have no fault.

@@ -27,7 +27,7 @@ _WRITE = (  # another server may have written a later moment since the row was r
 )
 
 
-class Uses:
+class KeyUsage:
     """The keys that one server has seen in use, with one moment for each key."""
 
     def __init__(self, database: Database) -> None:
@@ -58,7 +58,7 @@ class Uses:
         if due:
             rows = [{"key": key, "at": at} for key, at in sorted(due)]
             # Repeating this write has no further effect.
-            self._database.write(lambda connection: connection.execute(_WRITE, rows), landed=lambda *_: False)
+            self._database.write(lambda connection: connection.execute(_WRITE, rows), is_committed=lambda *_: False)
         return len(due)
 
     @contextmanager

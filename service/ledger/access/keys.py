@@ -25,7 +25,7 @@ from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role, 
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.installation_journal import lock_installation
-from service.ledger.journal.journal import Actor, Broken
+from service.ledger.journal.journal import Actor, BrokenChain
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -68,7 +68,7 @@ class Principal:
         return self.accounts is None or account in self.accounts
 
 
-def is_clear(name: str) -> bool:
+def is_distinct_name(name: str) -> bool:
     """Return whether readers can tell a principal's name from others; approvals depend on distinct names.
 
     The name has no invisible characters, and its characters and spaces are written in one way.
@@ -113,7 +113,7 @@ def create_key(
         raise InvalidInput.at("/expires_at", "expected a moment in the future")
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
-    if rotated_from is None and not is_clear(name):  # a key that is older than this rule can still be rotated
+    if rotated_from is None and not is_distinct_name(name):  # a key that is older than this rule can still be rotated
         raise InvalidInput.at(
             "/name", "expected printable text (NFKC) without blanks around it or more than one within"
         )
@@ -246,7 +246,7 @@ def _follow(database: Database, secret: Secret, followed: int, known: int, last:
     reached, fault = followed, f"entry {followed + 1}: an entry is missing"
     try:
         reached = installation_journal.follow(database, secret)
-    except Broken as broken:
+    except BrokenChain as broken:
         fault = str(broken)
     if reached < last:
         database.followed_to = last
@@ -345,7 +345,7 @@ def revoke_key(
         entered = keys_of(connection, secret, seen).get(key_id)
         told = stored if entered is None and not sealed else entered
         revoked_at: str | None = None if told is None else told.revoked_at
-    except Broken as broken:
+    except BrokenChain as broken:
         _log.error("a key is revoked while the installation's journal is not sound", key=key_id, broken=str(broken))
         revoked_at = None
     if revoked_at is None:
@@ -400,13 +400,13 @@ def ensure_first_key(
         )
         return token
 
-    def has_landed(connection: Connection, token: str | None) -> bool:
+    def is_committed(connection: Connection, token: str | None) -> bool:
         if token is None:
             return _any_key(connection)
         made = select(ApiKey.id).where(ApiKey.token_hash == token_code(secret, token))
         return connection.execute(made).first() is not None
 
-    return database.write(add_first, landed=has_landed)
+    return database.write(add_first, is_committed=is_committed)
 
 
 def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: str, by: Actor | None) -> None:
@@ -423,10 +423,12 @@ def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: st
         "token_hash": token_code(secret, token),
     }
     connection.execute(insert(ApiKey).values(row | {"seal": _seal(secret, row)}))
-    installation_journal.append(connection, secret, "key_made", fixed(record), actor=by, at=record.created_at)
+    installation_journal.append(
+        connection, secret, "key_made", journalled_values(record), actor=by, at=record.created_at
+    )
 
 
-def fixed(record: KeyRecord) -> dict[str, object]:
+def journalled_values(record: KeyRecord) -> dict[str, object]:
     """Return the values of a key that the installation's journal records when it is made, or found at an upgrade."""
     accounts = None if record.accounts is None else list(record.accounts)
     return {
@@ -491,7 +493,7 @@ def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
     return secret.is_seal(seal, _PURPOSE, *values)
 
 
-def unsound(broken: Broken) -> StartupRefused:
+def unsound(broken: BrokenChain) -> StartupRefused:
     """Return the refusal to start after the installation's journal was altered."""
     return StartupRefused(
         f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
@@ -508,7 +510,7 @@ def _had_key(connection: Connection, secret: Secret) -> bool:
     """
     try:
         kinds = {said["kind"] for said in installation_journal.read(connection, secret)}
-    except Broken as broken:
+    except BrokenChain as broken:
         raise unsound(broken) from None
     return not kinds.isdisjoint(("key_made", "key_adopted", "key_left"))
 

@@ -27,7 +27,7 @@ from service.ledger.journal.entries import (
 from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before, last_chained
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Account
 from service.privacy.accounting.filter import Budget, Definition, Totals, open_weights, spent
 from service.privacy.numerics.numbers import exact_text
@@ -98,7 +98,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         accounts.save(connection, [replace(account, head=head)])
         return accounts.read_account(connection, new.name)
 
-    return once(database, request, work, status=201, render=render, landed=_landed)
+    return idempotent_write(database, request, work, status=201, render=render, is_committed=_is_committed)
 
 
 def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
@@ -190,7 +190,7 @@ def change_account(
     def status(account: AccountRecord) -> int:
         return 202 if account.proposed is not None and account.proposed.change == stated else 200
 
-    return once(database, request, work, status=status, render=render, landed=_landed)
+    return idempotent_write(database, request, work, status=status, render=render, is_committed=_is_committed)
 
 
 def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
@@ -255,5 +255,5 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
         raise BudgetExceeded(failures)
 
 
-def _landed(connection: Connection, account: AccountRecord) -> bool:
+def _is_committed(connection: Connection, account: AccountRecord) -> bool:
     return has_entry(connection, account.id, account.head)

@@ -15,7 +15,7 @@ from service.ledger.accounts import account_rows, budgets, spending_rows
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.description_rows import last_description, read_metadata
 from service.ledger.accounts.metadata import Metadata
-from service.ledger.accounts.spending_rows import NOTHING, Change
+from service.ledger.accounts.spending_rows import NOTHING, SpendingChange
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
@@ -101,7 +101,7 @@ class Line:
         return self.ids[-1]
 
 
-class HoldsDue(Exception):
+class ReservationsDue(Exception):
     """Expired holds of an account that is to be changed."""
 
     def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
@@ -203,8 +203,8 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
-        HoldsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until the
-            server's own thread lets them expire, so that no request waits for the reservations of others.
+        ReservationsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until
+            the server's own thread lets them expire, so that no request waits for the reservations of others.
     """
     found = read_line(connection, line, lock=True)
     if at is not None:
@@ -236,13 +236,13 @@ def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: st
     """Refuse to continue with accounts of which a few holds have expired; more are left to the server's own thread.
 
     Raises:
-        HoldsDue: a few have.
+        ReservationsDue: a few have.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
             due = connection.execute(_DUE, {"account": account.id, "at": at}).scalars().all()
             if len(due) <= _FEW and sum(due) <= _SHORT:
-                raise HoldsDue(account.id)
+                raise ReservationsDue(account.id)
             leave_holds(connection)
 
 
@@ -250,11 +250,11 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
     """Refuse to continue with accounts that have expired holds.
 
     Raises:
-        HoldsDue: one of them has; all of these are to expire, or as many as a request waits for.
+        ReservationsDue: one of them has; all of these are to expire, or as many as a request waits for.
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
-            raise HoldsDue(account.id, all_of_them=True)
+            raise ReservationsDue(account.id, all_of_them=True)
 
 
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
@@ -265,7 +265,9 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
     return found
 
 
-def save(connection: Connection, line: Sequence[AccountRecord], change: Change = NOTHING) -> list[AccountRecord]:
+def save(
+    connection: Connection, line: Sequence[AccountRecord], change: SpendingChange = NOTHING
+) -> list[AccountRecord]:
     """Write the rows of locked accounts after new entries, sealed: one statement whatever was charged before.
 
     Changes of spending are written only here, so that the sums move with them. Later steps of the same transaction must
@@ -273,7 +275,7 @@ def save(connection: Connection, line: Sequence[AccountRecord], change: Change =
     """
     added, secret = change.write(connection, [account.id for account in line]), secret_of(connection)
     after = [
-        replace(account, spending_sum=spending_rows.moved(secret, account.id, account.spending_sum, added))
+        replace(account, spending_sum=spending_rows.sum_after(secret, account.id, account.spending_sum, added))
         if added or account.spending_sum is None
         else account
         for account in line

@@ -17,10 +17,10 @@ from service.ledger.accounts.metadata import LARGEST, Metadata, merged, write_me
 from service.ledger.journal.entries import Described, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, has_entry
 from service.ledger.releases.releases import read_release, state_at
-from service.ledger.releases.reservations import Settled
+from service.ledger.releases.reservations import SettledRelease
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Description
 
 Patch = dict[str, str | list[str] | None]
@@ -44,14 +44,19 @@ def describe_account(
         new = _write(connection, locked, None, old, patch, request.actor, at)
         return replace(accounts.read_account(connection, name), metadata=new)
 
-    def landed(connection: Connection, account: AccountRecord) -> bool:
+    def is_committed(connection: Connection, account: AccountRecord) -> bool:
         return has_entry(connection, account.id, account.head)
 
-    return once(database, request, work, status=200, render=render, landed=landed)
+    return idempotent_write(database, request, work, status=200, render=render, is_committed=is_committed)
 
 
 def describe_release(
-    database: Database, request: Request, name: str, release_id: str, patch: Patch, render: Callable[[Settled], str]
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    patch: Patch,
+    render: Callable[[SettledRelease], str],
 ) -> Answer:
     """Merge a patch into a release's metadata, whatever its state.
 
@@ -66,19 +71,19 @@ def describe_release(
         found = read_release(connection, line.account_id, release_id)
     seen, vouched = _vouched(database, name, release_id, found.head)
 
-    def work(connection: Connection, at: str) -> Settled:
+    def work(connection: Connection, at: str) -> SettledRelease:
         locked = accounts.lock_account(connection, line)
         accounts.refuse_few_due(connection, [locked], at)  # more count as held in the answer, as they do for a charge
         old = metadata_since(connection, locked.chain, release_id, seen, vouched)
         new = _write(connection, locked, release_id, old, patch, request.actor, at)
         account = accounts.read_account(connection, name)
         state = state_at(connection, locked.id, found, at)
-        return Settled(replace(found, state=state, metadata=new), account)
+        return SettledRelease(replace(found, state=state, metadata=new), account)
 
-    def landed(connection: Connection, settled: Settled) -> bool:
+    def is_committed(connection: Connection, settled: SettledRelease) -> bool:
         return has_entry(connection, settled.account.id, settled.account.head)
 
-    return once(database, request, work, status=200, render=render, landed=landed)
+    return idempotent_write(database, request, work, status=200, render=render, is_committed=is_committed)
 
 
 def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:

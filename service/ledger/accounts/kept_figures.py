@@ -27,7 +27,7 @@ _KEEP = text(
 )
 
 
-class Known(NamedTuple):
+class KeptFigures(NamedTuple):
     """Figures as JSON text, with their subject and its state."""
 
     subject: str
@@ -35,27 +35,29 @@ class Known(NamedTuple):
     cost: str
 
 
-def look(connection: Connection, secret: Secret, state: str, subjects: Collection[str]) -> dict[str, str]:
+def read_kept(connection: Connection, secret: Secret, state: str, subjects: Collection[str]) -> dict[str, str]:
     """Return the known figures of some subjects in this state."""
     query = select(KnownCost.subject, KnownCost.cost, KnownCost.seal)
     rows = connection.execute(query.where(KnownCost.subject.in_(subjects), KnownCost.state == state)).all()
-    return {row.subject: row.cost for row in rows if is_kept(secret, Known(row.subject, state, row.cost), row.seal)}
+    return {
+        row.subject: row.cost for row in rows if is_kept(secret, KeptFigures(row.subject, state, row.cost), row.seal)
+    }
 
 
-def is_kept(secret: Secret, known: Known, seal: str) -> bool:
+def is_kept(secret: Secret, known: KeptFigures, seal: str) -> bool:
     """Return whether the service stored figures with this seal."""
     return hmac.compare_digest(seal, _seal(secret, known))
 
 
-def keep(database: Database, secret: Secret, found: Iterable[Known]) -> None:
+def keep(database: Database, secret: Secret, found: Iterable[KeptFigures]) -> None:
     """Store figures, in place of older ones of the same subjects."""
-    database.write(lambda connection: write(connection, secret, found), landed=lambda _, __: False)
+    database.write(lambda connection: write(connection, secret, found), is_committed=lambda _, __: False)
 
 
-def write(connection: Connection, secret: Secret, found: Iterable[Known]) -> None:
+def write(connection: Connection, secret: Secret, found: Iterable[KeptFigures]) -> None:
     """Store figures as part of the caller's transaction."""
     connection.execute(_KEEP, [one._asdict() | {"seal": _seal(secret, one)} for one in sorted(found)])
 
 
-def _seal(secret: Secret, known: Known) -> str:
+def _seal(secret: Secret, known: KeptFigures) -> str:
     return secret.hmac(_PURPOSE, *(part.encode() for part in known)).hex()

@@ -37,7 +37,7 @@ def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Su
     return found
 
 
-def few(connection: Connection, account: AccountRecord) -> Subplans | None:
+def small_spending(connection: Connection, account: AccountRecord) -> Subplans | None:
     """Return the committed and held spending of an account together, if it is small; None if it is larger.
 
     Raises:
@@ -52,7 +52,7 @@ def few(connection: Connection, account: AccountRecord) -> Subplans | None:
     return committed + held
 
 
-def composed(subplans: Subplans, tag: str | None = None) -> Plan:
+def as_plan(subplans: Subplans, tag: str | None = None) -> Plan:
     """Return subplans with their numbers of occurrences as one plan; with ``tag``, only those that carry it."""
     parts: list[Plan] = []
     for subplan, occurrences in subplans.items():

@@ -11,10 +11,10 @@ from fractions import Fraction
 from sqlalchemy import Connection, func, select
 
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.journal.account_state import Chain
+from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries import KINDS, read_text
 from service.ledger.journal.journal import up_to
-from service.ledger.journal.replay import followed
+from service.ledger.journal.replay import replayed_entries
 from service.ledger.storage.tables import Entry
 from service.privacy.accounting.filter import left, spent
 
@@ -23,7 +23,7 @@ _CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SpendingPoint:
     """The state of an account right after one entry, in nats of its budget's definition.
 
     Attributes:
@@ -50,14 +50,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SpendingHistory:
     """Steps in order: after the first and last entry, and every ``every``-th that can change the counted spending."""
 
     every: int
-    steps: tuple[Step, ...]
+    steps: tuple[SpendingPoint, ...]
 
 
-def course_of(connection: Connection, account: AccountRecord, points: int) -> Course:
+def spending_history(connection: Connection, account: AccountRecord, points: int) -> SpendingHistory:
     """Return an account's spending history up to its head, by at most ``points`` steps; ``points`` is at least 2.
 
     The whole journal is read once.
@@ -67,20 +67,20 @@ def course_of(connection: Connection, account: AccountRecord, points: int) -> Co
     )
     number = connection.execute(counting).scalar_one()
     every = max(1, -(-(number - 1) // (points - 1)))
-    return Course(every, tuple(_steps(connection, account, number, every)))
+    return SpendingHistory(every, tuple(_steps(connection, account, number, every)))
 
 
-def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[Step]:
-    chain = Chain(account.name, subplans=False)
-    for place, entry in enumerate(followed(connection, account, chain, account.head.seq, _CHANGING)):
+def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[SpendingPoint]:
+    chain = AccountState(account.name, subplans=False)
+    for place, entry in enumerate(replayed_entries(connection, account, chain, account.head.seq, _CHANGING)):
         if place % every == 0 or place == number - 1:
             yield _step(chain, entry.kind, read_text(entry.body).time)
 
 
-def _step(chain: Chain, kind: str, at: str) -> Step:
-    budget, weights, totals = chain.stands, chain.weights, chain.totals
+def _step(chain: AccountState, kind: str, at: str) -> SpendingPoint:
+    budget, weights, totals = chain.current_budget, chain.weights, chain.totals
     counted = spent(budget, weights, totals)
-    return Step(
+    return SpendingPoint(
         seq=chain.head.seq,
         kind=kind,
         at=at,

@@ -75,14 +75,14 @@ _READ = (
 )
 
 
-class Change(Protocol):
+class SpendingChange(Protocol):
     """A change of the spending of each account of a line; only ``accounts.save`` writes it, with the sums."""
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
         """Write the change to the rows of locked accounts, in one order; return its addition to the sum of each."""
 
 
-class Unchanged:
+class NoSpendingChange:
     """No change of spending."""
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:  # noqa: ARG002 - as of any change
@@ -90,11 +90,11 @@ class Unchanged:
         return 0
 
 
-NOTHING = Unchanged()
+NOTHING = NoSpendingChange()
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ManySubplans:
     """Many subplans, as the text of rows: written before locking, and counted by one statement.
 
     Attributes:
@@ -107,7 +107,7 @@ class Many:
     held: int
 
     @classmethod
-    def of(cls, secret: Secret, subplans: Subplans) -> "Many | None":
+    def of(cls, secret: Secret, subplans: Subplans) -> "ManySubplans | None":
         """Return the subplans in this form; None if they are few, where one statement for each row is faster."""
         if len(subplans) <= FEW:
             return None
@@ -116,12 +116,12 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class ChargedSubplans:
     """The subplans of new releases; ``many`` has further ones, and whether they are held."""
 
     committed: Subplans
     held: Subplans
-    many: list[tuple[Many, bool]] = field(default_factory=list)
+    many: list[tuple[ManySubplans, bool]] = field(default_factory=list)
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
         """Count the charged subplans; rows are touched in one order, so that no two charges deadlock."""
@@ -146,7 +146,7 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledSubplans:
     """Held subplans that are committed, or held no longer; uncounted ones have no row."""
 
     subplans: Subplans
@@ -188,7 +188,7 @@ def sum_of(secret: Secret, committed: Subplans, held: Subplans) -> int:
     )
 
 
-def moved(secret: Secret, account_id: int, stored: str | None, added: int) -> str:
+def sum_after(secret: Secret, account_id: int, stored: str | None, added: int) -> str:
     """Return the text of an account's sum after an addition; a new account has no sum yet."""
     if stored is None:
         return stored_sum(secret, account_id, added)

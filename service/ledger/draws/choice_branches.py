@@ -26,7 +26,7 @@ WHOLE = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class ChoicePoint:
     """A ``choice`` above a mechanism: its place, the branch that leads to the mechanism, and its turn.
 
     Attributes:
@@ -54,34 +54,34 @@ class LaterDraw(NamedTuple):
     taken: Sequence[tuple[str, int]]
 
 
-def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
+def path_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
     """Return the nodes from the root down to a mechanism, each with the index of the child on the way."""
     if isinstance(plan, Mechanism):
         return []
     for number, part in enumerate(plan.children):
         if part is mechanism or part == mechanism:
             return [(plan, number)]
-        below = way_to(part, mechanism)
+        below = path_to(part, mechanism)
         if below:
             return [(plan, number), *below]
     return []
 
 
-def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
+def choice_points_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoicePoint]:
     """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it."""
-    way, forks, pointer = way_to(plan, mechanism), list[Fork](), ""
+    way, forks, pointer = path_to(plan, mechanism), list[ChoicePoint](), ""
     for depth, (node, number) in enumerate(way):
         if node.CHOOSES:
             below = math.prod(inner.times for inner, _ in way[depth:])
             level = None if forks else next(levels_of(node), None)  # there is none below another choice
             tabulated = None if level is None else level.step_2.name
-            forks.append(Fork(pointer, number, repetition // below, tabulated))
+            forks.append(ChoicePoint(pointer, number, repetition // below, tabulated))
         pointer += node.pointer_to(number)
     return forks
 
 
 @dataclass(frozen=True, slots=True)
-class Declaring:
+class DeclaringMechanisms:
     """The mechanisms below a choice that declare one number of partitions, for look-ups by name.
 
     All choices below that one share it. Lists of texts and numbers take only milliseconds to send between processes.
@@ -121,7 +121,7 @@ class ChoiceBound:
     pointer: str
     turn: int
     most: int
-    declaring: Declaring
+    declaring: DeclaringMechanisms
     turns: int
     starts: list[int]
 
@@ -143,8 +143,8 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
     if declared is None or declared.names is not None:
         return bounds
-    way, pointer, first, turns = way_to(plan, mechanism), "", 0, 1
-    declaring: Declaring | None = None
+    way, pointer, first, turns = path_to(plan, mechanism), "", 0, 1
+    declaring: DeclaringMechanisms | None = None
     sizes = _sizes(way, declared) if any(node.CHOOSES for node, _ in way) else []
     for depth, (node, child) in enumerate(way):
         if declaring is None and node.CHOOSES:
@@ -173,16 +173,18 @@ def _number(plan: Plan, declared: Partitions) -> int:
     return sum(below.partitions == declared for below in mechanisms_of(plan))
 
 
-def _declaring(choice: Node, declared: Partitions) -> Declaring:
+def _declaring(choice: Node, declared: Partitions) -> DeclaringMechanisms:
     found = ((below.name or "", times) for below, times in runs_of(choice) if below.partitions == declared)
     rows = sorted((name, number, times) for number, (name, times) in enumerate(found))
-    return Declaring([name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows])
+    return DeclaringMechanisms(
+        [name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows]
+    )
 
 
 def refuse_other_branch(
     connection: Connection,
     release_id: str,
-    forks: Sequence[Fork],
+    forks: Sequence[ChoicePoint],
     partition: str,
     since: Sequence[LaterDraw] | None = None,
 ) -> None:
@@ -205,7 +207,7 @@ def refuse_other_branch(
 
 
 def _tabulation(
-    connection: Connection, release_id: str, fork: Fork, partition: str, since: Sequence[LaterDraw] | None
+    connection: Connection, release_id: str, fork: ChoicePoint, partition: str, since: Sequence[LaterDraw] | None
 ) -> str | None:
     """Return a tabulation that drew a partition at a choice; of the whole input, any tabulation of the choice.
 
@@ -223,7 +225,7 @@ def _tabulation(
     return next((one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of), None)
 
 
-def _other_branch(connection: Connection, release_id: str, fork: Fork, partition: str) -> str | None:
+def _other_branch(connection: Connection, release_id: str, fork: ChoicePoint, partition: str) -> str | None:
     """Return a draw of another branch for a partition; of the whole input, for any partition."""
     given = {"release": release_id, "node": fork.pointer, "turn": fork.turn, "branch": fork.branch}
     if partition != WHOLE:
@@ -259,7 +261,9 @@ _LOWER_BRANCH = _OF_CHOICE.where(BranchTaken.branch < bindparam("branch"))
 _HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 
 
-def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:
+def take_branches(
+    connection: Connection, release_id: str, forks: Sequence[ChoicePoint], partition: str, draw_id: str
+) -> None:
     """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them."""
     for fork in forks:
         at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}

@@ -19,26 +19,26 @@ from service.ledger.draws import count_codec, draw_rows, partitions, stored_draw
 from service.ledger.draws.choice_branches import (
     WHOLE,
     ChoiceBound,
-    Fork,
+    ChoicePoint,
     bounds_above,
-    forks_above,
+    choice_points_above,
+    path_to,
     refuse_other_branch,
     take_branches,
-    way_to,
 )
-from service.ledger.draws.partitions import Runs, Taken
-from service.ledger.draws.stored_draws import DrawRecord, Turn, landed, reload_of
+from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
+from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed, reload_of
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.journal.entries import Drawn, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
-from service.ledger.releases.budget_refusals import noted
+from service.ledger.releases.budget_refusals import with_refusal_recorded
 from service.ledger.releases.charges import Prepared, charge
 from service.ledger.releases.releases import state_of
 from service.ledger.releases.reservations import commit_for_draw, held_for_draw
 from service.ledger.releases.settlement import Held
-from service.ledger.storage.database import Database, secret_of, tally
+from service.ledger.storage.database import Database, count_metric, secret_of
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome, look, once_reloaded
+from service.ledger.storage.idempotent_write import Outcome, check_before_lock, idempotent_write_by_reference
 from service.ledger.storage.tables import Draw
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
@@ -57,7 +57,7 @@ class Place:
     mechanism: Mechanism
     turn: Turn
     repetitions: int
-    forks: list[Fork]
+    choice_points: list[ChoicePoint]
     bounds: list[ChoiceBound]
 
 
@@ -69,11 +69,11 @@ class Sealed:
     noisy: NDArray[np.int64]
     packed: bytes
     digest: str
-    taken: Taken
+    taken: PartitionsPerMechanism
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckedBefore:
     """Facts that a draw's check found before any lock, so that under it only later draws are looked at.
 
     Attributes:
@@ -82,7 +82,7 @@ class Seen:
     """
 
     seq: int
-    runs: list[Runs]
+    runs: list[BranchRuns]
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
@@ -107,8 +107,8 @@ def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
     return Place(
         mechanism,
         turn,
-        repetitions=math.prod(node.times for node, _ in way_to(plan, mechanism)),
-        forks=forks_above(plan, mechanism, turn.repetition),
+        repetitions=math.prod(node.times for node, _ in path_to(plan, mechanism)),
+        choice_points=choice_points_above(plan, mechanism, turn.repetition),
         bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
     )
 
@@ -141,7 +141,7 @@ def draw(
             it.
     """
 
-    def keep(connection: Connection, account: AccountRecord, seen: Seen | None, at: str) -> DrawRecord:
+    def keep(connection: Connection, account: AccountRecord, seen: CheckedBefore | None, at: str) -> DrawRecord:
         return store(connection, account, release_id, sealed, seen, request.actor, at)
 
     def check(_: Connection) -> None:
@@ -158,7 +158,7 @@ def draw_once(
     release_id: str,
     sealed: Sealed,
     check: Callable[[Connection], None],
-    keep: Callable[[Connection, AccountRecord, Seen | None, str], DrawRecord],
+    keep: Callable[[Connection, AccountRecord, CheckedBefore | None, str], DrawRecord],
 ) -> Outcome[DrawRecord]:
     """Check a draw before the lock and under it, and store it, unless the request was answered before.
 
@@ -171,11 +171,11 @@ def draw_once(
     """
     line = accounts.line_of(database, account_name)
 
-    def first(connection: Connection) -> Seen:
+    def first(connection: Connection) -> CheckedBefore:
         check(connection)
-        return look_for_draw(connection, line, release_id, sealed)
+        return check_draw_first(connection, line, release_id, sealed)
 
-    seen = look(database, request, first)
+    seen = check_before_lock(database, request, first)
     held = held_for_draw(database, line, release_id)
 
     def work(connection: Connection, at: str) -> DrawRecord:
@@ -184,10 +184,10 @@ def draw_once(
         return keep(connection, account, seen, at)
 
     reload = reload_of(sealed.place.mechanism)
-    return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
+    return idempotent_write_by_reference(database, request, work, status=201, is_committed=is_committed, reload=reload)
 
 
-def look_for_draw(connection: Connection, line: Line, release_id: str, sealed: Sealed) -> Seen:
+def check_draw_first(connection: Connection, line: Line, release_id: str, sealed: Sealed) -> CheckedBefore:
     """Refuse a draw that the ledger refuses already, before any lock; return the facts that bound its check under one.
 
     Raises:
@@ -197,11 +197,11 @@ def look_for_draw(connection: Connection, line: Line, release_id: str, sealed: S
     turn = place.turn
     seq = accounts.read_account(connection, line.name).head.seq  # first, because what follows may be newer
     _refuse_second_draw(connection, release_id, place.mechanism.name or "", turn)
-    refuse_other_branch(connection, release_id, place.forks, turn.partition)
+    refuse_other_branch(connection, release_id, place.choice_points, turn.partition)
     counts = partitions.counts_after(connection, release_id, turn.repetition, sealed.taken)
-    runs = partitions.runs_of(connection, release_id, place.bounds)
+    runs = partitions.branch_runs_of(connection, release_id, place.bounds)
     partitions.refuse_beyond(connection, release_id, place.bounds, runs, counts)
-    return Seen(seq, runs)
+    return CheckedBefore(seq, runs)
 
 
 def lock_for_draw(
@@ -242,11 +242,13 @@ def register_and_draw(
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return store(connection, registered.account, registered.id, sealed, None, request.actor, at)
 
-    return noted(
+    return with_refusal_recorded(
         database,
         request,
         line,
-        lambda: once_reloaded(database, request, work, status=201, landed=landed, reload=reload_of(mechanism)),
+        lambda: idempotent_write_by_reference(
+            database, request, work, status=201, is_committed=is_committed, reload=reload_of(mechanism)
+        ),
     )
 
 
@@ -265,7 +267,7 @@ def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
     )
 
 
-def bounds_of(plan: Plan, taken: Taken, repetition: int) -> list[ChoiceBound]:
+def bounds_of(plan: Plan, taken: PartitionsPerMechanism, repetition: int) -> list[ChoiceBound]:
     """Return the bounds of the choices above all mechanisms that are drawn for partitions, each once."""
     found = [bound for mechanism, number in taken if number for bound in bounds_above(plan, mechanism, repetition)]
     return list({(bound.pointer, bound.turn, bound.most): bound for bound in found}.values())
@@ -276,7 +278,7 @@ def store(
     account: AccountRecord,
     release_id: str,
     sealed: Sealed,
-    seen: Seen | None,
+    seen: CheckedBefore | None,
     actor: Actor,
     at: str,
     layout: Layout | None = None,
@@ -289,10 +291,12 @@ def store(
     """
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
-    seen = seen or Seen(BEFORE_FIRST.seq, [{} for _ in place.bounds])
-    since = stored_draws.draws_since(connection, account.id, seen.seq) if place.forks else []  # bounds are of forks
+    seen = seen or CheckedBefore(BEFORE_FIRST.seq, [{} for _ in place.bounds])
+    since = (
+        stored_draws.draws_since(connection, account.id, seen.seq) if place.choice_points else []
+    )  # bounds are of forks
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, place.forks, turn.partition, since)
+    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, since)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     partitions.refuse_beyond(connection, release_id, place.bounds, seen.runs, counts, since)
     draw_id = str(uuid.uuid4())
@@ -311,9 +315,9 @@ def store(
     (row,) = entry.rows(Filing(account.id, head.seq, release_id, at)).added[Draw]
     code = draw_rows.seal_of(secret_of(connection), row, head.hash, entry.layout_hash)
     connection.execute(_INSERT, row | {"noisy": sealed.packed, "seal": code})
-    tally(connection, "draws")
-    tally(connection, "values", number=len(sealed.noisy))
-    take_branches(connection, release_id, place.forks, turn.partition, draw_id)
+    count_metric(connection, "draws")
+    count_metric(connection, "values", number=len(sealed.noisy))
+    take_branches(connection, release_id, place.choice_points, turn.partition, draw_id)
     accounts.save(connection, [replace(account, head=head)])
     return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at)
 
@@ -334,6 +338,6 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
 
 
-def forks_of(plan: Plan, name: str, repetition: int) -> list[Fork]:
+def forks_of(plan: Plan, name: str, repetition: int) -> list[ChoicePoint]:
     """Return the choices above the mechanism of this name, with the branches that a draw of it takes."""
-    return forks_above(plan, find_mechanism(plan, name, ""), repetition)
+    return choice_points_above(plan, find_mechanism(plan, name, ""), repetition)

@@ -7,8 +7,8 @@ reveal a draw beyond the plan's declared number, whatever the counters say.
 from collections import Counter, defaultdict
 
 from service.ledger.draws.choice_branches import bounds_above
-from service.ledger.draws.partitions import Taken
-from service.ledger.journal.journal import Broken
+from service.ledger.draws.partitions import PartitionsPerMechanism
+from service.ledger.journal.journal import BrokenChain
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
 
@@ -28,11 +28,11 @@ class DeclaredNumbers:
         self._runs = defaultdict[tuple[str, str, int, int], dict[int, int]](dict)  # for each branch of a choice
         self._above: dict[_Place, _Shared] = {}
 
-    def take(self, release: str, plan: Plan, repetition: int, taken: Taken) -> None:
+    def take(self, release: str, plan: Plan, repetition: int, taken: PartitionsPerMechanism) -> None:
         """Count a draw of a release, of so many partitions of each mechanism.
 
         Raises:
-            Broken: they are more than the plan declares.
+            BrokenChain: they are more than the plan declares.
         """
         for mechanism, number in taken:
             declared = mechanism.partitions
@@ -41,12 +41,12 @@ class DeclaredNumbers:
             place = release, mechanism.name or "", repetition
             self._drawn[place] += number
             if self._drawn[place] > declared.most:
-                raise Broken("more partitions are drawn than the plan declares")
+                raise BrokenChain("more partitions are drawn than the plan declares")
             for shared, branch in self._choices(place, plan, mechanism):
                 runs = self._runs[shared]  # a branch was run as often as its most often drawn mechanism
                 runs[branch] = max(runs.get(branch, 0), self._drawn[place])
                 if sum(runs.values()) > declared.most:
-                    raise Broken(
+                    raise BrokenChain(
                         "more partitions are drawn than the plan declares for all branches of a choice together"
                     )
 

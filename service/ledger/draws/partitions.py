@@ -21,7 +21,7 @@ from service.ledger.storage.tables import PartitionsDrawn, Release
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
 
-Taken = Sequence[tuple[Mechanism, int]]
+PartitionsPerMechanism = Sequence[tuple[Mechanism, int]]
 """The number of partitions that a draw takes of each mechanism that it draws."""
 
 Place = tuple[str, str, int]
@@ -30,7 +30,7 @@ Place = tuple[str, str, int]
 Counts = Mapping[tuple[str, int], int]
 """Counters of a release by their mechanism and repetition."""
 
-Runs = Mapping[int, int]
+BranchRuns = Mapping[int, int]
 """The greatest number of partitions that a mechanism of each branch of a choice was drawn for."""
 
 
@@ -77,7 +77,7 @@ _UNDECLARED = (
 )
 
 
-def counts_after(connection: Connection, release_id: str, repetition: int, taken: Taken) -> Counts:
+def counts_after(connection: Connection, release_id: str, repetition: int, taken: PartitionsPerMechanism) -> Counts:
     """Return the counters of the mechanisms of a draw as it would leave them.
 
     Raises:
@@ -93,7 +93,7 @@ def counts_after(connection: Connection, release_id: str, repetition: int, taken
 
 
 def take(
-    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: Taken
+    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: PartitionsPerMechanism
 ) -> tuple[AccountRecord, Counts]:
     """Count the partitions of a draw of a locked account; return the account and the counters as they are then.
 
@@ -147,7 +147,7 @@ def _drawn(connection: Connection, release_id: str, name: str, repetition: int) 
     return 0 if counter is None else _sealed(connection, counter).drawn
 
 
-def runs_of(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> list[Runs]:
+def branch_runs_of(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> list[BranchRuns]:
     """Return how often each branch of choices was run, for each bound.
 
     A branch was run as often as its mechanism that was drawn for most partitions. The time grows with the mechanisms
@@ -178,7 +178,7 @@ def refuse_beyond(
     connection: Connection,
     release_id: str,
     bounds: Sequence[ChoiceBound],
-    runs: Sequence[Runs],
+    runs: Sequence[BranchRuns],
     counts: Counts,
     since: Sequence[LaterDraw] = (),
 ) -> None:

@@ -31,7 +31,7 @@ def remove_noisy(database: Database, before: str, at: str) -> int:
     with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
         if connection.execute(_due(before)).first() is None:
             return 0
-    return database.write(work, landed=lambda *_: False)
+    return database.write(work, is_committed=lambda *_: False)
 
 
 def _due(before: str) -> Select[str, int]:

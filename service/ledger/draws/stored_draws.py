@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
 from service.errors import AlreadyDrawn, Altered, Gone, NotFound
-from service.ledger.accounts.kept_figures import Known, is_kept
+from service.ledger.accounts.kept_figures import KeptFigures, is_kept
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
-from service.ledger.draws.partitions import Taken
+from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
 from service.ledger.storage.database import secret_of
 from service.ledger.storage.idempotency import StoredAnswer
-from service.ledger.storage.idempotent_write import Reload, Source
+from service.ledger.storage.idempotent_write import ReplayLoader, StoredReference
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
 from service.privacy.mechanisms import Mechanism
@@ -106,13 +106,13 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     return row.release_id, row.size
 
 
-def taken_by(draw_id: str, layout_hash: str, taken: Taken) -> Known:
+def taken_by(draw_id: str, layout_hash: str, taken: PartitionsPerMechanism) -> KeptFigures:
     """Return the numbers of partitions that a tabulation took of each mechanism, as stored beside its layout.
 
     The layout also gives them, but it may be megabytes, and so may the plan, which gives the mechanisms.
     """
     numbers = [(mechanism.name or "", number) for mechanism, number in taken if number]
-    return Known(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
+    return KeptFigures(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
 
 
 def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tuple[str, int]]:
@@ -154,7 +154,7 @@ def _taken(connection: Connection, row: Row[*tuple[Any, ...]]) -> list[tuple[str
         Altered: the row, or the numbers of a tabulation, are not as the service wrote them.
     """
     secret = secret_of(connection)
-    kept = row.subject is None or is_kept(secret, Known(row.subject, row.state, row.cost), row.known_seal)
+    kept = row.subject is None or is_kept(secret, KeptFigures(row.subject, row.state, row.cost), row.known_seal)
     sealed = draw_rows.is_sealed(secret, row, row.hash, row.state)  # the state is the layout's hash
     if not (kept and sealed and 1 <= row.seq <= row.head_seq):
         raise Altered("the draw", f"the row of draw {row.id!r}, or that of known_costs of this tabulation,")
@@ -198,12 +198,12 @@ def list_outlines(
     return page_of(rows, lambda row: _outline(connection, row, mechanisms))
 
 
-def landed(connection: Connection, record: DrawRecord) -> bool:
+def is_committed(connection: Connection, record: DrawRecord) -> bool:
     """Return whether an earlier attempt at this draw is in the ledger."""
     return has_entry(connection, record.account_id, record.head)
 
 
-def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
+def reload_of(mechanism: Mechanism) -> ReplayLoader[DrawRecord]:
     """Return the reload of a draw for a repeated request, which names the mechanism, so the plan is not read."""
 
     def load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
@@ -212,7 +212,7 @@ def reload_of(mechanism: Mechanism) -> Reload[DrawRecord]:
             raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
         return _record(connection, row, {row.mechanism: mechanism})
 
-    return Reload(lambda record: Source(draw_id=record.id), load)
+    return ReplayLoader(lambda record: StoredReference(draw_id=record.id), load)
 
 
 _AT_ONCE = 1000

@@ -61,7 +61,7 @@ def tabulate(
             raise refusal
         choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
 
-    def keep(connection: Connection, account: AccountRecord, seen: draws.Seen | None, at: str) -> DrawRecord:
+    def keep(connection: Connection, account: AccountRecord, seen: draws.CheckedBefore | None, at: str) -> DrawRecord:
         stored = draws.store(
             connection, account, release_id, sealed, seen, request.actor, at, layout, sealed_layout.digest
         )

@@ -45,7 +45,7 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
         return mine if known is None else known
 
     if bind_new:
-        bound = database.write(bind, landed=lambda connection, _: _known_fingerprint(connection) == mine)
+        bound = database.write(bind, is_committed=lambda connection, _: _known_fingerprint(connection) == mine)
     else:
         with database.read() as connection:
             known = _known_fingerprint(connection)
@@ -63,7 +63,7 @@ def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> No
     """Record, once, that no older version left rows here: from now on rows without a seal are refused.
 
     Raises:
-        Broken: the installation's journal is not sound.
+        BrokenChain: the installation's journal is not sound.
     """
     sealed = sealed_rows(installation_journal.read(connection, secret))
     rest: dict[str, object] = {of: 0 for of in SEALED_ROWS if of not in sealed}
@@ -75,7 +75,7 @@ def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
     """Return whether an older version left rows without seals which no server has sealed yet.
 
     Raises:
-        Broken: the installation's journal is not sound.
+        BrokenChain: the installation's journal is not sound.
     """
     sealed = sealed_rows(installation_journal.read(connection, secret))
     return bool(older_tables(connection)) and not sealed.issuperset(SEALED_ROWS)

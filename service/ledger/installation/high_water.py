@@ -20,7 +20,7 @@ from service.errors import StartupRefused
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import LARGEST_INTEGER, Head
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Entry, InstallationEntry
 
@@ -70,7 +70,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingEntry:
     """A journal that lacks an entry of the mark.
 
     Attributes:
@@ -275,7 +275,9 @@ def present_heads(connection: Connection, secret: Secret, accounts: Iterable[Las
     return Heads(sound, altered)
 
 
-def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]) -> list[Missing]:
+def missing_entries(
+    connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]
+) -> list[MissingEntry]:
     """Find the journals that lack their marked entry, given the last entries of at least these accounts.
 
     An entry also counts as missing if the account's sealed row ends before it: then the row is an older one.
@@ -298,7 +300,7 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
         del older[account_id]
     behind = set(older.values())
     missing = [
-        Missing(name, head, last.get(name, 0))
+        MissingEntry(name, head, last.get(name, 0))
         for name, head in heads.items()
         if name != INSTALLATION and (stored.get(name) != head.hash or name in behind)
     ]
@@ -306,11 +308,11 @@ def missing_entries(connection: Connection, heads: Mapping[str, Head], accounts:
     if own is not None:
         seq = installation_journal.head(connection).seq
         if seq < own.seq or not installation_journal.has_entry(connection, own):
-            missing.append(Missing(INSTALLATION, own, seq))
+            missing.append(MissingEntry(INSTALLATION, own, seq))
     return missing
 
 
-def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
+def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[MissingEntry]:
     """Find the entries that their journals no longer hold, or that lie beyond the last entry of a sealed row."""
     present = set(_entries_at(connection, [entry[:2] for entry in made]))
     last: dict[int, tuple[str, int]] = {
@@ -324,7 +326,7 @@ def lost_entries(connection: Connection, made: Sequence[Made]) -> list[Missing]:
     behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
     older = behind - account_rows.unsealed_among(connection, behind)
     return [
-        Missing(name, Head(entry.seq, entry.hash), seq)
+        MissingEntry(name, Head(entry.seq, entry.hash), seq)
         for entry in made
         for name, seq in (last[entry.account_id],)
         if entry not in present or (entry.account_id in older and seq < entry.seq)

@@ -13,18 +13,18 @@ from service.ledger.installation.high_water import (
     BrokenMark,
     HighWaterFile,
     Mark,
-    Missing,
+    MissingEntry,
     last_entries,
     lost_entries,
     missing_entries,
     names_of,
     present_heads,
 )
-from service.ledger.journal.journal import BEFORE_FIRST, Broken, Head
+from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain, Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.schema import unexpected
 from service.ledger.verification.backup import require_sound_file
@@ -75,7 +75,7 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
             f" {_ADVICE}"
         )
     ids = {name: account_id for account_id, name, *_ in accounts} | {INSTALLATION: installation_journal.NO_ACCOUNT}
-    database.remember([Made(ids[name], head.seq, head.hash) for name, head in mark.heads.items()])
+    database.remember([NewEntry(ids[name], head.seq, head.hash) for name, head in mark.heads.items()])
     return mark
 
 
@@ -94,7 +94,7 @@ def check_clock(mark: Mark) -> None:
     clock.go_on_from(mark.written_at)
 
 
-def described(missing: list[Missing]) -> str:
+def described(missing: list[MissingEntry]) -> str:
     """Return a text that says which journals lack entries, the first of them by name."""
     more = len(missing) - _SHOWN
     return "; ".join(map(str, missing[:_SHOWN])) + (f"; and {more} more" if more > 0 else "")
@@ -154,8 +154,8 @@ class MarkKeeper:
             raise
 
     def _advance(
-        self, made: list[Made], journals: list[str] | None, *, last: bool
-    ) -> tuple[list[Missing], dict[str, Head]]:
+        self, made: list[NewEntry], journals: list[str] | None, *, last: bool
+    ) -> tuple[list[MissingEntry], dict[str, Head]]:
         """Write the heads of these journals, or of all, unless entries are missing.
 
         Returns:
@@ -185,7 +185,7 @@ class MarkKeeper:
             self.written_at = at
         return lost, heads.sound
 
-    def _stop(self, reason: str, missing: list[Missing]) -> None:
+    def _stop(self, reason: str, missing: list[MissingEntry]) -> None:
         self._database.stop(reason, missing=described(missing))
 
     @contextmanager
@@ -226,7 +226,7 @@ class MarkKeeper:
                 fault = unexpected(connection)
                 present = installation_journal.sealed_head(connection, self.file.secret)
             heads = [head for head in (marked, present) if head is not None]
-            self._database.remember([Made(installation_journal.NO_ACCOUNT, head.seq, head.hash) for head in heads])
+            self._database.remember([NewEntry(installation_journal.NO_ACCOUNT, head.seq, head.hash) for head in heads])
             if fault is not None and is_migrated(self._database):  # or no writes anyway
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
         except ServiceError:  # the database does not answer, which the mark's writing tells
@@ -248,7 +248,7 @@ class MarkKeeper:
         """
         try:
             installation_journal.follow(self._database, self.file.secret)
-        except Broken as broken:
+        except BrokenChain as broken:
             if sound:
                 _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
             return False
@@ -259,6 +259,6 @@ class MarkKeeper:
         return True
 
 
-def _last_of_each(made: list[Made]) -> list[Made]:
+def _last_of_each(made: list[NewEntry]) -> list[NewEntry]:
     """Return the last entry of each journal, which is enough to mark once all entries are known to be present."""
     return list({entry.account_id: entry for entry in sorted(made)}.values())

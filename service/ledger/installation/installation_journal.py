@@ -15,17 +15,17 @@ from service.ledger.journal.journal import (
     BEFORE_FIRST,
     MISFILED,
     Actor,
-    Broken,
+    BrokenChain,
     Head,
     JournalEntry,
-    acted,
+    actor_members,
     canonical,
     check_link,
     entry_hash,
     read_body,
 )
 from service.ledger.storage.database import Database, note_ends, note_entries, require_present, require_written
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation, InstallationEntry
 
@@ -69,12 +69,12 @@ def append(
     last = sealed_head(connection, secret)
     if last is None:
         raise unsound_for_now("its last entry was not written with the installation's secret")
-    body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | acted(actor))
+    body = canonical({"seq": last.seq + 1, "kind": kind, "content": content, "time": at} | actor_members(actor))
     new = Head(last.seq + 1, entry_hash(last.hash, body))
     row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
     row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
     require_written(connection.execute(_INSERT, row), 1)
-    note_entries(connection, [Made(NO_ACCOUNT, new.seq, new.hash)])
+    note_entries(connection, [NewEntry(NO_ACCOUNT, new.seq, new.hash)])
     note_ends(connection, _ends(kind, content))
     return new
 
@@ -122,7 +122,8 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
     """Yield the contents of the entries in order, each after it was checked.
 
     Raises:
-        Broken: an entry is missing, was changed, or was written without the secret; the text says which one and how.
+        BrokenChain: an entry is missing, was changed, or was written without the secret; the text names the entry and
+            the fault.
         Unavailable: its last entries, which this process has seen, are missing.
     """
     last = BEFORE_FIRST
@@ -136,7 +137,7 @@ def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[t
     """Yield the entries after ``last``: the head that each makes and its content, after it was checked.
 
     Raises:
-        Broken: as ``read``.
+        BrokenChain: as ``read``.
     """
     while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
         for row in rows:
@@ -148,17 +149,17 @@ def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[t
 def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
     try:
         return _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
-    except Broken as broken:
-        raise Broken(f"entry {last.seq + 1}: {broken}") from None
+    except BrokenChain as broken:
+        raise BrokenChain(f"entry {last.seq + 1}: {broken}") from None
     except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
-        raise Broken(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+        raise BrokenChain(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
 
 
 def follow(database: Database, secret: Secret) -> int:
     """Learn which keys were ended by entries that this process has not read; return the last entry's number.
 
     Raises:
-        Broken: as ``read``; the ends before that entry are known then.
+        BrokenChain: as ``read``; the ends before that entry are known then.
         Unavailable: the last known entries are missing, or the database does not answer.
     """
     moment, followed = database.newest.moment, database.followed  # all known now was committed before what follows
@@ -171,7 +172,7 @@ def follow(database: Database, secret: Secret) -> int:
         database.remember_ends(_ends(said["kind"], said["content"]))
         last = Head(row.seq, row.hash)
     database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
-    database.followed = Made(NO_ACCOUNT, last.seq, last.hash)
+    database.followed = NewEntry(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])
     return last.seq
 
@@ -179,8 +180,8 @@ def follow(database: Database, secret: Secret) -> int:
 def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:
     check_link(previous, entry)
     if not secret.is_seal(seal, _PURPOSE, entry.seq, entry.hash):
-        raise Broken("the entry was not written with the installation's secret")
+        raise BrokenChain("the entry was not written with the installation's secret")
     said = read_body(entry.body)
     if (said.get("seq"), said.get("kind")) != (entry.seq, entry.kind):
-        raise Broken(MISFILED)
+        raise BrokenChain(MISFILED)
     return said

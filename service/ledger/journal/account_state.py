@@ -11,8 +11,8 @@ from typing import Any
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import journal
-from service.ledger.journal.entry_texts import Amount, Subject, read_amount, read_text, subplans_of
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken
+from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_key, read_text, subplans_of
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
 from service.ledger.releases.reservation_rows import expires
 from service.privacy.accounting.filter import Budget, Totals, Weights, add_all, plus
 from service.privacy.plans.walking import Neighbouring
@@ -38,12 +38,12 @@ class ProposedChange:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldRelease:
     """A release that is proposed or reserved."""
 
     state: str
-    amount: Amount
-    subject: Subject
+    amount: PriceKey
+    subject: SpendingKey
     expires_at: str | None
     own: bool  # whether it was registered in this account, and not in one under it
     by: Actor  # the actor that registered it
@@ -54,16 +54,16 @@ class _Sum:
 
     def __init__(self) -> None:
         self._totals = Totals()  # except those that are still counted
-        self._counts: Counter[Amount] = Counter()
+        self._counts: Counter[PriceKey] = Counter()
 
-    def add(self, amount: Amount, count: int = 1) -> None:
+    def add(self, amount: PriceKey, count: int = 1) -> None:
         """Add an amount ``count`` times; a negative count takes it away."""
         self._counts[amount] += count
         if len(self._counts) > _DISTINCT:
             self._add_up()
 
     def _add_up(self) -> None:
-        self._totals = add_all(self._totals, ((read_amount(amount), n) for amount, n in self._counts.items() if n))
+        self._totals = add_all(self._totals, ((price_of_key(amount), n) for amount, n in self._counts.items() if n))
         self._counts.clear()
 
     @property
@@ -78,7 +78,7 @@ class _Sum:
         return self._totals
 
 
-class Chain:
+class AccountState:
     """An account as its journal has it so far; entries change it in their order.
 
     Without ``subplans`` it counts the prices and not the subplans, which are most of the work for unlike plans.
@@ -101,13 +101,13 @@ class Chain:
         self.proposed: ProposedChange | None = None
         self.committed = 0  # committed releases, with those of the accounts under it
         self.own_committed = 0  # committed releases of its own
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldRelease] = {}
         self._committed, self._holds = _Sum(), _Sum()  # the prices of committed and of held releases
         self._spent: Subplans = Counter()  # subplans, except those of the plans counted in _subjects
-        self._subjects: Counter[Subject] = Counter()
+        self._subjects: Counter[SpendingKey] = Counter()
         self._volume = 0  # characters of the counted plans
 
-    def commit(self, amount: Amount, subject: Subject, *, own: bool) -> None:
+    def commit(self, amount: PriceKey, subject: SpendingKey, *, own: bool) -> None:
         """Count a release that is committed, here or in an account below."""
         self.committed += 1
         self.own_committed += own
@@ -119,35 +119,35 @@ class Chain:
             if len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
                 self._add_up_subjects()
 
-    def hold(self, release: str, held: Held) -> None:
+    def hold(self, release: str, held: HeldRelease) -> None:
         """Hold a release.
 
         Raises:
-            Broken: it is held already.
+            BrokenChain: it is held already.
             TypeError, ValueError: it has no valid price.
         """
         if release in self.held:
-            raise Broken("the release is held already")
-        read_amount(held.amount)
+            raise BrokenChain("the release is held already")
+        price_of_key(held.amount)
         self._holds.add(held.amount)
         self.held[release] = held
 
-    def require_held(self, release: str) -> Held:
+    def require_held(self, release: str) -> HeldRelease:
         """Return the hold of a release.
 
         Raises:
-            Broken: it is not held.
+            BrokenChain: it is not held.
         """
         held = self.held.get(release)
         if held is None:
-            raise Broken("the release is not held")
+            raise BrokenChain("the release is not held")
         return held
 
     def settle(self, release: str, state: str) -> None:
         """End the hold of a release that is committed, voided or expired.
 
         Raises:
-            Broken: it is not held.
+            BrokenChain: it is not held.
         """
         held = self.require_held(release)
         del self.held[release]
@@ -155,17 +155,17 @@ class Chain:
         if state == "committed":
             self.commit(held.amount, held.subject, own=held.own)
 
-    def reprice(self, release: str, was: Amount, amount: Amount) -> None:
+    def reprice(self, release: str, was: PriceKey, amount: PriceKey) -> None:
         """Count a release at another price.
 
         Raises:
-            Broken: it is held at another price than ``was``.
+            BrokenChain: it is held at another price than ``was``.
             TypeError, ValueError: one of the prices is invalid.
         """
-        read_amount(was), read_amount(amount)
+        price_of_key(was), price_of_key(amount)
         held = self.held.get(release)
         if held is not None and held.amount != was:
-            raise Broken("the release had another price")
+            raise BrokenChain("the release had another price")
         if held is not None:
             held.amount = amount
         costs = self._committed if held is None else self._holds
@@ -180,14 +180,14 @@ class Chain:
         self._volume = 0
 
     @property
-    def stands(self) -> Budget:
+    def current_budget(self) -> Budget:
         """Return the budget.
 
         Raises:
-            Broken: no entry has opened the account.
+            BrokenChain: no entry has opened the account.
         """
         if self.budget is None:
-            raise Broken(journal.MISSING)
+            raise BrokenChain(journal.MISSING)
         return self.budget
 
     @property
@@ -230,7 +230,7 @@ class Chain:
         return subplans
 
 
-def ends_by_itself(held: Held) -> str | None:
+def ends_by_itself(held: HeldRelease) -> str | None:
     """Return the moment at which a hold expires; None if its release may have been published unseen."""
     if held.expires_at is None or not expires(read_text(held.subject[0])):
         return None

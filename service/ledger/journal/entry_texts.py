@@ -14,23 +14,23 @@ from service.privacy.plans.notation import read_plan, walk
 _REMEMBERED = 4096  # distinct plans, prices and lists of tags
 SHORT = 1 << 12  # characters; shorter plans are remembered
 
-Amount = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
+PriceKey = tuple[str | None, str | None, str, str, tuple[str | None, ...]]
 """The key of a price as the journal writes it: epsilon, rho, delta, linear, quanta."""
 
-Subject = tuple[str, tuple[str, ...]]
+SpendingKey = tuple[str, tuple[str, ...]]
 """The plan of a release as text, and its own tags, to which its spending is counted."""
 
-NOTHING: Amount = ("0", "0", "0", "0", ())
+NOTHING: PriceKey = ("0", "0", "0", "0", ())
 
 write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=True).encode
 
 
-def amount_of(price: Mapping[str, Any]) -> Amount:
+def price_key_of(price: Mapping[str, Any]) -> PriceKey:
     """Return the key of the price that an entry states."""
     return price["epsilon"], price["rho"], price["delta"], price["linear"], tuple(price["quanta"])
 
 
-def price_of(amount: Amount) -> dict[str, Any]:
+def price_of(amount: PriceKey) -> dict[str, Any]:
     """Return the entry's form of a price from its key."""
     return dict(zip(_FIGURES, (*amount[:4], list(amount[4])), strict=True))
 
@@ -39,7 +39,7 @@ _FIGURES = ("epsilon", "rho", "delta", "linear", "quanta")
 
 
 @lru_cache(maxsize=1024)
-def read_amount(amount: Amount) -> Price:
+def price_of_key(amount: PriceKey) -> Price:
     """Return the price of a key.
 
     Raises:
@@ -49,52 +49,52 @@ def read_amount(amount: Amount) -> Price:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def amount_in(text: str) -> Amount | None:
+def price_key_in(text: str) -> PriceKey | None:
     """Return the price key in the text of a row or an entry; None if the text is no price."""
     try:
-        return amount_of(json.loads(text))
+        return price_key_of(json.loads(text))
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def subject_of(content: Mapping[str, Any]) -> Subject:
+def spending_key_of(content: Mapping[str, Any]) -> SpendingKey:
     """Return the plan and tags that an entry registers, as the key of its spending."""
     return write(content["plan"]), tuple(content["tags"])
 
 
-def subject_in(plan: str, tags: str) -> tuple[Subject, str, str]:
+def spending_key_in(plan: str, tags: str) -> tuple[SpendingKey, str, str]:
     """Return the spending key of a row's release, with the texts of its plan and tags as the journal writes them."""
     return (_subject if len(plan) < SHORT else _subject.__wrapped__)(plan, tags)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _subject(plan: str, tags: str) -> tuple[Subject, str, str]:
+def _subject(plan: str, tags: str) -> tuple[SpendingKey, str, str]:
     try:
         content = {"plan": json.loads(plan), "tags": json.loads(tags)}
-        subject = subject_of(content)
+        subject = spending_key_of(content)
     except (TypeError, ValueError, RecursionError):
         return ("", ()), "", ""  # a key of no release
     return subject, subject[0], write(content["tags"])
 
 
-def subplans_of(subject: Subject) -> Subplans:
+def subplans_of(subject: SpendingKey) -> Subplans:
     """Return the priced subplans of a release, by their text."""
     return (_subplans if len(subject[0]) < SHORT else _subplans.__wrapped__)(subject)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _subplans(subject: Subject) -> Subplans:
+def _subplans(subject: SpendingKey) -> Subplans:
     plan, tags = subject
     return subplans.subplans_of(read_text(plan), tags)
 
 
-def tags_of(subject: Subject) -> frozenset[str]:
+def tags_of(subject: SpendingKey) -> frozenset[str]:
     """Return the tags by which a release is listed: its own and those of every node of its plan."""
     return (_all_tags if len(subject[0]) < SHORT else _all_tags.__wrapped__)(subject)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _all_tags(subject: Subject) -> frozenset[str]:
+def _all_tags(subject: SpendingKey) -> frozenset[str]:
     plan, tags = subject
     return frozenset(tag for _, node in walk(read_text(plan)) for tag in node.tags).union(tags)
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
 
 from service.errors import Altered, LedgerRolledBack, ServiceError
-from service.ledger.storage.database import batch, note_entries, require_written, tally
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.database import batch, count_metric, note_entries, require_written
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry
 
@@ -110,7 +110,7 @@ class JournalEntry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept:
+class ExpectedHead:
     """An entry that a client has seen in an account's journal, and that must still be there."""
 
     account: str
@@ -142,13 +142,13 @@ def canonical(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CanonicalObject:
     """A JSON object in canonical form, so that long parts of an entry are written before an account is locked."""
 
     text: str
 
     @classmethod
-    def of(cls, members: Mapping[str, str]) -> "Written":
+    def of(cls, members: Mapping[str, str]) -> "CanonicalObject":
         """Return the object with these members, whose values are canonical JSON and whose names are plain ASCII."""
         return cls("{" + ",".join(f'"{name}":{members[name]}' for name in sorted(members)) + "}")
 
@@ -194,7 +194,7 @@ def is_hashed(previous: str, body: str, stored: str) -> bool:
     return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
 
 
-def acted(actor: Actor | None) -> dict[str, object]:
+def actor_members(actor: Actor | None) -> dict[str, object]:
     """Return the members of an entry that state its actor; the oldest entries name the principal without a key id."""
     if actor is None or actor.key is None:
         return {"actor": None if actor is None else actor.name}
@@ -204,7 +204,7 @@ def acted(actor: Actor | None) -> dict[str, object]:
 def following(
     account: AccountHead,
     kind: Kind,
-    content: dict[str, object] | Written,
+    content: dict[str, object] | CanonicalObject,
     *,
     actor: Actor | None,
     release_id: str | None = None,
@@ -212,10 +212,12 @@ def following(
 ) -> tuple[Row, Head]:
     """Return an account's next entry as its row, and the head that it makes; entries made by expiry have no actor."""
     seq = account.head.seq + 1
-    around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | acted(actor)
+    around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | actor_members(
+        actor
+    )
     members = {name: canonical(value) for name, value in around.items()}
-    members["content"] = content.text if isinstance(content, Written) else canonical(content)
-    body = Written.of(members).text
+    members["content"] = content.text if isinstance(content, CanonicalObject) else canonical(content)
+    body = CanonicalObject.of(members).text
     head = Head(seq, entry_hash(account.head.hash, body))
     row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
     return row | {"hash": head.hash}, head
@@ -231,15 +233,15 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     """
     require_written(connection.execute(_INSERT, batch(rows)), len(rows))
     for kind, number in Counter(row["kind"] for row in rows).items():
-        tally(connection, "entries", str(kind), number)
-    note_entries(connection, [Made(row["account_id"], row["seq"], row["hash"]) for row in rows])  # type: ignore[arg-type]
+        count_metric(connection, "entries", str(kind), number)
+    note_entries(connection, [NewEntry(row["account_id"], row["seq"], row["hash"]) for row in rows])  # type: ignore[arg-type]
 
 
 def append(
     connection: Connection,
     account: AccountHead,
     kind: Kind,
-    content: dict[str, object] | Written,
+    content: dict[str, object] | CanonicalObject,
     *,
     actor: Actor,
     release_id: str | None = None,
@@ -300,7 +302,7 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
                 _check_filing(entry)
                 last = Head(entry.seq, entry.hash)
                 yield entry
-    except Broken as broken:
+    except BrokenChain as broken:
         raise altered(account_id, last.seq + 1, broken) from None
     if last != head:
         raise altered(account_id, head.seq, "it is not the sealed one")
@@ -325,12 +327,12 @@ def _check_filing(entry: JournalEntry) -> None:
     """Compare the columns that find an entry with its text, in which no quoted name follows these members.
 
     Raises:
-        Broken: it is filed under another kind, release or number.
+        BrokenChain: it is filed under another kind, release or number.
     """
     kind, release = canonical(entry.kind), canonical(entry.release_id)
     filed = f',"kind":{kind},"release":{release},"seq":{entry.seq},'
     if not entry.body.startswith(filed, entry.body.rfind(',"kind":"')):
-        raise Broken(MISFILED)
+        raise BrokenChain(MISFILED)
 
 
 def altered(account_id: int, seq: int, reason: object) -> Altered:
@@ -341,7 +343,7 @@ def altered(account_id: int, seq: int, reason: object) -> Altered:
 _CHAINED = 500  # entries that are read at a time
 
 
-def require_kept(connection: Connection, kept: Kept) -> None:
+def require_expected_head(connection: Connection, kept: ExpectedHead) -> None:
     """Refuse to continue if an entry that was seen is not in the journal: then an old backup was restored.
 
     Raises:
@@ -384,7 +386,7 @@ MISSING = "the entry is missing"
 MISFILED = "the entry is filed under another account, number, kind or release than it states"
 
 
-class Broken(ValueError):
+class BrokenChain(ValueError):
     """An entry that does not fit its chain or its account; the text says how."""
 
 
@@ -396,7 +398,7 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
     """Return the content of an entry, given the head that it follows.
 
     Raises:
-        Broken: it is not the next one, not the hashed text, or filed under other columns.
+        BrokenChain: it is not the next one, not the hashed text, or filed under other columns.
     """
     check_link(previous, entry)
     said = read_body(entry.body)
@@ -406,7 +408,7 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
         entry.kind,
         entry.release_id,
     ):
-        raise Broken(MISFILED)
+        raise BrokenChain(MISFILED)
     return said
 
 
@@ -414,28 +416,28 @@ def check_link(previous: Head, entry: JournalEntry) -> None:
     """Require that an entry follows this head and was not changed since.
 
     Raises:
-        Broken: it does not, or was.
+        BrokenChain: it does not, or was.
     """
     if entry.seq != previous.seq + 1:
-        raise Broken(MISSING)
+        raise BrokenChain(MISSING)
     if entry_hash(previous.hash, entry.body) != entry.hash:
-        raise Broken("the hash is not that of the entry and the hash before it")
+        raise BrokenChain("the hash is not that of the entry and the hash before it")
 
 
 def read_body(body: str) -> dict[str, Any]:
     """Return the content of an entry's text.
 
     Raises:
-        Broken: it is not the canonical JSON of an object.
+        BrokenChain: it is not the canonical JSON of an object.
     """
     try:
         said = _DECODER.decode(body)
         # In pure ASCII, the order of names by characters is that by their UTF-16 code units.
         rewritten = _SORTING_ENCODER.encode(said) if body.isascii() else canonical(said)
     except (TypeError, ValueError, RecursionError):
-        raise Broken("the entry is not canonical JSON") from None
+        raise BrokenChain("the entry is not canonical JSON") from None
     if rewritten != body or not isinstance(said, dict):
-        raise Broken("the entry is not canonical JSON")
+        raise BrokenChain("the entry is not canonical JSON")
     return said
 
 

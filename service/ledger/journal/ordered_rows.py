@@ -14,7 +14,7 @@ _AT_ONCE = 500  # rows that a stream holds; more would be no faster, and would f
 Found = list[Row[*tuple[Any, ...]]]
 
 
-class Bad(Exception):
+class BadRow(Exception):
     """A row or an account that differs from its entry."""
 
     def __init__(self, seq: int, reason: str) -> None:
@@ -31,7 +31,7 @@ def stream(
     return chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
 
 
-class InOrder:
+class SeqCursor:
     """Rows of a table in the order of their entries; the first column is the entry's number."""
 
     def __init__(self, connection: Connection, query: Select[*tuple[Any, ...]], what: str, until: ExitStack) -> None:
@@ -46,10 +46,10 @@ class InOrder:
         """Return the rows of one entry; entries must be asked for in order.
 
         Raises:
-            Bad: there are earlier rows, of an entry that wrote none.
+            BadRow: there are earlier rows, of an entry that wrote none.
         """
         if self.seq < seq:
-            raise Bad(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
+            raise BadRow(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
         found: Found = []
         while self._next is not None and self.seq == seq:
             found.append(self._next)
@@ -59,4 +59,4 @@ class InOrder:
     def end(self, seq: int) -> None:
         """Refuse rows after the last entry, which is ``seq``."""
         if self._next is not None:
-            raise Bad(seq, f"a row of {self._what} is of no entry that wrote one")
+            raise BadRow(seq, f"a row of {self._what} is of no entry that wrote one")

@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import entries, journal
-from service.ledger.journal.account_state import Chain
+from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.registration import registered
 from service.ledger.journal.journal import UNREADABLE, Head, JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class AccountReplay:
     """An account as its journal had it: the record, and the subplans that it had committed and held."""
 
     account: AccountRecord
@@ -23,8 +23,12 @@ class Moment:
     reserved: Subplans
 
 
-def followed(
-    connection: Connection, account: AccountRecord, chain: Chain, until: int, kinds: Collection[str] | None = None
+def replayed_entries(
+    connection: Connection,
+    account: AccountRecord,
+    chain: AccountState,
+    until: int,
+    kinds: Collection[str] | None = None,
 ) -> Iterator[JournalEntry]:
     """Yield each entry of an account's journal up to ``until``, after ``chain`` has replayed it.
 
@@ -47,7 +51,7 @@ def followed(
         yield entry
 
 
-def _follow(chain: Chain, entry: JournalEntry) -> None:
+def _follow(chain: AccountState, entry: JournalEntry) -> None:
     head = Head(entry.seq, entry.hash)
     found = registered(entry.body) if entry.kind == "committed" else None
     if found is None:
@@ -57,23 +61,23 @@ def _follow(chain: Chain, entry: JournalEntry) -> None:
         chain.head = head
 
 
-def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:
+def replay(connection: Connection, account: AccountRecord, until: int) -> AccountReplay:
     """Return the account right after entry ``until``, from its journal alone.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
     """
-    chain = Chain(account.name)
-    for _ in followed(connection, account, chain, until):
+    chain = AccountState(account.name)
+    for _ in replayed_entries(connection, account, chain, until):
         pass
-    moment = replace(as_left(account, chain), metadata=chain.metadata, proposed=chain.proposed)
-    return Moment(moment, chain.spent, chain.reserved)
+    moment = replace(as_row(account, chain), metadata=chain.metadata, proposed=chain.proposed)
+    return AccountReplay(moment, chain.spent, chain.reserved)
 
 
-def as_left(account: AccountRecord, chain: Chain) -> AccountRecord:
+def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
     """Return an account as the entries of its journal leave its row."""
     return replace(
         account,
-        budget=chain.stands,
+        budget=chain.current_budget,
         totals=chain.totals,
         state=chain.state,
         head=chain.head,

@@ -27,7 +27,7 @@ from service.privacy.plans import Plan
 T = TypeVar("T")
 
 
-def noted(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
+def with_refusal_recorded(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
     """Run a charge; if it does not fit a budget, record the refusal in the journal of the requested account.
 
     The refusal is recorded in a transaction of its own, because that of the charge was rolled back. The caller gets the
@@ -48,10 +48,10 @@ def _note(database: Database, request: Request, line: Line, entry: Refused) -> N
         accounts.save(connection, [replace(account, head=head)])
         return account.id, head
 
-    database.write(work, landed=lambda connection, written: has_entry(connection, *written))
+    database.write(work, is_committed=lambda connection, written: has_entry(connection, *written))
 
 
-def refused(
+def refusal_of(
     line: Sequence[AccountRecord], name: str, written: str, plan: Callable[[], Plan], failures: Sequence[Overrun]
 ) -> BudgetExceeded:
     """Return the refusal of a release that does not fit a line of accounts.
@@ -75,7 +75,7 @@ def refused(
         )
 
     def search() -> float | None:
-        return multiplier(line, plan()) if len(written) <= _LONG else None
+        return noise_multiplier_that_fits(line, plan()) if len(written) <= _LONG else None
 
     return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
@@ -83,7 +83,7 @@ def refused(
 _LONG = 1 << 14  # characters of a plan, beyond which reading it alone would delay other requests
 
 
-def multiplier(line: Sequence[AccountRecord], plan: Plan) -> float | None:
+def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> float | None:
     """Return the smallest factor on the plan's noise scales with which the release would fit every account.
 
     It is None if there is none, or if the search would take far longer than the refusal that it explains: the serving

@@ -14,19 +14,19 @@ from sqlalchemy import Connection, insert
 from service.errors import AccountClosed, BudgetExceeded
 from service.ledger.accounts import accounts, budgets, subplans
 from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.accounts.spending_rows import Charged, Many, Subplans
+from service.ledger.accounts.spending_rows import ChargedSubplans, ManySubplans, Subplans
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
-from service.ledger.journal.entry_texts import Amount, amount_of, price_of
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows, reservation_rows
-from service.ledger.releases.budget_refusals import noted, refused
+from service.ledger.releases.budget_refusals import refusal_of, with_refusal_recorded
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import without_due
+from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, batch, bound_secret, secret_of, tally
+from service.ledger.storage.database import Database, batch, bound_secret, count_metric, secret_of
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.writing_time import require_brief
@@ -87,7 +87,7 @@ class Prepared:
     prices: tuple[Price, ...]
     all_tags: tuple[str, ...]
     subplans: Subplans
-    many: Many | None
+    many: ManySubplans | None
     unlike: int
     reserve_for: timedelta | None
     expires: bool
@@ -206,7 +206,7 @@ def _prepared(
         if prices is None
         else (prices[id(release.plan)])
     )
-    many = Many.of(secret, counted)
+    many = ManySubplans.of(secret, counted)
     return Prepared(
         name=release.name,
         document=json.dumps(release.document, ensure_ascii=False),
@@ -235,11 +235,11 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     def work(connection: Connection, at: str) -> list[Registered]:
         return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
 
-    return noted(
+    return with_refusal_recorded(
         database,
         request,
         line,
-        lambda: once(database, request, work, status=201, render=render, landed=landed),
+        lambda: idempotent_write(database, request, work, status=201, render=render, is_committed=is_committed),
     )
 
 
@@ -251,7 +251,7 @@ def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
-        line = [without_due(connection, account, at) for account in found]
+        line = [without_due_reservations(connection, account, at) for account in found]
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
@@ -273,7 +273,7 @@ def charge(
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
-        HoldsDue: nothing is charged yet; the release may fit once expired reservations are released.
+        ReservationsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
     line, rows = list(line), _Rows(secret_of(connection))
@@ -330,7 +330,7 @@ def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
         for gap in shortfalls(account.budget, account.weights, account.totals, totals)
     ]
     if failures:
-        raise refused(line, prepared.name, prepared.written, prepared.plan, failures)
+        raise refusal_of(line, prepared.name, prepared.written, prepared.plan, failures)
     return _Admitted(state, amounts, after)
 
 
@@ -339,7 +339,7 @@ def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State,
     return Registered(str(uuid.uuid4()), prepared, line[-1], state, at, expires_at)
 
 
-def landed(connection: Connection, done: list[Registered]) -> bool:
+def is_committed(connection: Connection, done: list[Registered]) -> bool:
     """Return whether an earlier attempt at these charges is in the ledger."""
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
@@ -371,7 +371,7 @@ def _after(
     ]
 
 
-def _entry(registered: Registered, price: Amount) -> Registration:
+def _entry(registered: Registered, price: PriceKey) -> Registration:
     """Return the content of the release's entry in the journal of its own account."""
     release = registered.release
     committed = Committed(
@@ -396,7 +396,7 @@ class _Rows:
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
         self._holds: list[dict[str, Any]] = []
-        self.charged = Charged(Counter(), Counter())
+        self.charged = ChargedSubplans(Counter(), Counter())
 
     def add(
         self,
@@ -407,7 +407,7 @@ class _Rows:
     ) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, written = own.head.seq + 1, [amount_of(budgets.write_price(amount)) for amount in amounts]
+        seq, written = own.head.seq + 1, [price_key_of(budgets.write_price(amount)) for amount in amounts]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
@@ -434,7 +434,7 @@ class _Rows:
         """Insert all rows except those of spending, which are saved with the accounts."""
         connection.execute(_INSERT_RELEASE, batch(self._releases))
         for state, number in Counter(release["state"] for release in self._releases).items():
-            tally(connection, "releases", state, number)
+            count_metric(connection, "releases", state, number)
         if self._tags:
             connection.execute(_INSERT_TAGS, self._tags)
         journal.write(connection, self._entries)

@@ -13,7 +13,7 @@ from service.ledger.storage.tables import Release
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class OmittedParts:
     """The parts of a release that stored answers omit, because they can be long: metadata and drawn partitions."""
 
     tags: list[str]
@@ -21,11 +21,11 @@ class Past:
     drawn: list[DrawnFor]
 
 
-def past_of(connection: Connection, account_id: int, release_id: str, seq: int) -> Past:
+def omitted_parts_at(connection: Connection, account_id: int, release_id: str, seq: int) -> OmittedParts:
     """Return the state of a release when the entry ``seq`` was the last."""
     said = releases.metadata_of(connection, account_id, release_id, until=seq)
     tags = connection.execute(select(Release.tags).where(Release.id == release_id)).scalar_one()
-    return Past(json.loads(tags), said, _drawn_for(connection, release_id, seq))
+    return OmittedParts(json.loads(tags), said, _drawn_for(connection, release_id, seq))
 
 
 def _drawn_for(connection: Connection, release_id: str, seq: int) -> list[DrawnFor]:

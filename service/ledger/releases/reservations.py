@@ -8,9 +8,9 @@ from sqlalchemy import Connection, select
 from service.errors import Conflict, InvalidInput
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord, HoldsDue, Line
+from service.ledger.accounts.accounts import AccountRecord, Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_other_person
-from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_around
+from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_members
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
 from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, read_release, state_of
@@ -19,19 +19,19 @@ from service.ledger.releases.settlement import Held, held_of, settle
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, once
+from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Hold
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledRelease:
     """A release and its account after a step."""
 
     release: ReleaseRecord
     account: AccountRecord
 
 
-Render = Callable[[Settled], str]
+Render = Callable[[SettledRelease], str]
 
 Choose = Callable[[Connection, ReleaseRecord, Held | None], Settlement | None]
 """A function that returns a release's settlement under the lock. It reads no plan; ``Held`` has the facts of it."""
@@ -177,30 +177,30 @@ def _step(
         choose = prepare(connection, line.account_id, found)
     held = held_of(found) if found.state in HELD else None  # a settled release stays settled
 
-    def work(connection: Connection, at: str) -> Settled:
+    def work(connection: Connection, at: str) -> SettledRelease:
         locked = accounts.lock_line(connection, line, at)
         _refuse_over(connection, line, release_id, at)
         release = replace(found, state=state_of(connection, line.account_id, release_id))
         step = choose(connection, release, held)
         if step is None:
-            return Settled(release, locked[-1])
+            return SettledRelease(release, locked[-1])
         if held is None:
             raise release_rows.altered(release_id)
         after = settle(connection, locked, [held], step, request.actor, at)
-        return Settled(replace(release, state=step.brings_to()), after[-1])
+        return SettledRelease(replace(release, state=step.next_state()), after[-1])
 
-    return once(database, request, work, status=200, render=render, landed=_landed)
+    return idempotent_write(database, request, work, status=200, render=render, is_committed=_is_committed)
 
 
 def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:
     """Refuse to continue with a release that is still held although its time is over.
 
     Raises:
-        HoldsDue: it is.
+        ReservationsDue: it is.
     """
     query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line.account_id)
     if connection.execute(query.where(Hold.expires_at <= at)).first() is not None:
-        raise HoldsDue(line.account_id, release_id)
+        raise ReservationsDue(line.account_id, release_id)
 
 
 def _origin(connection: Connection, account_id: int, release: ReleaseRecord) -> tuple[str, Actor]:
@@ -209,9 +209,9 @@ def _origin(connection: Connection, account_id: int, release: ReleaseRecord) -> 
     Raises:
         Unavailable: the entry is not as the service wrote it.
     """
-    around = read_around(entry_of(connection, account_id, release))
+    around = read_members(entry_of(connection, account_id, release))
     return around.kind, around.by
 
 
-def _landed(connection: Connection, settled: Settled) -> bool:
+def _is_committed(connection: Connection, settled: SettledRelease) -> bool:
     return has_entry(connection, settled.account.id, settled.account.head)

@@ -22,7 +22,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from service.errors import ServiceError
 from service.ledger.accounts import accounts, budgets, subplans
 from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.accounts.spending_rows import NOTHING, Change, Settled, Subplans
+from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
@@ -32,7 +32,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database, batch, secret_of
 from service.ledger.storage.tables import Account, Hold, Release
-from service.ledger.storage.waiting_line import Queue
+from service.ledger.storage.waiting_line import WaitingLine
 from service.privacy.accounting.filter import Totals, add_all
 from service.privacy.plans.notation import read_plan
 
@@ -75,8 +75,8 @@ def settle(
 ) -> list[AccountRecord]:
     """Settle held releases of a locked line's account, with an entry in each chain of the line."""
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
-    change: Change = NOTHING
-    state = settlement.brings_to()
+    change: SpendingChange = NOTHING
+    state = settlement.next_state()
     gone = state in ("voided", "expired")
     prices = _prices(connection, ids)
     missing = next(
@@ -103,7 +103,7 @@ def settle(
         counted: Subplans = Counter()
         for held in settled:
             counted.update(held.subplans)
-        change = Settled(counted, committed=state == "committed")
+        change = SettledSubplans(counted, committed=state == "committed")
         connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
         after = [_with_next_expiry(connection, account, settled) for account in after]
     return accounts.save(connection, after, change)
@@ -164,7 +164,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
-    places = database.expiring.setdefault(account_id, Queue(1))  # none waits for another account's plans
+    places = database.expiring.setdefault(account_id, WaitingLine(1))  # none waits for another account's plans
     with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():
@@ -212,7 +212,9 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
             return None
         return settle(connection, locked, expired, Expired(), None, at)[-1]
 
-    database.write(work, landed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head))
+    database.write(
+        work, is_committed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head)
+    )
 
 
 class ExpiryKeeper:
@@ -260,14 +262,14 @@ class ExpiryKeeper:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class PresentAccount:
     """An account at a moment, without the overdue holds that its totals may still count."""
 
     account: AccountRecord
     expired: Subplans
 
 
-def present(connection: Connection, account: AccountRecord, at: str) -> Present:
+def present_account(connection: Connection, account: AccountRecord, at: str) -> PresentAccount:
     """Return the account for readers, without overdue holds, and the subplans of these; nothing is written.
 
     Parsing the plans of the holds may take long.
@@ -281,10 +283,10 @@ def present(connection: Connection, account: AccountRecord, at: str) -> Present:
     for (plan, tags), count in stated.items():
         for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
             expired[subplan] += occurrences * count
-    return Present(_left_by(account, prices), expired)
+    return PresentAccount(_left_by(account, prices), expired)
 
 
-def without_due(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
+def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
     """Return the account without overdue holds, where only its totals are needed: no plan is read."""
     return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
 

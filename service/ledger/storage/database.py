@@ -25,12 +25,12 @@ from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused, Unavailable
 from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, sqlite_engine
-from service.ledger.storage.failures import RETRIED, Kind, failure_of, refusal
-from service.ledger.storage.group_commit import TALLY, Company, Made, Parted, Tally
-from service.ledger.storage.location import Place, place_of
-from service.ledger.storage.newest_heads import Newest
+from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
+from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
+from service.ledger.storage.location import DatabaseLocation, place_of
+from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.waiting_line import Queue, Turn
+from service.ledger.storage.waiting_line import Waiter, WaitingLine
 from service.settings import read_url
 
 T = TypeVar("T")
@@ -120,21 +120,23 @@ class Database:
         self.secret: Secret | None = None  # the secret that it is bound to, which seals the rows; None: not yet bound
         self.version: str | None = None  # of the tables: write transactions are refused on any other; None: any version
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in total, in the queue and for locks
-        self.writers = Queue(writers)
-        self.readers = Queue(_READERS)
+        self.writers = WaitingLine(writers)
+        self.readers = WaitingLine(_READERS)
         # The context that each transaction runs in, by "read" or "write".
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         # Called first in each transaction; an error ends the transaction.
         self.begun: Callable[[Connection], None] = lambda _: None
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # the reason, once writing was stopped
-        self.expiring: WeakValueDictionary[int, Queue] = WeakValueDictionary()  # waiting to expire an account's holds
+        self.expiring: WeakValueDictionary[int, WaitingLine] = (
+            WeakValueDictionary()
+        )  # waiting to expire an account's holds
         self.holds_due = threading.Event()  # set when a request left expired reservations behind
         self.remembers = False  # whether committed entries are kept, for the high-water mark's keeper to take
-        self._done = Tally()
-        self.newest = Newest()  # heads that are known to be committed, by this process or by the high-water mark
+        self._done = Effects()
+        self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
-        self.followed: Made | None = None  # the last entry of the installation's journal whose key ends are known
+        self.followed: NewEntry | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
         self._counting = threading.Lock()
 
@@ -153,23 +155,23 @@ class Database:
         with self._counting:
             return self._done.counts.copy()
 
-    def take_committed(self) -> list[Made]:
+    def take_committed(self) -> list[NewEntry]:
         """Return the entries that this process committed since the last call, if it remembers them."""
         with self._counting:
             taken, self._done.entries = self._done.entries, []
             return taken
 
-    def put_back_committed(self, entries: list[Made]) -> None:
+    def put_back_committed(self, entries: list[NewEntry]) -> None:
         """Return entries to the list of committed ones after a failure, so that the next call takes them again."""
         with self._counting:
             self._done.entries += entries
 
-    def remember(self, heads: Iterable[Made]) -> None:
+    def remember(self, heads: Iterable[NewEntry]) -> None:
         """Record heads as committed, like those of this process."""
         with self._counting:
             self.newest.add(heads)
 
-    def known_after(self, moment: int) -> tuple[int, list[Made]]:
+    def known_after(self, moment: int) -> tuple[int, list[NewEntry]]:
         """Return the present moment of the known heads, and the heads that were added after an earlier moment."""
         with self._counting:
             return self.newest.moment, self.newest.after(moment)
@@ -236,7 +238,7 @@ class Database:
                 with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
                     connection.close()
 
-    def write(self, work: Callable[[Connection], T], *, landed: Callable[[Connection, T], bool]) -> T:
+    def write(self, work: Callable[[Connection], T], *, is_committed: Callable[[Connection, T], bool]) -> T:
         """Run ``work`` in one write transaction and return its value once that is committed.
 
         ``work`` may run several times, each time on a database without traces of the earlier attempts. It runs again
@@ -244,9 +246,9 @@ class Database:
         taken, because all work looks before it inserts.
 
         Args:
-            landed: called as ``landed(connection, value)`` where a connection broke at the commit. It returns whether
-                that attempt's value is in the database after all. If so, the value is returned and ``work`` does not
-                run again.
+            is_committed: called as ``is_committed(connection, value)`` where a connection broke at the commit. It
+                returns whether that attempt's value is in the database after all. If so, the value is returned and
+                ``work`` does not run again.
 
         Raises:
             Unavailable: no lock in time, the database does not answer, its disk is full, or writing was stopped.
@@ -256,54 +258,56 @@ class Database:
         if self.stopped is not None:
             raise Unavailable(self.stopped, retry_after=60)
         deadline = time.monotonic() + self.lock_timeout
-        turn = Turn(work)
+        turn = Waiter(work)
         with self.around("write"), self.writers.place(deadline, turn):
-            return self._attempt(work, landed, deadline) if turn.outcome is None else turn.outcome.result()
+            return self._attempt(work, is_committed, deadline) if turn.outcome is None else turn.outcome.result()
 
-    def _attempt(self, work: Callable[[Connection], T], landed: Callable[[Connection, T], bool], deadline: float) -> T:
+    def _attempt(
+        self, work: Callable[[Connection], T], is_committed: Callable[[Connection, T], bool], deadline: float
+    ) -> T:
         lock = secrets.randbits(63)
-        unknown: list[tuple[T, Tally]] = []  # of attempts whose connection broke at the commit
+        unknown: list[tuple[T, Effects]] = []  # of attempts whose connection broke at the commit
         lost, shared = False, self.kind == "sqlite"  # PostgreSQL's transactions need not wait for each other
         for pause in _PAUSES:
             if lost:
                 time.sleep(pause)
-            committing, company, since = False, Company(self.writers), self.newest.moment
+            committing, group, since = False, GroupCommit(self.writers), self.newest.moment
             try:
                 with self._writer.connect() as connection:
                     self._begin_write(connection, deadline, lock)
                     for earlier, counts in unknown:
-                        if landed(connection, earlier):
+                        if is_committed(connection, earlier):
                             return self._count(earlier, counts)
-                    done = Tally()
-                    connection.info.update({TALLY: done, _DATABASE: self, _SINCE: since})
+                    done = Effects()
+                    connection.info.update({EFFECTS: done, _DATABASE: self, _SINCE: since})
                     self.begun(connection)
                     value = work(connection)
                     self._require_transaction(connection)
                     if shared:
-                        company.work(connection)
+                        group.work(connection)
                     if self.stopped is not None:  # by a read of this transaction, or by another thread meanwhile
                         raise Unavailable(self.stopped, retry_after=60)
                     committing = True
                     self._commit(connection)
-                    done.add(company.done)
+                    done.add(group.done)
                     self._count(value, done)
-                    company.answer()
+                    group.answer()
                     return value
-            except Parted:
+            except GroupAborted:
                 shared = False
                 continue
             except SQLAlchemyError as error:
                 failure = failure_of(error)
             finally:
-                company.part(committing=committing)
-            lost = lost or failure.kind is Kind.LOST
-            if committing and failure.kind is Kind.LOST:
+                group.part(committing=committing)
+            lost = lost or failure.kind is FailureKind.LOST
+            if committing and failure.kind is FailureKind.LOST:
                 unknown.append((value, done))
-            if failure.kind not in RETRIED and not (lost and failure.kind is Kind.UNREACHABLE):
+            if failure.kind not in RETRIED and not (lost and failure.kind is FailureKind.UNREACHABLE):
                 break
         raise refusal(failure, self.place, unknown=bool(unknown))
 
-    def require_new(self, entries: Iterable[Made]) -> None:
+    def require_new(self, entries: Iterable[NewEntry]) -> None:
         """Refuse entries whose numbers this process has committed before, which means that the ledger was rolled back.
 
         Raises:
@@ -317,7 +321,7 @@ class Database:
         """Refuse a journal's head that was read, if the journal was further before or had another entry of this number.
 
         Args:
-            moment: as in ``Newest.went_back``.
+            moment: as in ``NewestHeads.went_back``.
 
         Raises:
             Unavailable: the head is older than, or differs from, a known one. All further writes are refused.
@@ -330,7 +334,7 @@ class Database:
         self.stop(_WENT_BACK, account=account_id, head=seq, known=self.newest.number(account_id))
         return Unavailable(_WENT_BACK, retry_after=60)
 
-    def _count(self, value: T, done: Tally) -> T:
+    def _count(self, value: T, done: Effects) -> T:
         self.remember(done.entries)
         self.remember_ends(done.ends)
         with self._counting:
@@ -427,21 +431,21 @@ def leave_holds(connection: Connection) -> None:
         database.holds_due.set()
 
 
-def tally(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
+def count_metric(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
     """Count an action of this write transaction, once the transaction is committed."""
-    done: Tally | None = connection.info.get(TALLY)
+    done: Effects | None = connection.info.get(EFFECTS)
     if done is not None:
         done.counts[what, of] += number
 
 
 def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
     """Record the moments from which this write transaction ends keys, once it is committed."""
-    done: Tally | None = connection.info.get(TALLY)
+    done: Effects | None = connection.info.get(EFFECTS)
     if done is not None:
         done.ends |= ends
 
 
-def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
+def note_entries(connection: Connection, entries: Sequence[NewEntry]) -> None:
     """Record the entries that this write transaction adds to journals, once it is committed.
 
     Raises:
@@ -450,7 +454,7 @@ def note_entries(connection: Connection, entries: Sequence[Made]) -> None:
     database: Database | None = connection.info.get(_DATABASE)
     if database is not None:
         database.require_new(entries)
-        done: Tally = connection.info[TALLY]
+        done: Effects = connection.info[EFFECTS]
         done.entries += entries
 
 
@@ -468,7 +472,7 @@ def require_present(connection: Connection, account_id: int, seq: int, digest: s
         info[_DATABASE].require_present(account_id, seq, digest, None if locked else info[_SINCE])
 
 
-def newest_known(connection: Connection, account_id: int) -> Made | None:
+def newest_known(connection: Connection, account_id: int) -> NewEntry | None:
     """Return the newest head of a journal that this transaction must find in it, if one is known."""
     info = connection.info
     return info[_DATABASE].newest.committed(account_id, info[_SINCE]) if _SINCE in info else None
@@ -497,7 +501,7 @@ def _other_version() -> Unavailable:
     )
 
 
-def _persistent(attempt: Callable[[], T], place: Place) -> T:
+def _persistent(attempt: Callable[[], T], place: DatabaseLocation) -> T:
     """Run an attempt at reading, and repeat it while it finds its connection broken.
 
     Raises:
@@ -508,6 +512,6 @@ def _persistent(attempt: Callable[[], T], place: Place) -> T:
             return attempt()
         except SQLAlchemyError as error:
             failure = failure_of(error)
-        if failure.kind is not Kind.LOST:
+        if failure.kind is not FailureKind.LOST:
             break
     raise refusal(failure, place)

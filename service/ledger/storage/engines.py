@@ -13,7 +13,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.errors import StartupRefused
-from service.ledger.storage.failures import out_of_reach, refusal, sqlite_failure
+from service.ledger.storage.failures import file_not_accessible, refusal, sqlite_failure
 from service.ledger.storage.location import place_of_file
 
 # Unless the URL says otherwise: a server that vanished is noticed in half a minute and not in hours.
@@ -38,7 +38,7 @@ def make_sqlite_file(path: Path, timeout: float) -> None:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # the machine's other users have no access
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
     except OSError as error:
-        raise out_of_reach(path, error) from None
+        raise file_not_accessible(path, error) from None
     except sqlite3.Error as error:
         failure = sqlite_failure(error)
         raise refusal(replace(failure, reason="it is a directory") if path.is_dir() else failure, place) from None

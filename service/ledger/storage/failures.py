@@ -13,10 +13,10 @@ import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.errors import Conflict, ServiceError, Unavailable
-from service.ledger.storage.location import Place, place_of_file
+from service.ledger.storage.location import DatabaseLocation, place_of_file
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """The reaction that a failure calls for."""
 
     LOST = auto()  # the connection broke
@@ -31,12 +31,12 @@ class Kind(Enum):
 class Failure:
     """A database error without its message; ``reason`` is kept only for errors that contain no values."""
 
-    kind: Kind
+    kind: FailureKind
     code: str  # an SQLSTATE, SQLite's name of the error, or a class; never part of a statement
     reason: str = ""
 
 
-RETRIED = frozenset({Kind.LOST, Kind.TANGLED, Kind.RACE})
+RETRIED = frozenset({FailureKind.LOST, FailureKind.TANGLED, FailureKind.RACE})
 
 _SQLITE_RACES = {
     sqlite3.SQLITE_CONSTRAINT_UNIQUE,
@@ -58,17 +58,17 @@ _SQLITE_UNAVAILABLE = {
 }
 # SQLSTATEs (PostgreSQL's appendix A), or their class: the first two characters.
 _POSTGRESQL_KINDS = {
-    "40001": Kind.TANGLED,
-    "40P01": Kind.TANGLED,
-    "23505": Kind.RACE,
-    "23503": Kind.RACE,
-    "57P03": Kind.UNREACHABLE,  # starting up
-    "55P03": Kind.UNAVAILABLE,  # no lock in time
-    "42501": Kind.UNAVAILABLE,  # a missing privilege, which the database's owner can grant
-    "08": Kind.LOST,
-    "53": Kind.UNAVAILABLE,  # disk full, out of memory, too many connections
-    "57": Kind.UNAVAILABLE,  # cancelled
-    "58": Kind.UNAVAILABLE,  # the server's own input and output
+    "40001": FailureKind.TANGLED,
+    "40P01": FailureKind.TANGLED,
+    "23505": FailureKind.RACE,
+    "23503": FailureKind.RACE,
+    "57P03": FailureKind.UNREACHABLE,  # starting up
+    "55P03": FailureKind.UNAVAILABLE,  # no lock in time
+    "42501": FailureKind.UNAVAILABLE,  # a missing privilege, which the database's owner can grant
+    "08": FailureKind.LOST,
+    "53": FailureKind.UNAVAILABLE,  # disk full, out of memory, too many connections
+    "57": FailureKind.UNAVAILABLE,  # cancelled
+    "58": FailureKind.UNAVAILABLE,  # the server's own input and output
 }
 _OF_THE_SERVER = {"08", "53", "57", "58"}  # the first lines of these contain nothing of a statement
 _WAITED = {"55P03", "SQLITE_BUSY"}
@@ -91,18 +91,18 @@ _UNKNOWN = (
 def failure_of(error: SQLAlchemyError) -> Failure:
     """Return the meaning of an error of either database."""
     if not isinstance(error, DBAPIError):
-        return Failure(Kind.FAULT, type(error).__name__)
+        return Failure(FailureKind.FAULT, type(error).__name__)
     if isinstance(error.orig, sqlite3.Error):
         return sqlite_failure(error.orig)
     code = error.orig.sqlstate if isinstance(error.orig, psycopg.Error) else None
     if error.connection_invalidated:
-        return Failure(Kind.LOST, code or "lost", _reason(error.orig))
+        return Failure(FailureKind.LOST, code or "lost", _reason(error.orig))
     if code is None:
         connecting = error.statement is None and isinstance(error.orig, psycopg.ProgrammingError)  # an unknown option
         if connecting or isinstance(error.orig, psycopg.OperationalError):
-            return Failure(Kind.UNREACHABLE, type(error.orig).__name__, _reason(error.orig))
-        return Failure(Kind.FAULT, type(error.orig).__name__)
-    kind = _POSTGRESQL_KINDS.get(code) or _POSTGRESQL_KINDS.get(code[:2], Kind.FAULT)
+            return Failure(FailureKind.UNREACHABLE, type(error.orig).__name__, _reason(error.orig))
+        return Failure(FailureKind.FAULT, type(error.orig).__name__)
+    kind = _POSTGRESQL_KINDS.get(code) or _POSTGRESQL_KINDS.get(code[:2], FailureKind.FAULT)
     return Failure(kind, code, _reason(error.orig))
 
 
@@ -119,50 +119,50 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     """Return the meaning of an error of the SQLite driver."""
     code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have no code
     if code is None:
-        return Failure(Kind.FAULT, type(error).__name__)
+        return Failure(FailureKind.FAULT, type(error).__name__)
     name = str(error.sqlite_errorname)
     if code in _SQLITE_RACES:
-        return Failure(Kind.RACE, name)
+        return Failure(FailureKind.RACE, name)
     primary = code & 0xFF  # the remaining bits make it an extended code
     if primary not in _SQLITE_UNAVAILABLE:
-        return Failure(Kind.FAULT, name)
-    return Failure(Kind.UNAVAILABLE, name, str(error))
+        return Failure(FailureKind.FAULT, name)
+    return Failure(FailureKind.UNAVAILABLE, name, str(error))
 
 
-def out_of_reach(path: Path, error: OSError) -> ServiceError | RuntimeError:
+def file_not_accessible(path: Path, error: OSError) -> ServiceError | RuntimeError:
     """Return the error for a file that this process cannot access."""
-    return refusal(Failure(Kind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
+    return refusal(Failure(FailureKind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
 
 
-def refusal(failure: Failure, place: Place, *, unknown: bool = False) -> ServiceError | RuntimeError:
+def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False) -> ServiceError | RuntimeError:
     """Return the error for the caller; only the operator gets the database's location and the driver's reason."""
     if unknown:
         return _unavailable(_UNKNOWN, failure, place)
-    if failure.kind is Kind.FAULT:
+    if failure.kind is FailureKind.FAULT:
         return RuntimeError(f"the database refused a statement ({failure.code})")
-    if failure.kind is Kind.RACE:
+    if failure.kind is FailureKind.RACE:
         return Conflict("another request was making the same change at the same time")
     if failure.code in _FULL:
         return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
         return _unavailable("another transaction held what this one needed for too long", failure, place)
-    if failure.kind in {Kind.LOST, Kind.UNREACHABLE}:
+    if failure.kind in {FailureKind.LOST, FailureKind.UNREACHABLE}:
         return _unavailable("the database cannot be reached", failure, place)
     return _unavailable(f"the database cannot answer now ({failure.code})", failure, place)
 
 
-def _unavailable(detail: str, failure: Failure, place: Place, retry_after: int = 5) -> Unavailable:
+def _unavailable(detail: str, failure: Failure, place: DatabaseLocation, retry_after: int = 5) -> Unavailable:
     told = place.told(detail, failure.reason, _advice(failure))
     return Unavailable(detail, retry_after, for_operator=told)
 
 
 def _advice(failure: Failure) -> str:
-    if failure.kind is Kind.UNREACHABLE:
+    if failure.kind is FailureKind.UNREACHABLE:
         answered = "FATAL" in failure.reason or "no password supplied" in failure.reason
         if answered:
             return "the server answers: check user, password and database in SERVICE_DATABASE_URL, and the server's log"
         return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
-    if failure.kind is Kind.LOST:
+    if failure.kind is FailureKind.LOST:
         return "check that the server runs; its log says why it ended the connection"
     if failure.code == "42501":
         return (

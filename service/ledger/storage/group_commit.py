@@ -15,14 +15,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import Unavailable
-from service.ledger.storage.waiting_line import Queue, Turn
+from service.ledger.storage.waiting_line import Waiter, WaitingLine
 
-TALLY = "tally"  # the key under which a connection stores the counts of its present work
+EFFECTS = "tally"  # the key under which a connection stores the counts of its present work
 _MOST = 64  # writers that join one transaction, beside its own
 _SECONDS = 0.05  # after which no more writers join
 
 
-class Made(NamedTuple):
+class NewEntry(NamedTuple):
     """An entry that a transaction added to an account's journal."""
 
     account_id: int
@@ -31,7 +31,7 @@ class Made(NamedTuple):
 
 
 @dataclass
-class Tally:
+class Effects:
     """The effects of a transaction, which count once it is committed.
 
     Attributes:
@@ -41,34 +41,34 @@ class Tally:
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    entries: list[Made] = field(default_factory=list)
+    entries: list[NewEntry] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "Effects") -> None:
         """Add the effects of another transaction."""
         self.counts.update(other.counts)
         self.entries += other.entries
         self.ends |= other.ends
 
 
-class Parted(Exception):
+class GroupAborted(Exception):
     """A failed statement of a writer that had joined; the transaction is to be rolled back."""
 
 
-class Company:
+class GroupCommit:
     """The writers whose work is done in another writer's transaction; ``done`` holds the effects of all of them."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: WaitingLine) -> None:
         self._queue = queue
-        self._turns: list[Turn] = []  # taken over and not yet answered
+        self._turns: list[Waiter] = []  # taken over and not yet answered
         self._outcomes: list[Future[Any]] = []
-        self.done = Tally()
+        self.done = Effects()
 
     def work(self, connection: Connection) -> None:
         """Do the work of waiting writers, in a transaction that has done its own.
 
         Raises:
-            Parted: a statement failed. Its writer is first in the queue again, so that it meets the error alone.
+            GroupAborted: a statement failed. Its writer is first in the queue again, so that it meets the error alone.
         """
         end = time.monotonic() + _SECONDS
         while len(self._turns) < _MOST and time.monotonic() < end:
@@ -80,7 +80,7 @@ class Company:
                 self._outcomes.append(self._in_savepoint(connection, turn))
             except SQLAlchemyError:
                 self._turns.insert(0, self._turns.pop())
-                raise Parted from None
+                raise GroupAborted from None
 
     def answer(self) -> None:
         """Give the writers their outcomes, after the commit."""
@@ -101,10 +101,10 @@ class Company:
         else:
             self._queue.give_back(self._turns)
 
-    def _in_savepoint(self, connection: Connection, turn: Turn) -> Future[Any]:
+    def _in_savepoint(self, connection: Connection, turn: Waiter) -> Future[Any]:
         outcome: Future[Any] = Future()
-        done = Tally()
-        connection.info[TALLY] = done
+        done = Effects()
+        connection.info[EFFECTS] = done
         connection.exec_driver_sql("SAVEPOINT joined")
         try:
             outcome.set_result(turn.work(connection))

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
 from service.errors import Conflict, IdempotencyConflict
-from service.ledger.journal.journal import Actor, Kept
+from service.ledger.journal.journal import Actor, ExpectedHead
 from service.ledger.journal.ordered_rows import stream
 from service.ledger.storage import tables
 from service.ledger.storage.secret import Secret
@@ -29,7 +29,7 @@ class Request:
     key: str | None  # the Idempotency-Key; None: the request is never replayed
     digest: str  # from `request_digest`
     secret: Secret = field(repr=False)
-    kept: Kept | None = None  # an entry that the journal must hold; otherwise the request is refused
+    kept: ExpectedHead | None = None  # an entry that the journal must hold; otherwise the request is refused
     key_id: str | None = None  # of the principal's API key, for the journal
 
     @property

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from sqlalchemy import Connection
 
 from service.errors import ServiceError, Unauthenticated, Unavailable
-from service.ledger.accounts.accounts import HoldsDue
+from service.ledger.accounts.accounts import ReservationsDue
 from service.ledger.journal import journal
 from service.ledger.releases.settlement import expire
 from service.ledger.storage import clock, idempotency
@@ -40,7 +40,7 @@ class Outcome(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StoredReference:
     """The stored reference from which an answer is rendered again; ``body`` is the part that may be stored."""
 
     body: str | None = None
@@ -49,10 +49,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload(Generic[R]):
+class ReplayLoader(Generic[R]):
     """Storage and reloading of results that are too large or too secret to be stored with the answer."""
 
-    source: Callable[[R], Source]
+    source: Callable[[R], StoredReference]
     load: Callable[[Connection, StoredAnswer], R]
 
 
@@ -62,14 +62,14 @@ class _Answered(Exception):
         self.stored = stored
 
 
-def once(
+def idempotent_write(
     database: Database,
     request: Request,
     work: Callable[[Connection, str], R],
     *,
     status: int | Callable[[R], int],
     render: Callable[[R], str],
-    landed: Callable[[Connection, R], bool],
+    is_committed: Callable[[Connection, R], bool],
 ) -> Answer:
     """Run ``work(connection, now)`` in one write transaction and return its answer, or replay the first answer.
 
@@ -77,7 +77,7 @@ def once(
     second was refused because the first used the remaining budget, it gets the first one's success and not the refusal.
 
     Args:
-        landed: returns whether an earlier attempt's result is in the database.
+        is_committed: returns whether an earlier attempt's result is in the database.
 
     Raises:
         LedgerRolledBack: an entry that the caller has seen is missing.
@@ -95,21 +95,21 @@ def once(
         idempotency.store(connection, request, status=status_of(result), body=kept[-1][1], at=at)
 
     try:
-        result = _write(database, request, work, landed, keep)
+        result = _write(database, request, work, is_committed, keep)
         body = next((text for made, text in kept if made is result), None)
         return Answer(status_of(result), render(result) if body is None else body)
     except _Answered as answered:
         return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
 
 
-def once_reloaded(
+def idempotent_write_by_reference(
     database: Database,
     request: Request,
     work: Callable[[Connection, str], R],
     *,
     status: int,
-    landed: Callable[[Connection, R], bool],
-    reload: Reload[R],
+    is_committed: Callable[[Connection, R], bool],
+    reload: ReplayLoader[R],
 ) -> Outcome[R]:
     """Run an idempotent write whose result is not stored with the answer: a replay loads the result again.
 
@@ -130,14 +130,14 @@ def once_reloaded(
         )
 
     try:
-        return Outcome(status, _write(database, request, work, landed, keep))
+        return Outcome(status, _write(database, request, work, is_committed, keep))
     except _Answered as answered:
         stored = answered.stored
     with database.read() as connection:
         return Outcome(stored.status, reload.load(connection, stored), replayed=True)
 
 
-def look(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:
+def check_before_lock(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:
     """Run the checks of a write in a read transaction, so that a refused request never takes the write lock.
 
     The write must check again, because the ledger may change in between.
@@ -161,7 +161,7 @@ def _write(
     database: Database,
     request: Request,
     work: Callable[[Connection, str], R],
-    landed: Callable[[Connection, R], bool],
+    is_committed: Callable[[Connection, R], bool],
     keep: Callable[[Connection, R, str], None],
 ) -> R:
     """Do the work and store its answer in one transaction.
@@ -177,7 +177,7 @@ def _write(
             keep(connection, result, at)
         return result
 
-    return _with_expiry(database, lambda: database.write(run, landed=landed))
+    return _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
 
 
 def _begin(database: Database, connection: Connection, request: Request) -> str:
@@ -188,7 +188,7 @@ def _begin(database: Database, connection: Connection, request: Request) -> str:
         LedgerRolledBack, Unauthenticated, IdempotencyConflict: it is refused.
     """
     if request.kept is not None:  # checked here and not before: after a failover this may be another server
-        journal.require_kept(connection, request.kept)
+        journal.require_expected_head(connection, request.kept)
     _stop_if_answered(connection, request)
     at = clock.now()
     if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was authenticated
@@ -221,7 +221,7 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
     while in_vain < _PATIENCE:
         try:
             return act()
-        except HoldsDue as due:
+        except ReservationsDue as due:
             if due.all_of_them and not left:
                 database.holds_due.set()
                 raise Unavailable(

@@ -10,7 +10,7 @@ _SECRETS = ("password", "sslpassword", "oauth_client_secret")  # options of libp
 _OPTIONS = {"host": "host", "port": "port", "database": "dbname", "user": "user"}  # options that override the URL
 
 
-class Place(NamedTuple):
+class DatabaseLocation(NamedTuple):
     """The name of a database, and the texts that are never shown."""
 
     name: str
@@ -25,12 +25,12 @@ class Place(NamedTuple):
         return "; ".join(filter(None, (": ".join(filter(None, (detail, self.name, shown))), advice)))
 
 
-def place_of_file(path: object) -> Place:
+def place_of_file(path: object) -> DatabaseLocation:
     """Return the place of an SQLite database."""
-    return Place(f"the file {path}", ())
+    return DatabaseLocation(f"the file {path}", ())
 
 
-def place_of(url: URL) -> Place:
+def place_of(url: URL) -> DatabaseLocation:
     """Return the place that a URL names."""
     if url.get_backend_name() == "sqlite":
         return place_of_file(url.database)
@@ -42,6 +42,6 @@ def place_of(url: URL) -> Place:
     named = ", ".join(f"{name} {value}" if value else f"{name} by default" for name, value in parts.items())
     # A password that equals the user's name must not be revealed by that name. The longest text is hidden first,
     # because it may contain another.
-    return Place(
+    return DatabaseLocation(
         f"PostgreSQL at {named}", tuple(sorted({secret for secret in secrets if secret} - shown, key=len, reverse=True))
     )

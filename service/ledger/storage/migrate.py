@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.failures import Kind, failure_of
+from service.ledger.storage.failures import FailureKind, failure_of
 from service.ledger.storage.schema import require_one_place
 
 _SCRIPTS = Path(__file__).resolve().parents[3] / "migrations"
@@ -51,7 +51,7 @@ def migrate(database_or_url: Database | str) -> None:
             command.upgrade(_config(connection), "head")
         except SQLAlchemyError as error:
             failure = failure_of(error)
-            if failure.kind is not Kind.FAULT:
+            if failure.kind is not FailureKind.FAULT:
                 raise
             raise StartupRefused(
                 f"the database cannot be migrated: it refused a statement ({failure.code}), as where its tables are not"
@@ -60,7 +60,7 @@ def migrate(database_or_url: Database | str) -> None:
             ) from error
 
     database_or_url.version = None
-    database_or_url.write(upgrade, landed=lambda connection, _: _is_at_head(connection))
+    database_or_url.write(upgrade, is_committed=lambda connection, _: _is_at_head(connection))
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -75,11 +75,11 @@ def downgrade(database: Database, revision: str) -> None:
         _wait_for_writers(connection)
         command.downgrade(_config(connection), revision)
 
-    def landed(connection: Connection, _: None) -> bool:
+    def is_committed(connection: Connection, _: None) -> bool:
         return (_revision(connection) or "base") == revision
 
     database.version = None
-    database.write(step_back, landed=landed)
+    database.write(step_back, is_committed=is_committed)
 
 
 def is_migrated(database: Database) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 
 _JOURNALS = 100_000  # whose newest head is known: the most recently changed ones
 _TOLD = 10_000  # whose heads another process gets as it starts; the most recently changed ones
@@ -24,7 +24,7 @@ class _Known(NamedTuple):
     before: "_Known | None"
 
 
-class Newest:
+class NewestHeads:
     """Newest heads by account id, which only advance.
 
     Any thread may read them; additions must happen one at a time.
@@ -38,7 +38,7 @@ class Newest:
         self.moment = 0
         self._heads: OrderedDict[int, _Known] = OrderedDict()  # the most recently changed ones at the end
 
-    def add(self, entries: Iterable[Made]) -> None:
+    def add(self, entries: Iterable[NewEntry]) -> None:
         """Record entries that were committed."""
         moment = self.moment + 1
         for entry in {entry.account_id: entry for entry in sorted(entries)}.values():  # the last of each journal
@@ -51,22 +51,22 @@ class Newest:
             self._heads.popitem(last=False)
         self.moment = moment
 
-    def after(self, moment: int) -> list[Made]:
+    def after(self, moment: int) -> list[NewEntry]:
         """Return the newest heads that were added after a moment, for another process."""
         added = takewhile(lambda item: item[1].moment > moment, islice(reversed(self._heads.items()), _TOLD))
-        return [Made(account_id, known.seq, known.hash) for account_id, known in added]
+        return [NewEntry(account_id, known.seq, known.hash) for account_id, known in added]
 
     def number(self, account_id: int) -> int:
         """Return the number of a journal's newest head; 0 if none is known."""
         known = self._heads.get(account_id)
         return 0 if known is None else known.seq
 
-    def committed(self, account_id: int, moment: int) -> Made | None:
+    def committed(self, account_id: int, moment: int) -> NewEntry | None:
         """Return the newest known head of a journal that a transaction which began after ``moment`` must see."""
         known = self._heads.get(account_id)
         while known is not None and known.moment > moment:
             known = known.before
-        return None if known is None else Made(account_id, known.seq, known.hash)
+        return None if known is None else NewEntry(account_id, known.seq, known.hash)
 
     def went_back(self, account_id: int, seq: int, digest: str, moment: int | None) -> bool:
         """Return whether a journal was further than this head, or had another entry of its number.

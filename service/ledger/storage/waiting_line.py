@@ -11,7 +11,7 @@ from typing import Any
 from service.errors import Unavailable
 
 
-class Turn:
+class Waiter:
     """A waiting writer's turn, which the holder of a place may take over meanwhile.
 
     Attributes:
@@ -30,13 +30,13 @@ class Turn:
         self.called.set()
 
 
-class Queue:
+class WaitingLine:
     """A number of places, handed out first come, first served, so that no writer is overtaken for ever."""
 
     def __init__(self, places: int) -> None:
         self._mutex = threading.Lock()
         self._free = places  # above 0 only while no writer waits
-        self._waiting: deque[Turn] = deque()
+        self._waiting: deque[Waiter] = deque()
 
     @property
     def waiting(self) -> int:
@@ -44,13 +44,13 @@ class Queue:
         return len(self._waiting)
 
     @contextmanager
-    def place(self, deadline: float, turn: Turn | None = None) -> Iterator[None]:
+    def place(self, deadline: float, turn: Waiter | None = None) -> Iterator[None]:
         """Hold a place during the block, or none where the turn already has an outcome.
 
         Raises:
             Unavailable: no place became free before ``deadline`` (of the monotonic clock, seconds).
         """
-        turn = turn or Turn()
+        turn = turn or Waiter()
         self._enter(turn, deadline)
         try:
             yield
@@ -58,17 +58,17 @@ class Queue:
             if turn.outcome is None:
                 self._leave()
 
-    def take_over(self) -> Turn | None:
+    def take_over(self) -> Waiter | None:
         """Return the first waiting turn; its taker has a place, and must answer the turn or give it back."""
         with self._mutex:
             return self._waiting.popleft() if self._waiting else None
 
-    def give_back(self, turns: Sequence[Turn]) -> None:
+    def give_back(self, turns: Sequence[Waiter]) -> None:
         """Put turns that were taken over back at the front of the queue, in their order."""
         with self._mutex:
             self._waiting.extendleft(reversed(turns))
 
-    def _enter(self, turn: Turn, deadline: float) -> None:
+    def _enter(self, turn: Waiter, deadline: float) -> None:
         with self._mutex:
             if self._free:
                 self._free -= 1

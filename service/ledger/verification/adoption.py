@@ -18,13 +18,13 @@ from sqlalchemy import Connection
 from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_in
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord
-from service.ledger.access.keys import fixed, seal_key, token_of, unsealed_keys, unsound
+from service.ledger.access.keys import journalled_values, seal_key, token_of, unsealed_keys, unsound
 from service.ledger.accounts import account_rows
 from service.ledger.draws import draw_rows, partitions
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import older_tables, sealed_rows
 from service.ledger.installation.installation_journal import lock_installation
-from service.ledger.journal.journal import BEFORE_FIRST, Broken, Head
+from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain, Head
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
@@ -56,7 +56,7 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: 
     noted = (_token_noted(secret, known, key, bootstrap) for key in waiting)
     if waiting and ("answers" not in sealed or any(token is not None for token in noted)):
         adopted = database.write(
-            lambda connection: _adopt_keys(connection, secret, bootstrap, begun=begun), landed=lambda *_: False
+            lambda connection: _adopt_keys(connection, secret, bootstrap, begun=begun), is_committed=lambda *_: False
         )
     for record, _ in waiting:
         _tell(record, adopted=any(record.id == other.id for other in adopted))
@@ -80,7 +80,7 @@ def _told_by_journal(
         _require_reached(entries, marked)
         reopened = any(said["kind"] == "mark_acknowledged" and said["content"].get("adopt") is True for said in entries)
         return keys_in(entries), sealed_rows(entries), reopened
-    except Broken as broken:
+    except BrokenChain as broken:
         raise unsound(broken) from None
 
 
@@ -88,10 +88,10 @@ def _require_reached(entries: Sequence[object], marked: Head) -> None:
     """Require that all entries up to a marked one were read.
 
     Raises:
-        Broken: some were not, for example where a policy of the database hides them.
+        BrokenChain: some were not, for example where a policy of the database hides them.
     """
     if len(entries) < marked.seq:
-        raise Broken(f"entry {len(entries) + 1}: the entry is missing")
+        raise BrokenChain(f"entry {len(entries) + 1}: the entry is missing")
 
 
 def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *, begun: bool) -> list[KeyRecord]:
@@ -111,17 +111,21 @@ def _adopt_keys(connection: Connection, secret: Secret, bootstrap: str | None, *
         token = token or _token_noted(secret, known, key, bootstrap)
         if token is not None:
             seal_key(connection, secret, record.id, token)
-            installation_journal.append(connection, secret, "key_adopted", fixed(record), actor=None, at=at)
+            installation_journal.append(connection, secret, "key_adopted", journalled_values(record), actor=None, at=at)
             adopted.append(record)
         elif first:
-            installation_journal.append(connection, secret, "key_left", fixed(record), actor=None, at=at)
+            installation_journal.append(connection, secret, "key_left", journalled_values(record), actor=None, at=at)
     return adopted
 
 
 def _token_noted(secret: Secret, known: Known, key: tuple[KeyRecord, str], bootstrap: str | None) -> str | None:
     """Return the operator's token for the operator's key as the journal has it; None for any other key."""
     record, stored = key
-    noted = bootstrap is not None and record.id in known and fixed(known[record.id]) == fixed(record)
+    noted = (
+        bootstrap is not None
+        and record.id in known
+        and journalled_values(known[record.id]) == journalled_values(record)
+    )
     return bootstrap if noted and _token(secret, record, stored, bootstrap) == bootstrap else None
 
 
@@ -134,7 +138,7 @@ def _token(secret: Secret, record: KeyRecord, stored: object, bootstrap: str | N
     if _is_hash(stored, derived):
         return derived
     first = KeyRecord(record.id, FIRST_PRINCIPAL, "steward", None, record.created_at, None)
-    if bootstrap is not None and _is_hash(stored, bootstrap) and fixed(record) == fixed(first):
+    if bootstrap is not None and _is_hash(stored, bootstrap) and journalled_values(record) == journalled_values(first):
         return bootstrap
     return None
 
@@ -186,7 +190,7 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], older: froz
         if not numbers.keys() <= _told_by_journal(connection, secret)[1]:
             installation_journal.append(connection, secret, "rows_sealed", numbers, actor=None, at=clock.now())
 
-    database.write(note, landed=lambda *_: False)
+    database.write(note, is_committed=lambda *_: False)
     if any(numbers.values()):
         _log.warning("rows of an older version sealed as they were found; make sure with verify", **numbers)
 
@@ -204,6 +208,6 @@ def _in_batches(
     def work(connection: Connection) -> list[P]:
         return seal(connection, secret, last, limit)
 
-    while done := database.write(work, landed=lambda *_: False):
+    while done := database.write(work, is_committed=lambda *_: False):
         last, number = done[-1], number + len(done)
     return number

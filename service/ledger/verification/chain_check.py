@@ -9,23 +9,23 @@ from typing import Any
 
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.journal import entries, entry_texts
-from service.ledger.journal.account_state import Chain, ProposedChange
+from service.ledger.journal.account_state import AccountState, ProposedChange
 from service.ledger.journal.entries import (
     Approved,
     Decided,
     Expired,
+    ParsedEntry,
     PriceChanged,
     Registration,
-    Stated,
     Voided,
-    read_around,
+    read_members,
 )
-from service.ledger.journal.entry_texts import Amount, Subject
+from service.ledger.journal.entry_texts import PriceKey, SpendingKey
 from service.ledger.journal.journal import (
     MISFILED,
     UNREADABLE,
     Actor,
-    Broken,
+    BrokenChain,
     Head,
     JournalEntry,
     check_link,
@@ -43,19 +43,21 @@ _BY_ONE = "was proposed and approved by one principal"
 _BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could know"
 
 
-def _check_second(entry: Stated, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None) -> None:
+def _check_second(
+    entry: ParsedEntry, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None
+) -> None:
     """Require that a change which states another steward's proposal is the proposed one."""
     if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
-        raise Broken("the change is not the one that was proposed")
+        raise BrokenChain("the change is not the one that was proposed")
     _check_persons("the change", proposed.by, entry, lives)
 
 
-def _check_persons(what: str, proposer: Actor, entry: Stated, lives: KeyLives | None) -> None:
+def _check_persons(what: str, proposer: Actor, entry: ParsedEntry, lives: KeyLives | None) -> None:
     """Check an approval for two-person control, by names and, if keys are known, by the principals that had them."""
     if proposer.name == entry.by.name:
-        raise Broken(f"{what} {_BY_ONE}")
+        raise BrokenChain(f"{what} {_BY_ONE}")
     if lives is not None and lives.is_one_person(proposer, entry.by, entry.time):
-        raise Broken(f"{what} {_BY_KEYS_OF_ONE}")
+        raise BrokenChain(f"{what} {_BY_KEYS_OF_ONE}")
 
 
 class Audit:
@@ -71,35 +73,35 @@ class Audit:
     def __init__(
         self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
     ) -> None:
-        self.chain, self._lives, self._repriced = Chain(account), lives, repriced
+        self.chain, self._lives, self._repriced = AccountState(account), lives, repriced
         self._charged: dict[
-            str, tuple[Amount, str]
+            str, tuple[PriceKey, str]
         ] = {}  # this chain's charges, and the plans that it charged them for
         self._plans: dict[str, str] = {}  # equal ones are kept once
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
-    def take(self, entry: JournalEntry) -> Stated:
+    def take(self, entry: JournalEntry) -> ParsedEntry:
         """Check the next entry, and return its content.
 
         Raises:
-            Broken: it is invalid here; the text says how.
+            BrokenChain: it is invalid here; the text says how.
         """
         return self._take(read_entry(self.chain.name, self.chain.head, entry), entry.hash)
 
-    def take_text(self, body: str, said_hash: str) -> Stated:
+    def check_text(self, body: str, said_hash: str) -> ParsedEntry:
         """Check the next entry by its text and its hash alone, and return its content.
 
         Raises:
-            Broken: it is invalid here; the text says how.
+            BrokenChain: it is invalid here; the text says how.
         """
         said = read_body(body)
-        around = read_around(said)
+        around = read_members(said)
         check_link(self.chain.head, JournalEntry(around.seq, around.kind, around.release, body, said_hash))
         if around.account != self.chain.name:
-            raise Broken(MISFILED)
+            raise BrokenChain(MISFILED)
         return self._take(said, said_hash)
 
-    def _take(self, said: dict[str, Any], said_hash: str) -> Stated:
+    def _take(self, said: dict[str, Any], said_hash: str) -> ParsedEntry:
         chain, entry = self.chain, entries.read(said)
         proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
         entry.follow(chain, Head(entry.seq, said_hash))
@@ -119,26 +121,26 @@ class Audit:
             case PriceChanged():
                 was, plan = self._charged.get(entry.release_id, (None, ""))
                 if was != content.was:
-                    raise Broken("the release had another price")
+                    raise BrokenChain("the release had another price")
                 self._check_price(content.accountant, (plan, ()), content.price)
                 self._charged[entry.release_id] = content.price, plan
         return entry
 
-    def _charge(self, release: str, amount: Amount, subject: Subject) -> None:
+    def _charge(self, release: str, amount: PriceKey, subject: SpendingKey) -> None:
         if self._repriced is None or release in self._repriced:
             self._charged[release] = amount, self._plans.setdefault(subject[0], subject[0])
 
     def take_committed(
-        self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
+        self, entry: JournalEntry, release: str, accountant: str, amount: PriceKey, subject: SpendingKey, *, own: bool
     ) -> None:
         """Check the next entry, whose text is known to register this release at once.
 
         Raises:
-            Broken: it is invalid here; the text says how.
+            BrokenChain: it is invalid here; the text says how.
         """
         check_link(self.chain.head, entry)
         if (entry.kind, entry.release_id) != ("committed", release):
-            raise Broken(MISFILED)
+            raise BrokenChain(MISFILED)
         self.chain.commit(amount, subject, own=own)
         self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, subject, amount)
@@ -148,20 +150,20 @@ class Audit:
         """Check an entry that registers a release at once against the life of the key that it names.
 
         Raises:
-            Broken: the key cannot have made it.
+            BrokenChain: the key cannot have made it.
         """
         if self._lives is not None:
             self._refuse(self._lives.fault_of(key, actor, at, self.chain.name if own else None, steward=False))
 
     def _refuse(self, fault: str | None) -> None:
         if fault is not None:
-            raise Broken(fault)
+            raise BrokenChain(fault)
 
     def check_sums(self) -> None:
         """Require that all entries together add up.
 
         Raises:
-            Broken: there is an invalid price or plan, or more was taken away than was charged.
+            BrokenChain: there is an invalid price or plan, or more was taken away than was charged.
         """
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
@@ -169,21 +171,21 @@ class Audit:
                 return
         except UNREADABLE:
             pass
-        raise Broken("the entries do not add up")
+        raise BrokenChain("the entries do not add up")
 
-    def _check_price(self, accountant: str, subject: Subject, amount: Amount) -> None:
+    def _check_price(self, accountant: str, subject: SpendingKey, amount: PriceKey) -> None:
         """Require that a price of the present accountant is its price of the plan; others' prices are not checked."""
         try:
             if accountant != ACCOUNTANT:
-                entry_texts.read_amount(amount)
+                entry_texts.price_of_key(amount)
                 return
             right = self.is_right(subject[0], amount)
         except UNREADABLE:
-            raise Broken("the entry's price or plan is none") from None
+            raise BrokenChain("the entry's price or plan is none") from None
         if not right:
-            raise Broken("the price is not that of the plan")
+            raise BrokenChain("the price is not that of the plan")
 
-    def is_right(self, plan: str, amount: Amount) -> bool:
+    def is_right(self, plan: str, amount: PriceKey) -> bool:
         """Return whether the present accountant charges this amount for a plan; cached for plans that are not long.
 
         Raises:
@@ -191,8 +193,8 @@ class Audit:
         """
         return (self._known if len(plan) < entry_texts.SHORT else self._is_right)(plan, amount)
 
-    def _is_right(self, plan: str, amount: Amount) -> bool:
-        return is_charge_of(entry_texts.read_amount(amount), self.asked(plan))
+    def _is_right(self, plan: str, amount: PriceKey) -> bool:
+        return is_charge_of(entry_texts.price_of_key(amount), self.asked(plan))
 
     def asked(self, plan: str) -> Price:
         """Return the present accountant's price of a plan for this account.

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
-from service.ledger.draws.choice_branches import WHOLE, Fork
-from service.ledger.journal.ordered_rows import Bad
+from service.ledger.draws.choice_branches import WHOLE, ChoicePoint
+from service.ledger.journal.ordered_rows import BadRow
 
 _TAKEN = "the branches that were taken are not those of the draws"
 _OTHER_BRANCH = "another branch of a choice above the draw had been drawn from"
 _TABULATED = "the groups that are drawn had been drawn at this level"
 
 
-class Redrawn:
+class DrawOverlaps:
     """The draws of one account, in the order of their entries."""
 
     def __init__(self, connection: Connection, account_id: int) -> None:
@@ -28,11 +28,11 @@ class Redrawn:
         self._tabulations: set[str] = set()
         self._tabulated: set[tuple[str, str]] = set()  # choices
 
-    def take(self, seq: int, draw: str, release: str, forks: Sequence[Fork], partition: str) -> None:
+    def take(self, seq: int, draw: str, release: str, forks: Sequence[ChoicePoint], partition: str) -> None:
         """Check a draw below these choices, or the second step of a tabulation.
 
         Raises:
-            Bad: another branch of one was drawn from, or a tabulation has drawn them all.
+            BadRow: another branch of one was drawn from, or a tabulation has drawn them all.
         """
         for fork in forks:
             choice, at = (release, fork.pointer), (release, fork.pointer, fork.turn)
@@ -44,9 +44,9 @@ class Redrawn:
                 group = self._taken.get((*choice, partition, 0))
                 tabulated = group is not None and group[2] in self._tabulations
             if others:
-                raise Bad(seq, _OTHER_BRANCH)
+                raise BadRow(seq, _OTHER_BRANCH)
             if tabulated:
-                raise Bad(seq, _TABULATED)
+                raise BadRow(seq, _TABULATED)
             self._taken.setdefault((*choice, partition, fork.turn), (seq, fork.branch, draw))
             self._branches[at].add(fork.branch)
             self._drawn.add((*choice, partition))
@@ -57,13 +57,13 @@ class Redrawn:
         """Check the groups of a tabulation, by the branch of the level's choice that each has.
 
         Raises:
-            Bad: one of them was drawn or tabulated, or the whole input was drawn.
+            BadRow: one of them was drawn or tabulated, or the whole input was drawn.
         """
         for branch, groups in branches:
             for group in groups:
                 drawn = {(release, node, group), (release, node, WHOLE)} & self._drawn
                 if drawn or (release, node, group, 0) in self._taken:
-                    raise Bad(seq, _TABULATED)
+                    raise BadRow(seq, _TABULATED)
                 self._taken[release, node, group, 0] = (seq, branch, draw)
                 self._branches[release, node, 0].add(branch)
         self._tabulations.add(draw)
@@ -73,11 +73,11 @@ class Redrawn:
         """Compare all draws with each other, and with the rows of the branches that they took.
 
         Raises:
-            Bad: two are of the same counts, or the rows are not those of the draws.
+            BadRow: two are of the same counts, or the rows are not those of the draws.
         """
         second = self._connection.execute(_SECOND, {"account": self._account}).scalar_one()
         if second is not None:
-            raise Bad(second, "the mechanism, partition and repetition had been drawn, or the whole input had been")
+            raise BadRow(second, "the mechanism, partition and repetition had been drawn, or the whole input had been")
         strange = False
         for row in self._connection.execute(_BRANCHES, {"account": self._account}):
             where = (row.release_id, row.node, row.partition, row.turn)
@@ -86,7 +86,7 @@ class Redrawn:
             else:
                 strange = True
         if self._taken or strange:
-            raise Bad(min((seq for seq, _, _ in self._taken.values()), default=last), _TAKEN)
+            raise BadRow(min((seq for seq, _, _ in self._taken.values()), default=last), _TAKEN)
 
 
 # The first draw beside an earlier one of the same partition, or where either is of the whole input. The compared

@@ -28,14 +28,14 @@ from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.draws import count_codec
 from service.ledger.draws.draws import find_mechanism
 from service.ledger.draws.partition_bounds import DeclaredNumbers
-from service.ledger.draws.partitions import Taken
+from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, checked_layout
 from service.ledger.draws.tabulations import tabulated
 from service.ledger.installation.signing import BadSignature, Signer, check_signature
 from service.ledger.journal import journal
-from service.ledger.journal.entries import AccountOpened, Drawn, Registration, Stated, read_around
+from service.ledger.journal.entries import AccountOpened, Drawn, ParsedEntry, Registration, read_members
 from service.ledger.journal.entry_texts import read_text
-from service.ledger.journal.journal import UNREADABLE, Broken, Head
+from service.ledger.journal.journal import UNREADABLE, BrokenChain, Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
@@ -59,7 +59,7 @@ class BadExport(ServiceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ExportedAccount:
     """An account to export, with the head that its export ends at."""
 
     id: int
@@ -68,7 +68,7 @@ class Member:
     head: Head
 
 
-def members(connection: Connection, names: Collection[str] | None = None) -> list[Member]:
+def members(connection: Connection, names: Collection[str] | None = None) -> list[ExportedAccount]:
     """Return every account, ancestors first; with ``names``, the whole families that share releases with these.
 
     Raises:
@@ -78,12 +78,12 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
     columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
     rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
     roots: dict[int, int] = {}
-    found: dict[int, Member] = {}
+    found: dict[int, ExportedAccount] = {}
     for row in rows:
         above = found.get(row.parent_id) if row.parent_id is not None else None
         roots[row.id] = row.id if above is None else roots[above.id]
         depth = 0 if above is None else above.depth + 1
-        found[row.id] = Member(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+        found[row.id] = ExportedAccount(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
     ids = {member.name: member.id for member in found.values()}
     for name in names or ():
         if name not in ids:
@@ -94,7 +94,7 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
     return exported
 
 
-def export(database: Database, signer: Signer, exported: list[Member], at: str) -> Iterator[str]:
+def export(database: Database, signer: Signer, exported: list[ExportedAccount], at: str) -> Iterator[str]:
     """Yield the lines of accounts, up to the heads that they had when they were looked up.
 
     Entries and draws are never changed, so they are read in short transactions of their own. However long a client
@@ -108,7 +108,7 @@ def export(database: Database, signer: Signer, exported: list[Member], at: str) 
         yield from _entries(database, member, 1, member.head.seq)
 
 
-def _entries(database: Database, member: Member, after: int, until: int) -> Iterator[str]:
+def _entries(database: Database, member: ExportedAccount, after: int, until: int) -> Iterator[str]:
     while after < until:
         with database.read() as connection:
             page = journal.entries(connection, member.id, after, _PAGE, until=until)
@@ -154,7 +154,7 @@ class DrawnCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class CheckedEntry:
     """An entry that was read and checked.
 
     Attributes:
@@ -164,7 +164,7 @@ class Entered:
     """
 
     audit: Audit
-    entry: Stated
+    entry: ParsedEntry
     body: str
     hash: str
     drawn: DrawnCounts | None
@@ -195,7 +195,7 @@ class Reader:
         self._declaring: dict[str, str] = {}  # releases, with the text of their plan among these
         self._numbers = DeclaredNumbers()
 
-    def entries(self) -> Iterator[Entered]:
+    def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked like ``verify`` does; the file is complete only if nothing is raised.
 
         Raises:
@@ -208,7 +208,9 @@ class Reader:
             except BadExport:
                 raise
             except UNREADABLE as error:
-                reason = str(error) if isinstance(error, Broken) else "the entry does not say what one of its kind says"
+                reason = (
+                    str(error) if isinstance(error, BrokenChain) else "the entry does not say what one of its kind says"
+                )
                 raise BadExport(self.line, reason) from None
             yield entered
         for name, expected in self._accounts.items():
@@ -264,22 +266,22 @@ class Reader:
         for line in iter(partial(self._file.readline, _LONGEST), b""):
             if b"repriced" in line:
                 with suppress(*UNREADABLE):
-                    around = read_around(json.loads(json.loads(line)["entry"]))
+                    around = read_members(json.loads(json.loads(line)["entry"]))
                     found.add(around.release)
         self._file.seek(here)
         return frozenset(found)
 
-    def _entry(self, document: dict[str, Any]) -> Entered:
+    def _entry(self, document: dict[str, Any]) -> CheckedEntry:
         body, digest = document.get("entry"), document.get("hash")
         if document.keys() != {"entry", "hash"} or not (isinstance(body, str) and isinstance(digest, str)):
-            raise Broken("expected an entry and its hash")
+            raise BrokenChain("expected an entry and its hash")
         expected = self._accounts.get(_account_of(body))
         if expected is None:
-            raise Broken("the entry is of no account that the first line names")
+            raise BrokenChain("the entry is of no account that the first line names")
         if expected.audit is None:
-            raise Broken("the entry comes after its account's head")
+            raise BrokenChain("the entry comes after its account's head")
         audit = expected.audit
-        entry = audit.take_text(body, digest)
+        entry = audit.check_text(body, digest)
         drawn = None
         match entry.content:
             case AccountOpened() as opening:
@@ -293,10 +295,10 @@ class Reader:
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
-                raise Broken("the entry is not the head that was signed")
+                raise BrokenChain("the entry is not the head that was signed")
             audit.check_sums()
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
-        return Entered(audit, entry, body, digest, drawn, is_last)
+        return CheckedEntry(audit, entry, body, digest, drawn, is_last)
 
     def _check_parent(self, expected: _Expected, opening: AccountOpened) -> None:
         expected.opening = opening
@@ -304,12 +306,12 @@ class Reader:
             return
         parent = self._accounts.get(opening.parent)
         if parent is None or parent.opening is None:
-            raise Broken("the account's parent is not opened before it")
+            raise BrokenChain("the account's parent is not opened before it")
         expected.depth = parent.depth + 1
         above = parent.opening
         same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
         if not same or expected.depth > MAX_DEPTH:
-            raise Broken("the account cannot be under its parent")
+            raise BrokenChain("the account cannot be under its parent")
 
     def _draw(self, said: Drawn) -> DrawnCounts:
         """Read the line after the entry of a draw: its stored bytes."""
@@ -320,32 +322,32 @@ class Reader:
         fields = {"draw", "noisy"} | ({"layout"} if said.layout_hash is not None else set())
         fields |= set() if removed is None else {"noisy_removed_at"}
         if document.keys() != fields or document["draw"] != said.draw:
-            raise Broken("expected the noisy counts of the draw")
+            raise BrokenChain("expected the noisy counts of the draw")
         if removed is not None and (document["noisy"] is not None or not clock.is_stamp(removed)):
-            raise Broken("expected no noisy counts, and when they were removed")
+            raise BrokenChain("expected no noisy counts, and when they were removed")
         try:
             noisy = b"" if removed is not None else base64.b64decode(document["noisy"], validate=True)
             packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
         except (TypeError, ValueError):
-            raise Broken("expected the noisy counts of the draw") from None
+            raise BrokenChain("expected the noisy counts of the draw") from None
         if removed is None and not count_codec.is_pack_of(noisy, said.size, said.noisy_hash):
-            raise Broken("the noisy counts are not those of the draw")
+            raise BrokenChain("the noisy counts are not those of the draw")
         if packed is None or said.layout_hash is None:
             return DrawnCounts(noisy, removed)
         try:
             layout = checked_layout(packed, said.layout_hash, said.level, said.groups)
         except ValueError:
-            raise Broken("the groups are not those of the tabulation") from None
+            raise BrokenChain("the groups are not those of the tabulation") from None
         return DrawnCounts(noisy, removed, packed, layout)
 
     def _hold_to_plan(self, release: str, said: Drawn, drawn: DrawnCounts) -> None:
         """Check the partitions of a draw against the numbers that the release's plan declares."""
         plan = read_text(self._declaring[release])
-        taken: Taken = ()
+        taken: PartitionsPerMechanism = ()
         if drawn.layout is not None:
             level = find_level(plan, drawn.layout.level)
             if level is None:
-                raise Broken("the release has not the level of the tabulation")
+                raise BrokenChain("the release has not the level of the tabulation")
             taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
         elif said.partition:
             taken = [(find_mechanism(plan, said.mechanism, ""), 1)]

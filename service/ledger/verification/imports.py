@@ -11,22 +11,22 @@ from sqlalchemy.exc import DataError, IntegrityError
 from service.errors import Conflict
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.spending_rows import Charged
+from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.draws import choice_branches, draw_rows, draws, partitions
 from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
-from service.ledger.journal.account_state import Chain, ends_by_itself
-from service.ledger.journal.entries import Described, Drawn, Registration, Rows, Stated
+from service.ledger.journal.account_state import AccountState, ends_by_itself
+from service.ledger.journal.entries import Described, Drawn, ParsedEntry, Registration, Rows
 from service.ledger.journal.entry_texts import price_of, read_text
 from service.ledger.journal.journal import BEFORE_FIRST, UNREADABLE, Head, has_entry
-from service.ledger.journal.replay import as_left
+from service.ledger.journal.replay import as_row
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, note_entries, secret_of
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
-from service.ledger.verification.exports import BadExport, DrawnCounts, Entered, Reader
+from service.ledger.verification.exports import BadExport, CheckedEntry, DrawnCounts, Reader
 from service.privacy.accounting.filter import Totals
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import find_level
@@ -56,16 +56,16 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
             note_entries(connection, writer.made)
             return reader.heads
 
-    def landed(connection: Connection, heads: dict[str, Head]) -> bool:
+    def is_committed(connection: Connection, heads: dict[str, Head]) -> bool:
         query = select(Account.id).where(Account.name == bindparam("name"))
         ids = [connection.execute(query, {"name": name}).scalar_one_or_none() for name in heads]
         found = zip(ids, heads.values(), strict=True)
         return all(account is not None and has_entry(connection, account, head) for account, head in found)
 
-    return database.write(work, landed=landed)
+    return database.write(work, is_committed=is_committed)
 
 
-def _take(writer: "_Writer", reader: Reader, entered: Entered) -> None:
+def _take(writer: "_Writer", reader: Reader, entered: CheckedEntry) -> None:
     try:
         writer.take(entered)
     except BadExport:
@@ -85,9 +85,9 @@ class _Writer:
         self._rows: dict[type[Base], list[dict[str, Any]]] = {table: [] for table in _IN_ORDER}
         self._changes: list[tuple[str, int, Mapping[str, Any]]] = []  # of these releases, or earlier ones
         self._drawn_from: tuple[str, Plan] | None = None
-        self.made: list[Made] = []  # the last entry of each account
+        self.made: list[NewEntry] = []  # the last entry of each account
 
-    def take(self, entered: Entered) -> None:
+    def take(self, entered: CheckedEntry) -> None:
         """Write an entry with all its rows."""
         entry, chain = entered.entry, entered.audit.chain
         if entry.seq == 1:
@@ -104,14 +104,14 @@ class _Writer:
         elif len(self._rows[Entry]) >= _AT_ONCE:
             self._flush()
 
-    def _open(self, chain: Chain) -> AccountRecord:
+    def _open(self, chain: AccountState) -> AccountRecord:
         account = AccountRecord(
             id=0,
             name=chain.name,
             unit=chain.unit,
             neighbouring=chain.neighbouring,
             description=chain.description,
-            budget=chain.stands,
+            budget=chain.current_budget,
             admission=budgets.write_weights(chain.weights),
             weights=chain.weights,
             totals=Totals(),
@@ -123,7 +123,7 @@ class _Writer:
         above = None if chain.parent is None else self._accounts[chain.parent].id
         return replace(account, id=accounts.insert_row(self._connection, account, above))
 
-    def _add(self, account: int, entered: Entered, rows: Rows) -> None:
+    def _add(self, account: int, entered: CheckedEntry, rows: Rows) -> None:
         """Add the rows that an entry wrote, with their seals, after looking up the release or draw that they belong to.
 
         Raises:
@@ -149,7 +149,7 @@ class _Writer:
         if rows.changed:
             self._changes.append((entry.release_id, account, rows.changed))
 
-    def _draw(self, account: int, entry: Stated, said: Drawn, drawn: DrawnCounts) -> None:
+    def _draw(self, account: int, entry: ParsedEntry, said: Drawn, drawn: DrawnCounts) -> None:
         release = entry.release_id
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
@@ -202,7 +202,7 @@ class _Writer:
                 self._connection.execute(update(Release).where(*own).values(changed))
         self._changes.clear()
 
-    def _close(self, account: AccountRecord, chain: Chain) -> None:
+    def _close(self, account: AccountRecord, chain: AccountState) -> None:
         """Write the results of all entries of an account: its row, its holds and its spending."""
         self._flush()
         secret = secret_of(self._connection)
@@ -214,9 +214,9 @@ class _Writer:
         if holds:
             self._connection.execute(insert(Hold), [reservation_rows.sealed(secret, hold) for hold in holds])
         drawn, undeclared = partitions.own_total(self._connection, account.id)
-        after = replace(as_left(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
-        accounts.save(self._connection, [after], Charged(chain.spent, chain.reserved))
-        self.made.append(Made(account.id, after.head.seq, after.head.hash))
+        after = replace(as_row(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
+        accounts.save(self._connection, [after], ChargedSubplans(chain.spent, chain.reserved))
+        self.made.append(NewEntry(account.id, after.head.seq, after.head.hash))
 
 
 _IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw, Description)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, select, text
 from service.ledger.draws import partitions
 from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.journal.entry_texts import read_text
-from service.ledger.journal.ordered_rows import Bad
+from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Account, Release
 from service.privacy.mechanisms import Mechanism
@@ -22,7 +22,7 @@ _REMEMBERED = 4096
 _MISCOUNTED = "the partitions that are counted are not those of the draws"
 
 
-class DrawnFrom:
+class DrawnRelease:
     """A release that is drawn from, whose plan is parsed once."""
 
     def __init__(self, row: Row[*tuple[Any, ...]]) -> None:
@@ -44,29 +44,29 @@ class DrawnFrom:
         return self._declaring.get(name)
 
 
-class Recount:
+class PartitionRecount:
     """A recount of the partitions of an account's draws, draw by draw."""
 
     def __init__(self, connection: Connection, account_id: int) -> None:
         self._connection, self._account = connection, account_id
-        self._last: tuple[str, DrawnFrom] | None = None  # a release's draws mostly come together
+        self._last: tuple[str, DrawnRelease] | None = None  # a release's draws mostly come together
         self._tabulated: Counter[tuple[str, str]] = Counter()  # groups, by release and mechanism
         self._sound = set[partitions.Place]()  # counters that were checked; draws of one mostly come together
         self._numbers = DeclaredNumbers()
         self._secret = secret_of(connection)
 
-    def release_of(self, release_id: str) -> DrawnFrom:
+    def release_of(self, release_id: str) -> DrawnRelease:
         """Return the release of a draw."""
         if self._last is None or self._last[0] != release_id:
-            self._last = release_id, DrawnFrom(self._connection.execute(_RELEASE, {"id": release_id}).one())
+            self._last = release_id, DrawnRelease(self._connection.execute(_RELEASE, {"id": release_id}).one())
         return self._last[1]
 
-    def check_draw(self, seq: int, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
+    def check_draw(self, seq: int, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
         """Check the partition of a draw against the release's plan.
 
         Raises:
-            Bad: it is not declared, or not counted.
-            Broken: it is one more than is declared.
+            BadRow: it is not declared, or not counted.
+            BrokenChain: it is one more than is declared.
         """
         if row.partition:
             mechanism = release.declaring(row.mechanism)
@@ -79,13 +79,13 @@ class Recount:
         self,
         seq: int,
         row: Row[*tuple[Any, ...]],
-        release: DrawnFrom,
+        release: DrawnRelease,
         drawn: Sequence[tuple[Mechanism, Sequence[str]]],
     ) -> None:
         """Check the groups of a tabulation, each drawn by some mechanisms, against the release's plan.
 
         Raises:
-            Bad, Broken: as ``check_draw``.
+            Bad, BrokenChain: as ``check_draw``.
         """
         for mechanism, groups in drawn:
             if groups:
@@ -98,16 +98,16 @@ class Recount:
         self, seq: int, row: Row[*tuple[Any, ...]], name: str, names: Sequence[str], declared: Partitions | None
     ) -> None:
         if declared is not None and declared.names is not None and not declared.names.issuperset(names):
-            raise Bad(seq, "the draw is of a partition that the plan does not declare")
+            raise BadRow(seq, "the draw is of a partition that the plan does not declare")
         place = row.release_id, name, row.repetition
         if place in self._sound:
             return
         counter = self._connection.execute(partitions.COUNTER, partitions.counter_key(*place)).one_or_none()
         most = None if declared is None else declared.most
         if counter is None or counter.most != most:
-            raise Bad(seq, "the partitions of the mechanism are not counted as its plan declares them")
+            raise BadRow(seq, "the partitions of the mechanism are not counted as its plan declares them")
         if not partitions.is_sealed(self._secret, counter):
-            raise Bad(seq, "the count of the mechanism's partitions was not written by the service")
+            raise BadRow(seq, "the count of the mechanism's partitions was not written by the service")
         if len(self._sound) >= _REMEMBERED:
             self._sound.clear()
         self._sound.add(place)
@@ -116,16 +116,16 @@ class Recount:
         """Compare the counters of each mechanism, and of the account, with all draws together.
 
         Raises:
-            Bad: a counter differs.
+            BadRow: a counter differs.
         """
         tabulated = dict(self._tabulated)
         for row in self._connection.execute(_UNCOUNTED, {"account": self._account}):
             if row.repetition or row.number != -tabulated.pop((row.release_id, row.mechanism), 0):
-                raise Bad(last, _MISCOUNTED)
+                raise BadRow(last, _MISCOUNTED)
         query = select(Account.partitions_drawn, Account.partitions_undeclared).where(Account.id == self._account)
         stored = tuple(self._connection.execute(query).one())
         if tabulated or stored != partitions.own_total(self._connection, self._account):
-            raise Bad(last, _MISCOUNTED)
+            raise BadRow(last, _MISCOUNTED)
 
 
 _RELEASE = select(Release.account_id, Release.plan, Release.state).where(Release.id == bindparam("id"))

@@ -10,8 +10,8 @@ from service.ledger.draws import partitions
 from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Content, Registration, read
-from service.ledger.journal.entry_texts import Amount, amount_of, read_amount
-from service.ledger.journal.journal import Broken
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of_key
+from service.ledger.journal.journal import BrokenChain
 from service.ledger.releases import release_rows
 from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.storage.tables import Release
@@ -33,7 +33,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
-    _require_price(account, release, read(entry).content, amount_of(price), charged.accountant)
+    _require_price(account, release, read(entry).content, price_key_of(price), charged.accountant)
     return {
         "account": account.name,
         "unit": account.unit,
@@ -59,7 +59,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
 
 def _require_price(
-    account: AccountRecord, release: ReleaseRecord, content: Content, price: Amount, accountant: str
+    account: AccountRecord, release: ReleaseRecord, content: Content, price: PriceKey, accountant: str
 ) -> None:
     """Refuse to sign a price that is neither the entry's nor the present accountant's.
 
@@ -69,7 +69,7 @@ def _require_price(
     if isinstance(content, Registration) and (price, accountant) == (content.price, content.accountant):
         return
     asked = price_of(release.plan, account.neighbouring, account.weights.orders)
-    if accountant != ACCOUNTANT or not is_charge_of(read_amount(price), asked):
+    if accountant != ACCOUNTANT or not is_charge_of(price_of_key(price), asked):
         raise release_rows.altered(release.id)
 
 
@@ -90,7 +90,7 @@ def check_receipt(receipt: object, public_key: str) -> None:
         raise BadSignature(f"the receipt has no {missing[0]}")
     try:
         _check_entry(receipt)
-    except (KeyError, TypeError, Broken):
+    except (KeyError, TypeError, BrokenChain):
         raise BadSignature("expected the fields of a receipt") from None
 
 

@@ -15,9 +15,9 @@ from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.journal import entry_texts, journal
 from service.ledger.journal.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
-from service.ledger.journal.entry_texts import Amount, read_amount
+from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import Actor, Head, has_entry
-from service.ledger.journal.replay import followed
+from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, secret_of
@@ -35,12 +35,12 @@ class Difference:
     """A release whose price in an account differs from the present accountant's."""
 
     release: str
-    old: Amount
+    old: PriceKey
     asked: Price
 
 
 @dataclass(frozen=True, slots=True)
-class Repriced:
+class RepricedRelease:
     """The result of pricing an account again.
 
     Attributes:
@@ -51,12 +51,12 @@ class Repriced:
     """
 
     account: AccountRecord
-    prices: list[tuple[str, Amount, Amount]]
+    prices: list[tuple[str, PriceKey, PriceKey]]
     over: list[Shortfall]
     applied: bool
 
 
-def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
+def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     """Price an account's releases again; with ``apply``, write the differences into its journal and its totals.
 
     Raises:
@@ -69,20 +69,20 @@ def recompute(database: Database, name: str, *, apply: bool) -> Repriced:
     if apply and found:
         return _apply(database, account, found)
     after, prices = _with_prices(account, found)
-    return Repriced(after, prices, _over(after), applied=False)
+    return RepricedRelease(after, prices, _over(after), applied=False)
 
 
 def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
     """Return the releases charged to an account whose price there is not the present accountant's.
 
     The journal gives the charges and their settlements; releases whose price is right are not kept. The connection must
-    be in a read transaction, as for every use of ``followed``.
+    be in a read transaction, as for every use of ``replayed_entries``.
 
     Raises:
         Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.
     """
     audit, wrong = Audit(account.name), dict[str, Difference]()
-    for entry in followed(connection, account, audit.chain, account.head.seq):
+    for entry in replayed_entries(connection, account, audit.chain, account.head.seq):
         stated = read_text(entry.body)
         match stated.content:
             case Registration(price=amount, plan=plan):
@@ -95,7 +95,7 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
     return list(wrong.values())
 
 
-def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:
+def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: PriceKey, plan: str) -> None:
     if audit.is_right(plan, amount):
         wrong.pop(release, None)
     else:
@@ -104,7 +104,7 @@ def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amou
 
 def _with_prices(
     account: AccountRecord, found: list[Difference]
-) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+) -> tuple[AccountRecord, list[tuple[str, PriceKey, PriceKey]]]:
     """Return the account with the new prices in its totals, and the prices as they are added.
 
     Raises:
@@ -112,12 +112,12 @@ def _with_prices(
     """
     totals, prices = account.totals, []
     for difference in found:
-        totals = subtract(totals, read_amount(difference.old))
+        totals = subtract(totals, price_of_key(difference.old))
         if totals.is_below_zero:
             raise release_rows.altered(difference.release)
         amount = charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
         totals = add(totals, amount)
-        prices.append((difference.release, difference.old, entry_texts.amount_of(budgets.write_price(amount))))
+        prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
     return replace(account, totals=totals), prices
 
 
@@ -125,24 +125,24 @@ def _over(account: AccountRecord) -> list[Shortfall]:
     return shortfalls(account.budget, account.weights, Totals(), account.totals)
 
 
-def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> Repriced:
+def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> RepricedRelease:
     """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
     line, seen = accounts.line_of(database, account.name), account.head
-    done: list[tuple[str, Amount, Amount]] = []
+    done: list[tuple[str, PriceKey, PriceKey]] = []
     for first in range(0, len(found), _AT_ONCE):
         some = found[first : first + _AT_ONCE]
         account, prices = database.write(
             partial(_write, line=line, seen=seen, found=some),
-            landed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
+            is_committed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
         )
         seen = account.head
         done += prices
-    return Repriced(account, done, _over(account), applied=True)
+    return RepricedRelease(account, done, _over(account), applied=True)
 
 
 def _write(
     connection: Connection, line: Line, seen: Head, found: list[Difference]
-) -> tuple[AccountRecord, list[tuple[str, Amount, Amount]]]:
+) -> tuple[AccountRecord, list[tuple[str, PriceKey, PriceKey]]]:
     """Write entries, totals and rows for releases that still count, on the locked account.
 
     Changes since ``found`` was computed are read only in the texts that the chain meets.

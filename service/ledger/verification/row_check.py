@@ -8,26 +8,26 @@ from sqlalchemy import Connection, Row, bindparam, exists, false, select
 from service.ledger.draws import count_codec, draw_rows, draws
 from service.ledger.draws.tabulation_layout import by_branch, checked_layout
 from service.ledger.draws.tabulations import tabulated
-from service.ledger.journal.entries import Described, Drawn, PriceChanged, Registration, Settlement, Stated
+from service.ledger.journal.entries import Described, Drawn, ParsedEntry, PriceChanged, Registration, Settlement
 from service.ledger.journal.entries.registration import find_unknown, start_of
-from service.ledger.journal.entry_texts import Amount, Subject, amount_in, subject_in, tags_of
+from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_key_in, spending_key_in, tags_of
 from service.ledger.journal.journal import JournalEntry
-from service.ledger.journal.ordered_rows import Bad, Found, InOrder
+from service.ledger.journal.ordered_rows import BadRow, Found, SeqCursor
 from service.ledger.releases import release_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.verification.chain_check import Audit
-from service.ledger.verification.draw_check import Redrawn
-from service.ledger.verification.partition_check import DrawnFrom, Recount
+from service.ledger.verification.draw_check import DrawOverlaps
+from service.ledger.verification.partition_check import DrawnRelease, PartitionRecount
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
 
-_Priced = tuple[Amount | None, str]
+_Priced = tuple[PriceKey | None, str]
 """A price with the version of the accountant that computed it."""
 
 
-class OwnRows:
+class RowVerifier:
     """The check of the rows that an account's entries wrote, entry by entry.
 
     Entries about releases of accounts under it wrote no rows here; those releases are read where they are.
@@ -36,30 +36,30 @@ class OwnRows:
     def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:
         self._connection, self._account, self._audit = connection, account_id, audit
         own = select(*_RELEASE).where(Release.account_id == account_id).order_by(Release.seq)
-        self._releases = InOrder(connection, own, "releases", until)
+        self._releases = SeqCursor(connection, own, "releases", until)
         tags = select(ReleaseTag.seq, ReleaseTag.tag).where(ReleaseTag.account_id == account_id)
-        self._tags = InOrder(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
+        self._tags = SeqCursor(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
         drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
-        self._draws = InOrder(connection, drawn, "draws", until)
+        self._draws = SeqCursor(connection, drawn, "draws", until)
         said = select(*_DESCRIPTION).where(Description.account_id == account_id).order_by(Description.seq)
-        self._descriptions = InOrder(connection, said, "descriptions", until)
+        self._descriptions = SeqCursor(connection, said, "descriptions", until)
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
-        self._below = InOrder(connection, below, "releases", until)
+        self._below = SeqCursor(connection, below, "releases", until)
         self._start = start_of(audit.chain.name)  # the beginning of every entry's text
         self._states: dict[str, tuple[int, str]] = {}  # of held releases: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of repriced releases: the row's entry,
         # the row's price, and the price that the entries give
-        self._redrawn = Redrawn(connection, account_id)
-        self._recount = Recount(connection, account_id)
+        self._redrawn = DrawOverlaps(connection, account_id)
+        self._recount = PartitionRecount(connection, account_id)
         self._secret = secret_of(connection)
 
     def take(self, entry: JournalEntry) -> None:
         """Audit the next entry, and check the rows that it wrote against it.
 
         Raises:
-            Broken: the entry is invalid here.
-            Bad: a row is missing, too many, or differs from the entry.
+            BrokenChain: the entry is invalid here.
+            BadRow: a row is missing, too many, or differs from the entry.
         """
         seq = entry.seq
         rows = self._releases.of(seq)
@@ -67,9 +67,9 @@ class OwnRows:
         if not self._is_as_written(rows, below, entry):
             self._check(self._audit.take(entry), rows, below)
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
-            raise Bad(seq, "the entry wrote other rows than it says")
+            raise BadRow(seq, "the entry wrote other rows than it says")
         if rows and not release_rows.is_sealed(self._secret, rows[0], entry.hash):
-            raise Bad(seq, release_rows.unsealed(rows[0].seal))
+            raise BadRow(seq, release_rows.unsealed(rows[0].seal))
 
     def _is_as_written(self, rows: Found, below: Found, entry: JournalEntry) -> bool:
         """Check an entry that has exactly the text of its row's registration at once; return whether it has.
@@ -83,7 +83,7 @@ class OwnRows:
         accountant = ACCOUNTANT
         if own:
             stored, accountant, state, *_ = others
-        subject, plan, tags = subject_in(stated, own_tags)
+        subject, plan, tags = spending_key_in(stated, own_tags)
         found = find_unknown(
             entry.body,
             self._start,
@@ -100,7 +100,7 @@ class OwnRows:
         if found is None or expires_at is not None:
             return False
         actor, amount, key = found
-        if own and (state, amount_in(stored)) != ("committed", amount):
+        if own and (state, price_key_in(stored)) != ("committed", amount):
             return False
         self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
         if key is not None:
@@ -109,20 +109,20 @@ class OwnRows:
             self._check_tags(entry.seq, subject)
         return True
 
-    def _check(self, entry: Stated, rows: Found, below: Found) -> None:
+    def _check(self, entry: ParsedEntry, rows: Found, below: Found) -> None:
         seq, content = entry.seq, entry.content
         registers, own = isinstance(content, Registration), isinstance(content, Registration) and content.own
         if registers and len(rows if own else below) != 1:
-            raise Bad(seq, "the release is missing")
+            raise BadRow(seq, "the release is missing")
         if rows and not own:
-            raise Bad(seq, "a row of releases is of no entry that wrote one")
+            raise BadRow(seq, "a row of releases is of no entry that wrote one")
         match content:
             case Registration(origin=None):
                 self._check_release(entry, content, rows[0])
             case Registration():
                 self._check_below(entry, content, below[0])
             case Settlement():
-                self._check_state(entry.release_id, content.brings_to())
+                self._check_state(entry.release_id, content.next_state())
             case PriceChanged():
                 self._check_repriced(entry, content)
             case Drawn():
@@ -130,34 +130,34 @@ class OwnRows:
             case Described():
                 self._check_description(entry, content)
 
-    def _check_release(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+    def _check_release(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         self._check_stated(entry, said, row)
         self._check_tags(entry.seq, said.subject)
-        stored, journalled = (amount_in(row.price), row.accountant), (said.price, said.accountant)
+        stored, journalled = (price_key_in(row.price), row.accountant), (said.price, said.accountant)
         if stored != journalled:
             self._prices[row.id] = (entry.seq, stored, journalled)
-        if said.brings_to() != "committed":
+        if said.next_state() != "committed":
             self._states[row.id] = (entry.seq, row.state)
-        elif row.state != said.brings_to():
-            raise Bad(entry.seq, "the release's state is not what the journal makes it")
+        elif row.state != said.next_state():
+            raise BadRow(entry.seq, "the release's state is not what the journal makes it")
 
-    def _check_below(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+    def _check_below(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         """Check a release of an account under this one: its own account must agree with the entry here."""
         if said.origin != (row.origin, row.origin_seq):
-            raise Bad(entry.seq, "the release was registered elsewhere than the entry says")
+            raise BadRow(entry.seq, "the release was registered elsewhere than the entry says")
         self._check_stated(entry, said, row)
 
-    def _check_stated(self, entry: Stated, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+    def _check_stated(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         stated = said.row(entry.filing(self._account), row.plan)
         if any(stated[column] != row._mapping[column] for column in _SAME):
-            raise Bad(entry.seq, "the release's name, delta or time is not that of its entry")
-        if subject_in(row.plan, row.tags)[0] != said.subject:
-            raise Bad(entry.seq, "the release's plan or tags are not those of its entry")
+            raise BadRow(entry.seq, "the release's name, delta or time is not that of its entry")
+        if spending_key_in(row.plan, row.tags)[0] != said.subject:
+            raise BadRow(entry.seq, "the release's plan or tags are not those of its entry")
 
-    def _check_tags(self, seq: int, subject: Subject) -> None:
+    def _check_tags(self, seq: int, subject: SpendingKey) -> None:
         expected = tags_of(subject)
         if (expected or self._tags.seq == seq) and {row.tag for row in self._tags.of(seq)} != expected:
-            raise Bad(seq, "the tags are not those of the release")
+            raise BadRow(seq, "the tags are not those of the release")
 
     def _check_state(self, release: str, state: str) -> None:
         known = self._states.get(release)
@@ -165,9 +165,9 @@ class OwnRows:
             return
         seq, stored = self._states.pop(release)
         if stored != state:
-            raise Bad(seq, "the release's state is not what the journal makes it")
+            raise BadRow(seq, "the release's state is not what the journal makes it")
 
-    def _check_repriced(self, entry: Stated, said: PriceChanged) -> None:
+    def _check_repriced(self, entry: ParsedEntry, said: PriceChanged) -> None:
         """Check a release's price as later entries left it; a release of an account below has its price there.
 
         The audit held the price until now against the one that this chain charged, and the new one against the plan
@@ -176,48 +176,48 @@ class OwnRows:
         seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
         if row is None:
-            raise Bad(seq, "the release is missing")
+            raise BadRow(seq, "the release is missing")
         if row.account_id != self._account:
             return
-        stored = (amount_in(row.price), row.accountant)
+        stored = (price_key_in(row.price), row.accountant)
         registered = self._prices[release][0] if release in self._prices else row.seq
         self._prices[release] = (registered, stored, (said.price, said.accountant))
 
-    def _check_description(self, entry: Stated, said: Described) -> None:
+    def _check_description(self, entry: ParsedEntry, said: Described) -> None:
         seq, release, rows = entry.seq, entry.release, self._descriptions.of(entry.seq)
         expected = said.rows(entry.filing(self._account)).added[Description]
         if [dict(row._mapping) for row in rows] != expected:
-            raise Bad(seq, "the description is not what its entry says")
+            raise BadRow(seq, "the description is not what its entry says")
         if release is not None:
             found = self._connection.execute(_PRICED, {"id": release}).one_or_none()
             if found is None or found.account_id != self._account:
-                raise Bad(seq, "the description is of no release of the account")
+                raise BadRow(seq, "the description is of no release of the account")
 
-    def _check_draw(self, entry: Stated, said: Drawn) -> None:
+    def _check_draw(self, entry: ParsedEntry, said: Drawn) -> None:
         seq, rows = entry.seq, self._draws.of(entry.seq)
         if len(rows) != 1:
-            raise Bad(seq, "the draw is missing")
+            raise BadRow(seq, "the draw is missing")
         (row,), (stated,) = rows, said.rows(entry.filing(self._account)).added[Draw]
         if {**row._mapping} != stated | {"seal": row.seal}:
-            raise Bad(seq, "the draw is not what its entry says")
+            raise BadRow(seq, "the draw is not what its entry says")
         if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, said.layout_hash):
-            raise Bad(seq, draw_rows.unsealed(row.seal))
+            raise BadRow(seq, draw_rows.unsealed(row.seal))
         stored = self._connection.execute(_NOISY, {"id": row.id}).one()
         if stored.noisy_removed_at is None:
             as_drawn = count_codec.is_pack_of(stored.noisy, said.size, said.noisy_hash)
         else:
             as_drawn = not stored.noisy and clock.is_stamp(stored.noisy_removed_at)
         if not as_drawn:
-            raise Bad(seq, "the noisy counts are not those of the draw")
+            raise BadRow(seq, "the noisy counts are not those of the draw")
         release = self._recount.release_of(row.release_id)
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
-            raise Bad(seq, "the draw is of no committed release of the account")
+            raise BadRow(seq, "the draw is of no committed release of the account")
         if '"choice"' in release.row.plan:
             forks = draws.forks_of(release.plan, row.mechanism, row.repetition)
             self._redrawn.take(seq, row.id, row.release_id, forks, row.partition)
         self._check_layout(seq, said, row, release)
 
-    def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnFrom) -> None:
+    def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
         """Check a draw's partition, or a tabulation's layout with the groups that it took."""
         packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
         if packed is None and said.layout_hash is None:
@@ -226,10 +226,10 @@ class OwnRows:
         try:
             layout = checked_layout(packed or b"", said.layout_hash or "", said.level, said.groups)
         except ValueError:
-            raise Bad(seq, "the groups are not those of the tabulation") from None
+            raise BadRow(seq, "the groups are not those of the tabulation") from None
         level = find_level(release.plan, layout.level)
         if level is None:
-            raise Bad(seq, "the release has not the level of the tabulation")
+            raise BadRow(seq, "the release has not the level of the tabulation")
         groups = list(zip(level.branches, by_branch(layout), strict=True))
         self._redrawn.take_groups(seq, row.id, row.release_id, level.pointer, groups)
         self._recount.check_tabulation(seq, row, release, tabulated(level, layout))
@@ -238,7 +238,7 @@ class OwnRows:
         """Check the rows that depend on all entries together.
 
         Raises:
-            Bad: a row is missing, too many, or differs from the result of the entries.
+            BadRow: a row is missing, too many, or differs from the result of the entries.
         """
         last = self._audit.chain.head.seq
         for rows in (self._releases, self._tags, self._draws, self._descriptions):
@@ -246,12 +246,12 @@ class OwnRows:
         for release, (seq, state) in self._states.items():
             held = self._audit.chain.held.get(release)
             if held is None or held.state != state:
-                raise Bad(seq, "the release's state is not what the journal makes it")
+                raise BadRow(seq, "the release's state is not what the journal makes it")
         for seq, stored, journalled in self._prices.values():
             if stored != journalled:
-                raise Bad(seq, "the release's price or accountant is not what the journal makes it")
+                raise BadRow(seq, "the release's price or accountant is not what the journal makes it")
         if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
-            raise Bad(last, "the groups of a tabulation are of no draw")
+            raise BadRow(last, "the groups of a tabulation are of no draw")
         self._redrawn.check_end(last)
         self._recount.check_end(last)
 

@@ -19,15 +19,15 @@ from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import account_rows, budgets
 from service.ledger.accounts.spending_rows import is_sum
 from service.ledger.journal import journal
-from service.ledger.journal.account_state import Chain, ends_by_itself
-from service.ledger.journal.entry_texts import amount_in
-from service.ledger.journal.journal import UNREADABLE, BadEntry, Broken, Head, JournalEntry
-from service.ledger.journal.ordered_rows import Bad, stream
+from service.ledger.journal.account_state import AccountState, ends_by_itself
+from service.ledger.journal.entry_texts import price_key_in
+from service.ledger.journal.journal import UNREADABLE, BadEntry, BrokenChain, Head, JournalEntry
+from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.database import newest_known, secret_of
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.verification.chain_check import Audit
-from service.ledger.verification.row_check import OwnRows
+from service.ledger.verification.row_check import RowVerifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
     try:
         with ExitStack() as cursors:
             _hold_against(connection, account, audit, kept, cursors)
-    except Bad as bad:
+    except BadRow as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
     except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
@@ -76,7 +76,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
 def _hold_against(
     connection: Connection, account: Row[Any], audit: Audit, kept: Collection[Head], cursors: ExitStack
 ) -> None:
-    chain, rows = audit.chain, OwnRows(connection, account.id, audit, cursors)
+    chain, rows = audit.chain, RowVerifier(connection, account.id, audit, cursors)
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
     query = query.where(Entry.account_id == account.id).order_by(Entry.seq)
     for entry in map(JournalEntry._make, stream(connection, query, cursors)):
@@ -84,33 +84,33 @@ def _hold_against(
     _check_head(chain, Head(account.head_seq, account.head_hash), kept)
     try:
         audit.check_sums()
-    except Broken as broken:
-        raise Bad(chain.head.seq, str(broken)) from None
+    except BrokenChain as broken:
+        raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
     _check_holds(connection, chain, account, cursors)
     _check_spending(connection, chain, account, cursors)
 
 
-def _take(rows: OwnRows, chain: Chain, entry: JournalEntry, kept: Collection[Head]) -> None:
+def _take(rows: RowVerifier, chain: AccountState, entry: JournalEntry, kept: Collection[Head]) -> None:
     expected = chain.head.seq + 1
     try:
         rows.take(entry)
-    except Broken as broken:
-        raise Bad(expected, str(broken)) from None
+    except BrokenChain as broken:
+        raise BadRow(expected, str(broken)) from None
     if any(entry.seq == head.seq and entry.hash != head.hash for head in kept):
-        raise Bad(entry.seq, "the entry is not the one that was kept")
+        raise BadRow(entry.seq, "the entry is not the one that was kept")
 
 
-def _check_head(chain: Chain, stored: Head, kept: Collection[Head]) -> None:
+def _check_head(chain: AccountState, stored: Head, kept: Collection[Head]) -> None:
     last = chain.head.seq
     if last < max(stored.seq, 1, *(head.seq for head in kept)):
-        raise Bad(last + 1, journal.MISSING)
+        raise BadRow(last + 1, journal.MISSING)
     if stored != chain.head:
-        raise Bad(last, "the account's head is not the last entry")
+        raise BadRow(last, "the account's head is not the last entry")
 
 
-def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> None:
+def _check_account(connection: Connection, chain: AccountState, account: Row[Any]) -> None:
     """Check the account's row: the values that its first entry fixed, and the results of all entries."""
     fixed = {
         "unit": (account.unit, chain.unit),
@@ -131,31 +131,31 @@ def _check_account(connection: Connection, chain: Chain, account: Row[Any]) -> N
     }
     below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
     if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
-        raise Bad(chain.head.seq, "the releases are not those of the account and of the accounts under it")
+        raise BadRow(chain.head.seq, "the releases are not those of the account and of the accounts under it")
     for seq, columns in ((1, fixed), (chain.head.seq, present)):
         for column, (stored, journalled) in columns.items():
             if stored != journalled:
-                raise Bad(seq, f"the account's {column} is not what the journal makes it")
+                raise BadRow(seq, f"the account's {column} is not what the journal makes it")
     if not account_rows.is_sealed(secret_of(connection), account._mapping):
-        raise Bad(chain.head.seq, account_rows.unsealed(account))
+        raise BadRow(chain.head.seq, account_rows.unsealed(account))
 
 
-def _check_holds(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
+def _check_holds(connection: Connection, chain: AccountState, account: Row[Any], cursors: ExitStack) -> None:
     """Check the account's holds: exactly those of its entries, at their price."""
     query, secret = select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id), secret_of(connection)
     missing = set(chain.held)
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
-        if held is None or (amount_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
-            raise Bad(chain.head.seq, "a row of holds is not what the journal makes it")
+        if held is None or (price_key_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
+            raise BadRow(chain.head.seq, "a row of holds is not what the journal makes it")
         if not reservation_rows.is_sealed(secret, row):
-            raise Bad(chain.head.seq, "a row of holds was not written by the service")
+            raise BadRow(chain.head.seq, "a row of holds was not written by the service")
         missing.discard(row.release_id)
     if missing:
-        raise Bad(chain.head.seq, "a release that is held has no row in holds")
+        raise BadRow(chain.head.seq, "a release that is held has no row in holds")
 
 
-def _check_spending(connection: Connection, chain: Chain, account: Row[Any], cursors: ExitStack) -> None:
+def _check_spending(connection: Connection, chain: AccountState, account: Row[Any], cursors: ExitStack) -> None:
     """Check the occurrences of each distinct subplan: exactly those of the entries, under the subplan's digest."""
     query = select(Spending.digest, Spending.subplan, Spending.occurrences, Spending.reserved)
     spent, reserved = Counter(chain.spent), chain.reserved
@@ -166,8 +166,8 @@ def _check_spending(connection: Connection, chain: Chain, account: Row[Any], cur
             reserved.pop(row.subplan, 0),
         )
         if counted != (row.digest, row.occurrences, row.reserved):
-            raise Bad(chain.head.seq, "a row of spending is not what the journal makes it")
+            raise BadRow(chain.head.seq, "a row of spending is not what the journal makes it")
     if +spent or +reserved:
-        raise Bad(chain.head.seq, "what was spent has no row in spending")
+        raise BadRow(chain.head.seq, "what was spent has no row in spending")
     if not is_sum(secret_of(connection), account.id, account.spending_sum, chain.spent, chain.reserved):
-        raise Bad(chain.head.seq, "the account's sum of its spending is not what the journal makes it")
+        raise BadRow(chain.head.seq, "the account's sum of its spending is not what the journal makes it")

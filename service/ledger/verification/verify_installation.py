@@ -11,9 +11,9 @@ from sqlalchemy import Connection, select
 
 from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_and_misuses
-from service.ledger.access.keys import fixed, stored_keys
+from service.ledger.access.keys import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BEFORE_FIRST, Broken
+from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain
 from service.ledger.storage import idempotency
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, ApiKey, Installation
@@ -26,7 +26,7 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield "installation: expected one row, with the fingerprint of the secret"
     try:
         known, misuses = keys_and_misuses(connection, secret)
-    except Broken as broken:
+    except BrokenChain as broken:
         yield f"installation_journal: {broken}"
     else:
         yield from (f"installation_journal: {misuse}" for misuse in misuses)
@@ -62,8 +62,8 @@ def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]
             yield f"api_keys: no entry made the key {record.id} of {record.name!r}"
         elif sealed != entered.sealed:
             yield f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
-        elif fixed(record) != fixed(entered):
-            stored, journalled = fixed(record), fixed(entered)
+        elif journalled_values(record) != journalled_values(entered):
+            stored, journalled = journalled_values(record), journalled_values(entered)
             columns = ", ".join(name for name in stored if stored[name] != journalled[name])
             yield f"api_keys: {columns} of {record.id} of {record.name!r} is not what the journal makes it"
     for key_id, entered in missing.items():

@@ -281,7 +281,7 @@ def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: 
     def forge(connection: Any) -> None:
         connection.exec_driver_sql("UPDATE known_costs SET cost = '{}'")
 
-    database.write(forge, landed=lambda _, __: False)
+    database.write(forge, is_committed=lambda _, __: False)
     assert [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths] == first
     release(client, concentrated("0.01"))
     after = json_of(client.get("/v1/accounts/people/balance"))
@@ -297,7 +297,7 @@ def test_no_figure_is_kept_of_spending_that_somebody_changed(client: TestClient,
             for statement in statements:
                 connection.exec_driver_sql(statement)
 
-        database.write(work, landed=lambda _, __: False)
+        database.write(work, is_committed=lambda _, __: False)
 
     run("CREATE TABLE before AS SELECT * FROM spending", "UPDATE spending SET subplan = replace(subplan, '1', '2')")
     for query in ("", "?delta=1e-7"):
@@ -639,7 +639,7 @@ def test_a_rehearsal_takes_no_writers_place(client: TestClient, alone: TestClien
             for plan in (_LARGE, concentrated("0.1"))
         ]
 
-    bodies = database.write(rehearse, landed=lambda _, __: False)
+    bodies = database.write(rehearse, is_committed=lambda _, __: False)
     assert bodies[:2] == bodies[2:]
     assert {one["head"]["seq"] for one in bodies} == {2}
 

@@ -223,6 +223,6 @@ def test_a_database_of_another_version_is_told(database: Database, secret: Secre
         assert figure(client, "ledger_database_up") == 1
         database.write(
             lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '0001'")),
-            landed=lambda *_: False,
+            is_committed=lambda *_: False,
         )
         assert figure(client, "ledger_database_up") == 0

@@ -41,6 +41,6 @@ def test_a_service_is_not_ready_once_its_tables_are_gone(database: Database, sec
     with TestClient(create_app(Settings(), database, secret)) as client:
         json_of(client.get("/readyz"))
         database.write(
-            lambda connection: connection.execute(text("DROP TABLE alembic_version")), landed=lambda *_: False
+            lambda connection: connection.execute(text("DROP TABLE alembic_version")), is_committed=lambda *_: False
         )
         problem_of(client.get("/readyz"), "unavailable")

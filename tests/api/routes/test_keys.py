@@ -89,8 +89,8 @@ def test_a_replay_shows_a_key_whose_answer_an_older_version_kept_without_its_bod
     once = {"Idempotency-Key": "make"}
     made = json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201)
     statement = text("UPDATE stored_answers SET body = NULL, seal = NULL")
-    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
-    database.write(lambda connection: seal_old(connection, secret, ("", ""), 1), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(statement), is_committed=lambda *_: False)
+    database.write(lambda connection: seal_old(connection, secret, ("", ""), 1), is_committed=lambda *_: False)
     assert json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}, headers=once), 201) == made
 
 
@@ -121,7 +121,7 @@ def test_a_replay_shows_nobody_a_key_that_somebody_else_made(
             connection.execute(text(row), {"other": other["id"]})
         assert idempotency.seal_old(connection, secret, ("", ""), 10) == [("ann", "make")]
 
-    database.write(forge, landed=lambda *_: False)
+    database.write(forge, is_committed=lambda *_: False)
     refused = client.post("/v1/keys", json=body, headers=once)
     assert "not as this service wrote it" in problem_of(refused, "conflict")["detail"]
     assert other["key"] not in refused.text
@@ -203,7 +203,7 @@ def test_a_key_that_somebody_puts_into_the_database_is_none(client: Client, data
     """The attack: a row with the SHA-256 of a chosen token was accepted as a steward."""
     token = "chosen by whoever writes the database"
     row = {"hash": hashlib.sha256(token.encode()).hexdigest(), "at": clock.now()}
-    database.write(lambda connection: connection.execute(text(_MINTED), row), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(_MINTED), row), is_committed=lambda *_: False)
     problem_of(client.get("/v1/keys", headers=bearer(token)), "unauthenticated")
 
 
@@ -211,7 +211,7 @@ def test_an_auditor_whose_row_is_changed_is_no_steward(client: Client, database:
     auditor = make_key(client, "auditor", "ann")
     json_of(client.get("/v1/accounts", headers=auditor))
     statement = text("UPDATE api_keys SET role = 'steward' WHERE name = 'ann'")
-    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(statement), is_committed=lambda *_: False)
     problem_of(client.get("/v1/keys", headers=auditor), "unauthenticated")
     problem_of(client.get("/v1/accounts", headers=auditor), "unauthenticated")
     json_of(client.get("/v1/accounts"))
@@ -223,7 +223,7 @@ def test_an_answer_that_somebody_changed_is_not_given_again(client: Client, data
     body["budget"] = {"definition": "zcdp", "rho": 1}  # type: ignore[assignment]
     json_of(client.post("/v1/accounts", json=body, headers=once), 201)
     statement = text("UPDATE stored_answers SET body = replace(body, 'add_remove', 'replace_one')")
-    database.write(lambda connection: connection.execute(statement), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(statement), is_committed=lambda *_: False)
     refused = problem_of(client.post("/v1/accounts", json=body, headers=once), "conflict")
     assert "not as it was stored" in refused["detail"]
 
@@ -252,7 +252,7 @@ def _row(database: Database, key_id: str) -> dict[str, Any]:
 def _put(database: Database, row: dict[str, Any]) -> None:
     statement = "UPDATE api_keys SET token_hash = :token_hash, expires_at = :expires_at, revoked_at = :revoked_at"
     change = text(f"{statement}, seal = :seal WHERE id = :id")
-    database.write(lambda connection: connection.execute(change, row), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(change, row), is_committed=lambda *_: False)
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
@@ -315,7 +315,7 @@ def test_a_revoked_key_whose_old_row_is_put_back_approves_nothing(
         lambda connection: create_key(
             connection, secret, name="eve", role="steward", accounts=None, expires_at=None, at=clock.now()
         ),
-        landed=lambda *_: False,
+        is_committed=lambda *_: False,
     )
     old, eve = _row(database, operators[0].id), bearer(operators[1])
     assert client.delete(f"/v1/keys/{operators[0].id}").status_code == 204
@@ -331,7 +331,7 @@ def test_a_row_of_which_nothing_can_be_read_keeps_nothing_else_from_being_shown(
     adopt(database, secret, STEWARD)
     insert = text(_MINTED.replace("(id,", "(accounts, id,").replace("('minted'", "(:accounts, 'minted'"))
     row = {"hash": "x", "at": clock.now(), "accounts": accounts}
-    database.write(lambda connection: connection.execute(insert, row), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(insert, row), is_committed=lambda *_: False)
     (_, minted) = json_of(client.get("/v1/keys"))["items"]
     assert minted["id"] == "minted"
     adopt(database, secret, STEWARD)

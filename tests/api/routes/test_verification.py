@@ -188,7 +188,8 @@ def test_what_was_changed_is_named(client: Client, database: Database) -> None:
     open_account(client)
     release(client, concentrated("0.1"))
     database.write(
-        lambda connection: connection.execute(text("UPDATE spending SET occurrences = 7")), landed=lambda *_: False
+        lambda connection: connection.execute(text("UPDATE spending SET occurrences = 7")),
+        is_committed=lambda *_: False,
     )
     found = json_of(client.get(f"{_AT}/verify"))
     assert found["first_bad"] == {"seq": 2, "reason": "a row of spending is not what the journal makes it"}

@@ -13,7 +13,7 @@ from service.ledger.access.key_events import keys_of, require_valid
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.access.keys import authenticate, create_key, list_keys, revoke_key, rotate_key
 from service.ledger.installation.installation_journal import follow
-from service.ledger.journal.journal import Actor, Broken
+from service.ledger.journal.journal import Actor, BrokenChain
 from service.ledger.storage.database import Database, open_database
 from tests.ledger.charging import SECRET, asking, charge, open_account
 from tests.ledger.ledgers import Clock
@@ -38,18 +38,20 @@ def other(database: Database) -> Iterator[Database]:
 def _make(database: Database, role: Any = "steward") -> tuple[KeyRecord, str]:
     return database.write(
         lambda connection: create_key(connection, SECRET, name="eve", role=role, accounts=None, expires_at=None, at=AT),
-        landed=_never,
+        is_committed=_never,
     )
 
 
 def _revoke(database: Database, key_id: str, at: str = LATER) -> KeyRecord:
-    return database.write(lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), landed=_never)
+    return database.write(
+        lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=_never
+    )
 
 
 def _rotate(database: Database, key_id: str, at: str = LATER) -> None:
     database.write(
         lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(hours=1), at=at, by=None),
-        landed=_never,
+        is_committed=_never,
     )
 
 
@@ -62,14 +64,14 @@ def _row(database: Database, key_id: str) -> dict[str, Any]:
 def _put(database: Database, row: dict[str, Any]) -> None:
     """What the servers' own role at PostgreSQL may do."""
     change = text("UPDATE api_keys SET expires_at = :expires_at, revoked_at = :revoked_at, seal = :seal WHERE id = :id")
-    database.write(lambda connection: connection.execute(change, row), landed=_never)
+    database.write(lambda connection: connection.execute(change, row), is_committed=_never)
 
 
 def _add_rubbish(database: Database, above: int) -> None:
     """What the servers' own role at PostgreSQL may do."""
     columns = f"max(seq) + {above}, max(kind), max(body), max(hash), max(seal)"
     copied = text(f"INSERT INTO installation_journal SELECT {columns} FROM installation_journal")
-    database.write(lambda connection: connection.execute(copied), landed=_never)
+    database.write(lambda connection: connection.execute(copied), is_committed=_never)
 
 
 def _kinds(database: Database) -> list[str]:
@@ -95,7 +97,7 @@ def _without_last_entry(database: Database) -> None:
         for statement in (*drops, last):
             connection.execute(text(statement))
 
-    database.write(work, landed=_never)
+    database.write(work, is_committed=_never)
 
 
 def test_a_row_that_says_beforehand_that_its_key_is_revoked_stops_no_revocation(
@@ -124,7 +126,7 @@ def test_the_operator_revokes_a_key_while_the_journal_is_not_sound(database: Dat
     assert _revoke(database, eve.id).revoked_at == LATER
     assert _kinds(database) == ["key_made", "key_made"], "nothing would be read after what the service did not write"
     assert authenticate(database, SECRET, token, MUCH_LATER) is None
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenChain):
         follow(database, SECRET)
     with pytest.raises(Unavailable) as refused:
         _make(database)
@@ -200,7 +202,7 @@ def test_a_revocation_that_is_rolled_back_ends_nothing(database: Database) -> No
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        database.write(work, landed=_never)
+        database.write(work, is_committed=_never)
     assert authenticate(database, SECRET, token, MUCH_LATER) is not None
 
 
@@ -218,7 +220,7 @@ def test_a_journal_without_an_entry_that_was_seen_stops_the_server(
     actor = Actor("eve", eve.id)
     looks: dict[str, Callable[[], object]] = {
         "at an act of a steward": lambda: database.write(
-            lambda connection: require_valid(connection, SECRET, actor, LATER), landed=_never
+            lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=_never
         ),
         "by the keeper": lambda: follow(database, SECRET),
         "at a request": lambda: authenticate(database, SECRET, token, LATER),
@@ -228,7 +230,9 @@ def test_a_journal_without_an_entry_that_was_seen_stops_the_server(
     assert database.stopped is not None
     with pytest.raises(Unavailable, match="the ledger went back"):
         _make(database)
-    other.write(lambda connection: require_valid(connection, SECRET, actor, LATER), landed=_never)  # which saw nothing
+    other.write(
+        lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=_never
+    )  # which saw nothing
 
 
 def test_entries_of_others_do_not_look_as_if_the_journal_went_back(database: Database, other: Database) -> None:

@@ -42,18 +42,18 @@ def _make(
         lambda connection: create_key(
             connection, SECRET, name=name, role=role, accounts=accounts, expires_at=end, at=at, by=by
         ),
-        landed=_never,
+        is_committed=_never,
     )[0].id
 
 
 def _revoke(database: Database, key: str) -> None:
-    database.write(lambda connection: revoke_key(connection, SECRET, key, at=clock.now(), by=None), landed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, key, at=clock.now(), by=None), is_committed=_never)
 
 
 def _rotate(database: Database, key: str) -> None:
     database.write(
         lambda connection: rotate_key(connection, SECRET, key, overlap=timedelta(), at=clock.now(), by=None),
-        landed=_never,
+        is_committed=_never,
     )
 
 
@@ -63,7 +63,7 @@ def _acknowledge(database: Database, written_at: str) -> None:
         lambda connection: installation_journal.append(
             connection, SECRET, "mark_acknowledged", content, actor=None, at=clock.now()
         ),
-        landed=_never,
+        is_committed=_never,
     )
 
 
@@ -237,7 +237,7 @@ def _unprotected(database: Database, statement: str, **values: Any) -> None:
             connection.execute(text(drop))
         connection.execute(text(statement), values)
 
-    database.write(work, landed=_never)
+    database.write(work, is_committed=_never)
 
 
 @pytest.mark.parametrize("hashed", [False, True])

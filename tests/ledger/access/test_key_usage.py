@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from service.errors import Unavailable
-from service.ledger.access.key_usage import Uses
+from service.ledger.access.key_usage import KeyUsage
 from service.ledger.access.keys import create_key, read_key
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
@@ -20,7 +20,7 @@ def keys(database: Database, secret: Secret) -> list[str]:
         new = {"role": "auditor", "accounts": None, "expires_at": None, "at": _at(0)}
         return [create_key(connection, secret, name=name, **new)[0].id for name in "ab"]  # type: ignore[arg-type]
 
-    return database.write(make, landed=lambda *_: False)
+    return database.write(make, is_committed=lambda *_: False)
 
 
 def _last(database: Database, key: str) -> str | None:
@@ -28,7 +28,7 @@ def _last(database: Database, key: str) -> str | None:
         return read_key(connection, key).last_used_at
 
 
-def _updates(uses: Uses) -> int:
+def _updates(uses: KeyUsage) -> int:
     """How many transactions that change something a look at the notes takes."""
     seen: list[str] = []
 
@@ -44,7 +44,7 @@ def _updates(uses: Uses) -> int:
 
 
 def test_a_use_is_written_once_an_hour(database: Database, keys: list[str]) -> None:
-    uses, (key, other) = Uses(database), keys
+    uses, (key, other) = KeyUsage(database), keys
     assert _updates(uses) == 0
     uses.note(key, _at(1))
     uses.note(key, _at(2))
@@ -62,7 +62,7 @@ def test_a_use_is_written_once_an_hour(database: Database, keys: list[str]) -> N
 
 
 def test_two_servers_write_of_one_key_as_often_as_one(database: Database, keys: list[str]) -> None:
-    one, two, key = Uses(database), Uses(database), keys[0]
+    one, two, key = KeyUsage(database), KeyUsage(database), keys[0]
     one.note(key, _at(90))
     two.note(key, _at(5))
     for server in (one, two):
@@ -78,7 +78,7 @@ def test_two_servers_write_of_one_key_as_often_as_one(database: Database, keys: 
 def test_what_could_not_be_written_is_written_the_next_time(
     database: Database, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uses, key = Uses(database), keys[0]
+    uses, key = KeyUsage(database), keys[0]
 
     def refuse(*_: object, **__: object) -> None:
         raise Unavailable("no disk")

@@ -215,7 +215,7 @@ def test_a_line_has_at_most_eight_accounts(database: Database) -> None:
 
 
 def _execute(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.ledger.accounts.spending import composed, counts
+from service.ledger.accounts.spending import as_plan, counts
 from service.ledger.accounts.subplans import nameless, subplans_of
 from service.ledger.journal.replay import replay
 from service.ledger.storage.database import Database
@@ -78,7 +78,7 @@ def test_equal_spending_is_one_row_however_often(database: Database) -> None:
         rows = connection.execute(text("SELECT occurrences FROM spending")).scalars().all()
         assert sorted(rows) == [7, 10]
         committed, held = counts(connection, account_of(database))
-        assert (_rho(composed(committed)), held) == (Fraction(24, 100), Counter())
+        assert (_rho(as_plan(committed)), held) == (Fraction(24, 100), Counter())
 
 
 def test_spending_by_tag_and_its_replay_from_the_journal(database: Database) -> None:
@@ -91,9 +91,9 @@ def test_spending_by_tag_and_its_replay_from_the_journal(database: Database) -> 
     with database.read() as connection:
         for tag, rho in ((None, "0.06"), ("t", "0.04"), ("u", "0.04"), ("v", "0")):
             spent, _ = counts(connection, account)
-            assert _rho(composed(spent, tag)) == Fraction(rho)
+            assert _rho(as_plan(spent, tag)) == Fraction(rho)
             moment = replay(connection, account, account.head.seq)
-            assert _rho(composed(moment.committed, tag)) == Fraction(rho)
+            assert _rho(as_plan(moment.committed, tag)) == Fraction(rho)
             assert moment.account == account
             assert moment.account.releases == 3
         earlier = replay(connection, account, 2)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from service.ledger.accounts.spending_history import course_of
+from service.ledger.accounts.spending_history import spending_history
 from service.ledger.storage.database import Database
 from tests.ledger.charging import account_of, approve, charge, open_account
 from tests.ledger.ledgers import A
@@ -19,6 +19,6 @@ def test_a_proposal_that_an_approval_commits_is_spent_from_then_on(database: Dat
     approve(database, proposed.id)
     for name in ("people", parent or "people"):
         with database.read() as connection:
-            *_, before, after = course_of(connection, account_of(database, name), 10).steps
+            *_, before, after = spending_history(connection, account_of(database, name), 10).steps
         assert (before.kind, before.committed) == ("proposed", Fraction(0))
         assert (after.kind, after.committed, after.counted) == ("approved", before.counted, before.counted)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 
 from service.errors import Altered, BudgetExceeded, Unavailable
 from service.ledger.accounts import account_rows, spending
-from service.ledger.accounts.spending_rows import Many, moved, stored_sum, sum_of
+from service.ledger.accounts.spending_rows import ManySubplans, stored_sum, sum_after, sum_of
 from service.ledger.draws import draws
 from service.ledger.installation.installation_journal import append, read
 from service.ledger.installation.signing import Signer
@@ -67,7 +67,7 @@ def _run(database: Database, *statements: str, **values: object) -> None:
         for statement in statements:
             connection.execute(text(statement), values)
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def _hmac(purpose: str, *parts: bytes) -> bytes:
@@ -178,8 +178,11 @@ def test_a_mask_is_of_its_account_and_its_sum() -> None:
     once, none = Counter({"a": 3, "b": 1}), Counter[str]()
     total = sum_of(SECRET, once, none)
     found = stored_sum(SECRET, 7, total)
-    assert moved(SECRET, 7, moved(SECRET, 7, None, total - 5), 5) == found
-    assert moved(SECRET, 7, moved(SECRET, 7, found, sum_of(SECRET, none, once)), -sum_of(SECRET, none, once)) == found
+    assert sum_after(SECRET, 7, sum_after(SECRET, 7, None, total - 5), 5) == found
+    assert (
+        sum_after(SECRET, 7, sum_after(SECRET, 7, found, sum_of(SECRET, none, once)), -sum_of(SECRET, none, once))
+        == found
+    )
     others = {
         stored_sum(SECRET, 8, total),
         stored_sum(SECRET, 7, total + 1),
@@ -193,10 +196,10 @@ def test_a_mask_is_of_its_account_and_its_sum() -> None:
 
 def test_many_subplans_add_what_few_at_a_time_do() -> None:
     subplans, none = Counter({f"subplan {n}": 1 + n for n in range(100)}), Counter[str]()
-    many = Many.of(SECRET, subplans)
+    many = ManySubplans.of(SECRET, subplans)
     assert many is not None
     assert (many.committed, many.held) == (sum_of(SECRET, subplans, none), sum_of(SECRET, none, subplans))
-    assert Many.of(SECRET, Counter(dict.fromkeys(map(str, range(64)), 1))) is None
+    assert ManySubplans.of(SECRET, Counter(dict.fromkeys(map(str, range(64)), 1))) is None
 
 
 # What somebody does who writes the database and has not the secret
@@ -239,7 +242,7 @@ def _ledger(database: Database) -> None:
 
 def _refused(database: Database, name: str = "people") -> None:
     """Whatever is computed from spending is; charges do not rest on it."""
-    for reading in (spending.counts, spending.few):
+    for reading in (spending.counts, spending.small_spending):
         with database.read() as connection, pytest.raises(Altered, match="not as the service wrote it") as refused:
             reading(connection, account_of(database, name))
         assert f"'{name}'" in str(refused.value.for_operator)
@@ -356,7 +359,7 @@ def _as_before(database: Database, *, said: bool = True) -> None:
         numbers: dict[str, object] = dict.fromkeys(("answers", "jobs", "accounts", "releases", "holds"), 0)
         database.write(
             lambda connection: append(connection, SECRET, "rows_sealed", numbers, actor=None, at=clock.now()),
-            landed=lambda *_: False,
+            is_committed=lambda *_: False,
         )
 
 
@@ -418,7 +421,7 @@ def test_a_start_goes_on_with_what_an_interrupted_one_began(database: Database) 
     _ledger(database)
     right = _stored(database)
     _as_before(database)
-    database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 1), landed=lambda *_: False)
+    database.write(lambda connection: account_rows.seal_old(connection, SECRET, 0, 1), is_committed=lambda *_: False)
     entries_of(database)
     adopt(database, SECRET, None)
     assert _stored(database) == right

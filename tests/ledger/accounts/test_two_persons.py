@@ -17,7 +17,7 @@ from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation.installation_journal import append
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Approved, HoldCommitted, Voided
-from service.ledger.journal.journal import Actor, BadEntry, Broken
+from service.ledger.journal.journal import Actor, BadEntry, BrokenChain
 from service.ledger.journal.replay import replay
 from service.ledger.releases import reservations
 from service.ledger.storage.database import Database
@@ -52,7 +52,7 @@ def _make(database: Database, name: str, by: Actor | None = None) -> Actor:
         made = create_key(connection, SECRET, name=name, role="steward", accounts=None, expires_at=None, at=_AT, by=by)
         return made[0]
 
-    record = database.write(work, landed=_never)
+    record = database.write(work, is_committed=_never)
     return Actor(record.name, record.id)
 
 
@@ -60,7 +60,8 @@ def _rotate(database: Database, key: Actor, by: Actor | None) -> Actor:
     assert key.key is not None
     key_id = key.key
     record, _ = database.write(
-        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(), at=_AT, by=by), landed=_never
+        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(), at=_AT, by=by),
+        is_committed=_never,
     )
     return Actor(record.name, record.id)
 
@@ -159,7 +160,7 @@ def test_a_revoked_key_tells_still_who_made_another(ledger: Database) -> None:
     between = _make(ledger, "between", by=ann)
     puppet = _make(ledger, "puppet", by=between)
     key_id = between.key or ""
-    ledger.write(lambda connection: revoke_key(connection, SECRET, key_id, at=_AT, by=ann), landed=_never)
+    ledger.write(lambda connection: revoke_key(connection, SECRET, key_id, at=_AT, by=ann), is_committed=_never)
     assert not _approved(ledger, ann, puppet)
 
 
@@ -167,9 +168,11 @@ def test_rows_that_were_changed_hide_nothing(ledger: Database) -> None:
     """Who made which key the journal tells, and not the table."""
     ann = _make(ledger, "ann")
     puppet = _make(ledger, "puppet", by=ann)
-    ledger.write(lambda connection: connection.execute(text("UPDATE api_keys SET created_by = NULL")), landed=_never)
+    ledger.write(
+        lambda connection: connection.execute(text("UPDATE api_keys SET created_by = NULL")), is_committed=_never
+    )
     assert not _approved(ledger, ann, puppet)
-    ledger.write(lambda connection: connection.execute(text("DELETE FROM api_keys")), landed=_never)
+    ledger.write(lambda connection: connection.execute(text("DELETE FROM api_keys")), is_committed=_never)
     assert not _approved(ledger, ann, puppet)
 
 
@@ -196,7 +199,7 @@ def test_nothing_is_approved_while_the_journal_of_the_keys_is_not_sound(ledger: 
             connection.execute(text(f"DROP TRIGGER installation_journal_{trigger}{on}"))
         connection.execute(text("DELETE FROM installation_journal WHERE seq = 1"))
 
-    ledger.write(attack, landed=_never)
+    ledger.write(attack, is_committed=_never)
     with pytest.raises(Unavailable) as refused:
         approve(ledger, proposed, request=_as(bob))
     assert "entry 1: the entry is missing" in str(refused.value.for_operator)
@@ -367,6 +370,8 @@ def test_verification_finds_a_release_that_nobody_else_approved(
 
 
 def test_key_events_that_say_nothing_are_found(database: Database) -> None:
-    database.write(lambda connection: append(connection, SECRET, "key_made", {}, actor=None, at=_AT), landed=_never)
-    with database.read() as connection, pytest.raises(Broken, match="entry 1: it does not say"):
+    database.write(
+        lambda connection: append(connection, SECRET, "key_made", {}, actor=None, at=_AT), is_committed=_never
+    )
+    with database.read() as connection, pytest.raises(BrokenChain, match="entry 1: it does not say"):
         keys_of(connection, SECRET)

@@ -67,7 +67,7 @@ def test_another_branch_and_an_earlier_draw_are_found_by_their_indexes(people: D
         asked = (choice_branches._LOWER_BRANCH, choice_branches._HIGHER_BRANCH)
         return [str(connection.execute(text(f"{explain}{query}"), given).all()) for query in asked]
 
-    for plan in people.write(plans, landed=lambda *_: False):
+    for plan in people.write(plans, is_committed=lambda *_: False):
         assert "branches_taken_by_branch" in plan
 
 
@@ -109,7 +109,7 @@ def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypat
     plan = {"type": "choice", "parts": [_A | shared, _B | shared]}
     (of, other) = register(people, "people", plan, LEVEL)
     meanwhile: list[Callable[[], object]] = []
-    look = idempotent_write.look
+    look = idempotent_write.check_before_lock
 
     def looked(*given: Any) -> Any:
         seen = look(*given)

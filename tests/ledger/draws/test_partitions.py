@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from service.errors import Conflict, Unavailable
 from service.ledger.accounts import accounts, registry
 from service.ledger.draws import draws, partitions, stored_draws as drawn
-from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, way_to
+from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import past_releases
@@ -61,7 +61,7 @@ def _reason(database: Database, name: str = "people") -> str | None:
 
 
 def _run(database: Database, statement: str, **given: object) -> None:
-    database.write(lambda connection: connection.execute(text(statement), given), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(statement), given), is_committed=lambda *_: False)
 
 
 def test_a_draw_moves_the_counters_of_its_mechanism_and_of_its_account(database: Database) -> None:
@@ -124,7 +124,10 @@ def _tabulated(database: Database) -> tuple[str, list[int]]:
 def _drawn_at(database: Database, release: str, seq: int) -> dict[str, int]:
     account = account_of(database)
     with database.read() as connection:
-        return {one.mechanism: one.drawn for one in past_releases.past_of(connection, account.id, release, seq).drawn}
+        return {
+            one.mechanism: one.drawn
+            for one in past_releases.omitted_parts_at(connection, account.id, release, seq).drawn
+        }
 
 
 def test_what_was_drawn_before_is_told_without_layouts_and_plans(
@@ -185,7 +188,7 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
         )
         connection.execute(text("UPDATE accounts SET seal = NULL"))
 
-    database.write(tie, landed=lambda *_: False)
+    database.write(tie, is_committed=lambda *_: False)
     seal(database)
     with database.read() as connection:
         assert partitions.total(connection, ids[0]) == (0, 0)
@@ -307,7 +310,7 @@ def _of_definition(plan: Plan, bound: ChoiceBound, of: Mechanism) -> dict[str | 
     for branch, part in enumerate(parts_of(plan)):
         for one in mechanisms_of(part):
             if one.partitions == of.partitions:
-                times = math.prod(node.count for node, _ in way_to(part, one) if isinstance(node, Repeat))
+                times = math.prod(node.count for node, _ in path_to(part, one) if isinstance(node, Repeat))
                 found[one.name] = branch, range(bound.turn * times, (bound.turn + 1) * times)
     return found
 

@@ -37,7 +37,7 @@ def _listed(database: Database, release: str) -> list[DrawRecord | DrawOutline]:
 
 
 def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_what_is_no_fingerprint_is_refused_in_words(
 ) -> None:
     check_secret(database, secret)
     change = text("UPDATE installation SET secret_fingerprint = :stored")
-    database.write(lambda connection: connection.execute(change, {"stored": stored}), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(change, {"stored": stored}), is_committed=lambda *_: False)
     with pytest.raises(StartupRefused, match="expects what is no fingerprint"):
         check_secret(database, secret, bind_new=bind_new)
 
@@ -155,9 +155,11 @@ def test_a_new_database_is_looked_at_without_being_bound(database: Database, sec
         assert list(verify_installation(connection, secret)) == []
     check_secret(database, secret)
     database.write(
-        lambda connection: add_bootstrap_key(connection, secret, "b" * 32, clock.now()), landed=lambda *_: False
+        lambda connection: add_bootstrap_key(connection, secret, "b" * 32, clock.now()), is_committed=lambda *_: False
     )
-    database.write(lambda connection: connection.execute(text("DELETE FROM installation")), landed=lambda *_: False)
+    database.write(
+        lambda connection: connection.execute(text("DELETE FROM installation")), is_committed=lambda *_: False
+    )
     with database.read() as connection:
         assert list(verify_installation(connection, secret)) == [
             "installation: expected one row, with the fingerprint of the secret"

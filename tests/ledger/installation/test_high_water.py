@@ -19,7 +19,7 @@ from service.ledger.installation.high_water import (
 )
 from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import SECRET, account_of, charge, open_account
 
@@ -182,5 +182,5 @@ def test_more_journals_than_one_statement_takes(database: Database) -> None:
         own = present_heads(connection, SECRET, last_entries(connection)).sound
         assert len(missing_entries(connection, heads | own, last_entries(connection))) == 1100
         account = account_of(database)
-        made = [Made(account.id, seq, account.head.hash) for seq in range(1, 1100)]
+        made = [NewEntry(account.id, seq, account.head.hash) for seq in range(1, 1100)]
         assert [one.marked.seq for one in lost_entries(connection, made)] == list(range(2, 1100))

@@ -20,7 +20,7 @@ from service.ledger.installation.installation_journal import Kind
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, note_entries, open_database
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
@@ -54,9 +54,9 @@ def _marked(file: HighWaterFile) -> dict[str, Head]:
     return dict(mark.heads)
 
 
-def _made(database: Database) -> Made:
+def _made(database: Database) -> NewEntry:
     account = account_of(database)
-    return Made(account.id, account.head.seq, account.head.hash)
+    return NewEntry(account.id, account.head.seq, account.head.hash)
 
 
 def _unprotected(database: Database, table: str, *statements: str) -> None:
@@ -71,7 +71,7 @@ def _unprotected(database: Database, table: str, *statements: str) -> None:
         for statement in (*drops, *statements):
             connection.execute(text(statement))
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def _roll_back(database: Database, seq: int) -> None:
@@ -121,11 +121,11 @@ def test_what_was_rolled_back_is_not_noted(database: Database) -> None:
     database.remembers = True
 
     def work(connection: Connection) -> None:
-        note_entries(connection, [Made(1, 2, "hash")])
+        note_entries(connection, [NewEntry(1, 2, "hash")])
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        database.write(work, landed=lambda *_: False)
+        database.write(work, is_committed=lambda *_: False)
     assert not database.has_committed()
     charge(database, PLAN)
     assert database.take_committed() == [_made(database)]
@@ -230,7 +230,7 @@ def test_the_installations_journal_cannot_be_rewritten_either(
         at = clock.now()
         server.write(
             lambda connection: installation_journal.append(connection, secret, kind, {}, actor=None, at=at),
-            landed=lambda *_: False,
+            is_committed=lambda *_: False,
         )
 
     append(database, "key_made")
@@ -317,7 +317,7 @@ def test_an_entry_of_the_installations_journal_that_is_taken_back_stops_the_serv
     keeper.advance(everything=True)
     database.write(
         lambda connection: installation_journal.append(connection, secret, "key_made", {}, actor=None, at=clock.now()),
-        landed=lambda *_: False,
+        is_committed=lambda *_: False,
     )
     _unprotected(database, "installation_journal", "DELETE FROM installation_journal")
     keeper.advance()
@@ -424,7 +424,7 @@ def test_a_command_marks_what_it_wrote_before_it_ends(
                 lambda connection: installation_journal.append(
                     connection, secret, "mark_acknowledged", {}, actor=None, at=clock.now()
                 ),
-                landed=lambda *_: False,
+                is_committed=lambda *_: False,
             )
             assert 1 // (not fails)
         return head.seq

@@ -12,7 +12,7 @@ from service.errors import Conflict
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.installation_journal import Kind, append, has_entry, head, read
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken, Head
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from service.ledger.storage.secret import Secret
@@ -32,7 +32,9 @@ def _never(_: Connection, __: object) -> bool:
 def _append(
     database: Database, secret: Secret, kind: Kind = "key_made", actor: Actor | None = ANN, **said: Any
 ) -> Head:
-    return database.write(lambda connection: append(connection, secret, kind, said, actor=actor, at=AT), landed=_never)
+    return database.write(
+        lambda connection: append(connection, secret, kind, said, actor=actor, at=AT), is_committed=_never
+    )
 
 
 def _read(database: Database, secret: Secret) -> list[dict[str, Any]]:
@@ -47,7 +49,7 @@ def _attack(database: Database, *statements: str) -> None:
         for statement in (*_TRIGGERS[database.kind], *statements):
             connection.execute(text(statement.format(table="installation_journal")))
 
-    database.write(work, landed=_never)
+    database.write(work, is_committed=_never)
 
 
 def test_entries_say_what_happened_by_whom_and_when(database: Database, secret: Secret) -> None:
@@ -108,7 +110,7 @@ def test_an_entry_that_was_changed_is_found(
     for number in range(3):
         _append(database, secret, number=number)
     _attack(database, *statements)
-    with database.read() as connection, pytest.raises(Broken, match=rf"entry {bad}: .*({why})"):
+    with database.read() as connection, pytest.raises(BrokenChain, match=rf"entry {bad}: .*({why})"):
         list(islice(read(connection, secret), 3))
 
 
@@ -129,8 +131,8 @@ def test_an_entry_of_somebody_without_the_secret_is_found_although_its_hash_is_r
         right = hashlib.sha256(bytes.fromhex(first.hash) + body.encode()).hexdigest()
         row = {"body": body, "hash": right, "seal": forger.seal("installation-journal", 2, right)}
         add = text("INSERT INTO installation_journal VALUES (2, 'key_made', :body, :hash, :seal)")
-        database.write(lambda connection: connection.execute(add, row), landed=_never)
-    with database.read() as connection, pytest.raises(Broken, match="entry 2: the entry was not written with"):
+        database.write(lambda connection: connection.execute(add, row), is_committed=_never)
+    with database.read() as connection, pytest.raises(BrokenChain, match="entry 2: the entry was not written with"):
         list(read(connection, secret))
 
 
@@ -166,7 +168,9 @@ def test_the_database_itself_refuses_changes(database: Database, secret: Secret,
         "postgresql": "TRUNCATE installation_journal",
     }[database.kind]
     with pytest.raises(RuntimeError, match="refused"):
-        database.write(lambda connection: connection.execute(text(statement.format(replace=replace))), landed=_never)
+        database.write(
+            lambda connection: connection.execute(text(statement.format(replace=replace))), is_committed=_never
+        )
     assert _read(database, secret) == before
 
 

@@ -12,7 +12,7 @@ from service.ledger.accounts import account_changes, accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, read_price
 from service.ledger.accounts.registry import largest_budget
-from service.ledger.accounts.spending_history import course_of
+from service.ledger.accounts.spending_history import spending_history
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal import journal
@@ -24,7 +24,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw
 from service.ledger.verification import exports
 from service.ledger.verification.receipts import receipt_of
-from service.ledger.verification.recompute import Repriced, recompute
+from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.filter import Totals
 from tests.ledger.charging import (
@@ -59,7 +59,7 @@ def _write(database: Database, *statements: str, **values: object) -> None:
         for statement in statements:
             connection.execute(text(statement), values)
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def _first_bad(database: Database, name: str = "people") -> BadEntry | None:
@@ -218,7 +218,7 @@ def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_expor
             " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
             **row,
         )
-    assert recompute(database, "people", apply=True) == Repriced(before, [], [], applied=False)
+    assert recompute(database, "people", apply=True) == RepricedRelease(before, [], [], applied=False)
     lines = exported(database, signer_of(SECRET)).decode().splitlines()
     with database.read() as connection:
         assert largest_budget(connection, before) == before.budget
@@ -438,7 +438,7 @@ def test_entries_below_number_one_count_for_nothing(database: Database) -> None:
         assert journal.entries(connection, before.id, -9, 10, until=before.head.seq) == entries
         assert journal.hash_before(connection, before.id, 1) == "00" * 32
         assert replay(connection, before, before.head.seq).account == before
-        assert len(course_of(connection, before, 10).steps) == 2
+        assert len(spending_history(connection, before, 10).steps) == 2
         with pytest.raises(Unavailable, match="not as the service wrote it"):
             stored_draws.read_draw(connection, before.id, "another", {})
     describe(database, "people", name="what somebody said")
@@ -479,7 +479,7 @@ def test_an_answer_that_is_given_again_states_no_partitions_that_somebody_else_w
     def before(last: int) -> list[partitions.DrawnFor]:
         with database.read() as connection:
             account = accounts.read_account(connection, "people")
-            return past_releases.past_of(connection, account.id, charged.id, account.head.seq - last).drawn
+            return past_releases.omitted_parts_at(connection, account.id, charged.id, account.head.seq - last).drawn
 
     assert [before(last) for last in (0, 1, 2)] == [[("a", 5, 2)], [("a", 5, 1)], []]
     if forged == "counter":
@@ -569,7 +569,10 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
     time.forward(4)
     before = account_of(database)
     with database.read() as connection:
-        for act in (lambda: charge(database, _PLAN), lambda: settlement.present(connection, before, clock.now())):
+        for act in (
+            lambda: charge(database, _PLAN),
+            lambda: settlement.present_account(connection, before, clock.now()),
+        ):
             with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
                 act()
             assert expired in str(refused.value.for_operator)
@@ -600,7 +603,7 @@ def test_a_past_that_somebody_retold_is_not_told(database: Database) -> None:
     tellers: tuple[Callable[[Connection], object], ...] = (
         lambda connection: replay(connection, account, 2),
         lambda connection: replay(connection, account, 3),
-        lambda connection: course_of(connection, account, 10),
+        lambda connection: spending_history(connection, account, 10),
     )
     for tell in tellers:
         with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:

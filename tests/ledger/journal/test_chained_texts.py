@@ -15,14 +15,14 @@ from service.ledger.accounts import account_changes, accounts
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.registry import largest_budget
-from service.ledger.accounts.spending_history import course_of
+from service.ledger.accounts.spending_history import spending_history
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
-from service.ledger.journal.account_state import Chain
+from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries import PriceChanged
-from service.ledger.journal.entry_texts import Amount
-from service.ledger.journal.journal import BadEntry, Broken, Head, JournalEntry
-from service.ledger.journal.replay import followed
+from service.ledger.journal.entry_texts import PriceKey
+from service.ledger.journal.journal import BadEntry, BrokenChain, Head, JournalEntry
+from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import charges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -30,7 +30,7 @@ from service.ledger.verification import recompute as module
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.exports import BadExport, Reader
 from service.ledger.verification.receipts import receipt_of
-from service.ledger.verification.recompute import Repriced, recompute
+from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import (
     ANN,
@@ -73,11 +73,11 @@ def _put(connection: Connection, entry: JournalEntry) -> None:
 
 
 def _put_down(database: Database, entry: JournalEntry) -> None:
-    database.write(lambda connection: _put(connection, entry), landed=lambda *_: False)
+    database.write(lambda connection: _put(connection, entry), is_committed=lambda *_: False)
 
 
 def _write(database: Database, statement: str, **values: object) -> None:
-    database.write(lambda connection: _edit(connection, statement, **values), landed=lambda *_: False)
+    database.write(lambda connection: _edit(connection, statement, **values), is_committed=lambda *_: False)
 
 
 def _retold(database: Database, seq: int, old: str, new: str) -> tuple[JournalEntry, JournalEntry]:
@@ -177,8 +177,8 @@ def test_a_decision_that_is_filed_under_another_kind_is_missed(database: Databas
     kinds = ("account_opened", "committed")
     readers: tuple[Callable[[Connection], object], ...] = (
         lambda connection: largest_budget(connection, account),
-        lambda connection: course_of(connection, account, 10),
-        lambda connection: list(followed(connection, account, Chain("people"), 4, kinds)),
+        lambda connection: spending_history(connection, account, 10),
+        lambda connection: list(replayed_entries(connection, account, AccountState("people"), 4, kinds)),
     )
     for read in readers:
         with database.read() as connection, pytest.raises(Unavailable, match=_FORGED) as refused:
@@ -261,7 +261,7 @@ def _edit_plans(database: Database, plan: str) -> None:
             connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("UPDATE releases SET plan = :plan"), {"plan": plan})
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def test_what_was_voided_meanwhile_is_not_priced_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_what_was_voided_meanwhile_is_not_priced_again(database: Database, monke
         gone, kept = reserve(database, _PLAN, _PLAN)
     apply = module._apply
 
-    def late(*given: Any) -> Repriced:
+    def late(*given: Any) -> RepricedRelease:
         void(database, gone)
         return apply(*given)
 
@@ -280,7 +280,7 @@ def test_what_was_voided_meanwhile_is_not_priced_again(database: Database, monke
     entries_of(database)
 
 
-def _lie(monkeypatch: pytest.MonkeyPatch, was: Amount) -> None:
+def _lie(monkeypatch: pytest.MonkeyPatch, was: PriceKey) -> None:
     """Have the service write another price until now than it took away, as where it believed another text."""
     written = PriceChanged.content
     monkeypatch.setattr(PriceChanged, "content", lambda said, *_: written(replace(said, was=was)))
@@ -374,7 +374,7 @@ def test_sums_below_zero_do_not_add_up(database: Database) -> None:
     price = PriceChanged.FORMS["was"].read(json.loads(entries_of(database)[1].body)["content"]["price"])
     for _ in range(3):
         audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()))
-    with pytest.raises(Broken, match="do not add up"):
+    with pytest.raises(BrokenChain, match="do not add up"):
         audit.check_sums()
 
 

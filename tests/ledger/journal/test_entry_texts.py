@@ -7,7 +7,7 @@ import pytest
 
 from service.ledger.journal import replay
 from service.ledger.journal.entries.registration import registered
-from service.ledger.journal.entry_texts import amount_of, subject_of
+from service.ledger.journal.entry_texts import price_key_of, spending_key_of
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Kind, following
 from service.ledger.storage.database import Database
 from tests.ledger.charging import account_of
@@ -45,7 +45,7 @@ def test_names_cannot_pass_for_what_is_beside_them(text: str, origin: str | None
     above: dict[str, Any] = {} if origin is None else {"origin": {"account": text, "seq": 7}}
     body = _body("committed", _content(text, **above), account=text, actor=text, key=text if named else None)
     content = json.loads(body)["content"]
-    assert registered(body) == (amount_of(content["price"]), subject_of(content), origin is None)
+    assert registered(body) == (price_key_of(content["price"]), spending_key_of(content), origin is None)
 
 
 def test_all_other_entries_are_left_to_be_parsed() -> None:

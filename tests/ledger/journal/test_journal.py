@@ -13,7 +13,7 @@ from service.ledger.journal.journal import (
     AccountHead,
     Actor,
     BadEntry,
-    Broken,
+    BrokenChain,
     Head,
     Kind,
     append,
@@ -43,7 +43,7 @@ def _account_with_entries(database: Database, count: int, account_id: int = 1, n
             head = append(connection, account, kind, {"number": str(number)}, actor=Actor("ann"), at=AT)
         return head
 
-    return AccountHead(account_id, name, database.write(work, landed=never))
+    return AccountHead(account_id, name, database.write(work, is_committed=never))
 
 
 # RFC 8785
@@ -149,7 +149,7 @@ def _first_bad(database: Database, account: AccountHead) -> BadEntry | None:
     for entry in found:
         try:
             read_entry(account.name, head, entry)
-        except Broken as broken:
+        except BrokenChain as broken:
             return BadEntry(head.seq + 1, str(broken))
         head = Head(entry.seq, entry.hash)
     return None

@@ -19,7 +19,7 @@ from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import count_codec, draws
 from service.ledger.releases import releases, reservations, settlement
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import expire, present, without_due
+from service.ledger.releases.settlement import expire, present_account, without_due_reservations
 from service.ledger.storage import clock, idempotent_write
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
@@ -147,7 +147,7 @@ def test_what_expires_needs_nobody(database: Database, time: _Clock) -> None:
     assert left(database) == Fraction(3, 20)
     with database.read() as connection:
         account = account_of(database)
-        now = present(connection, account, clock.now())
+        now = present_account(connection, account, clock.now())
         assert (now.account.releases, sum(now.expired.values())) == (1, 1)
         listed = {
             state: [one.id for one in releases.list_releases(connection, account.id, 0, 9, None, state, clock.now())]
@@ -465,7 +465,7 @@ def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
     time.forward(1)
     monkeypatch.setattr(budgets, "read_price", counted)
     with database.read() as connection:
-        shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
+        shown = present_account(connection, accounts.read_account(connection, "people"), clock.now()).account
     assert (shown.totals, shown.releases, len(read)) == (opened, 0, 2)
     assert expire(database, shown.id)
     assert len(read) == 4
@@ -543,14 +543,14 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
     (lasting,) = reserve(database, _DRAWN, hours=5)
     time.forward(1)
     with database.read() as connection:
-        shown = present(connection, accounts.read_account(connection, "people"), clock.now()).account
+        shown = present_account(connection, accounts.read_account(connection, "people"), clock.now()).account
         assert shown.releases == 2
         monkeypatch.setattr(subplans, "subplans_of", None)
-        assert without_due(connection, accounts.read_account(connection, "people"), clock.now()) == shown
+        assert without_due_reservations(connection, accounts.read_account(connection, "people"), clock.now()) == shown
     changed = text("UPDATE holds SET price = '{}' WHERE release_id <> :lasting")
-    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), is_committed=lambda *_: False)
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
-        without_due(connection, accounts.read_account(connection, "people"), clock.now())
+        without_due_reservations(connection, accounts.read_account(connection, "people"), clock.now())
 
 
 @pytest.mark.parametrize("due", [3, 30])
@@ -562,7 +562,7 @@ def test_a_description_reads_no_more_of_what_is_due_than_a_charge(database: Data
     time.forward(1)
     told: list[accounts.AccountRecord] = []
 
-    def render(settled: reservations.Settled) -> str:
+    def render(settled: reservations.SettledRelease) -> str:
         told.append(settled.account)
         return "{}"
 
@@ -633,7 +633,7 @@ def test_one_account_whose_hold_was_changed_does_not_keep_the_others(database: D
         open_account(database, name)
         reserve(database, _DRAWN, name=name)
     changed = text("UPDATE holds SET price = '{}' WHERE account_id = 1")
-    database.write(lambda connection: connection.execute(changed), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(changed), is_committed=lambda *_: False)
     time.forward(1)
     _expire_in_background(database)
     with database.read() as connection:
@@ -668,7 +668,7 @@ def test_an_account_that_is_wrong_about_its_holds_keeps_nobody_for_ever(database
     open_account(database, parent="above")
     wrong = text("UPDATE accounts SET next_expiry = :forged, seal = NULL WHERE name = 'above'")
     unseal(database)
-    database.write(lambda connection: connection.execute(wrong, {"forged": forged}), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(wrong, {"forged": forged}), is_committed=lambda *_: False)
     seal(database)
     with pytest.raises(Unavailable, match=r"the next reservation expires, .* is that of none"):
         charge(database, _DRAWN)

@@ -47,7 +47,7 @@ FIXED = [
 
 
 def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def _rows(database: Database) -> dict[str, list[Any]]:

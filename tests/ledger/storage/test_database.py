@@ -15,8 +15,8 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.errors import Conflict, StartupRefused, Unavailable
-from service.ledger.storage.database import Database, open_database, tally
-from service.ledger.storage.waiting_line import Queue
+from service.ledger.storage.database import Database, count_metric, open_database
+from service.ledger.storage.waiting_line import WaitingLine
 from tests.ledger.marks import PATIENCE, count, never, write
 
 
@@ -50,7 +50,7 @@ def _holding(database: Database, threads: ThreadPoolExecutor) -> Iterator[None]:
         inside.set()
         assert over.wait(PATIENCE)
 
-    future = threads.submit(database.write, work, landed=never)
+    future = threads.submit(database.write, work, is_committed=never)
     assert inside.wait(PATIENCE)
     try:
         yield
@@ -71,31 +71,31 @@ def test_what_a_write_returned_is_there_and_what_it_raised_is_not(marks: Databas
         connection.execute(text("INSERT INTO marks VALUES (2, 'b')"))
         raise ZeroDivisionError
 
-    assert marks.write(work, landed=never) == "written"
+    assert marks.write(work, is_committed=never) == "written"
     with pytest.raises(ZeroDivisionError):
-        marks.write(failing, landed=never)
+        marks.write(failing, is_committed=never)
     with marks.read() as connection:
         assert connection.execute(text("SELECT id, note FROM marks")).all() == [(1, "a")]
 
 
 def test_what_was_committed_is_counted_and_nothing_else(marks: Database) -> None:
     def work(connection: Connection) -> None:
-        tally(connection, "marks", "of a kind", 2)
-        tally(connection, "marks", "of a kind")
-        tally(connection, "others")
+        count_metric(connection, "marks", "of a kind", 2)
+        count_metric(connection, "marks", "of a kind")
+        count_metric(connection, "others")
 
     def failing(connection: Connection) -> None:
-        tally(connection, "marks", "of a kind", 100)
+        count_metric(connection, "marks", "of a kind", 100)
         raise ZeroDivisionError
 
     assert marks.counted() == {}
-    marks.write(work, landed=never)
+    marks.write(work, is_committed=never)
     with pytest.raises(ZeroDivisionError):
-        marks.write(failing, landed=never)
-    marks.write(work, landed=never)
+        marks.write(failing, is_committed=never)
+    marks.write(work, is_committed=never)
     assert marks.counted() == {("marks", "of a kind"): 6, ("others", ""): 2}
     with marks.read() as connection:
-        tally(connection, "others")  # which reads and commits nothing
+        count_metric(connection, "others")  # which reads and commits nothing
     assert marks.counted()["others", ""] == 2
 
 
@@ -125,7 +125,7 @@ def test_readers_do_not_wait_for_a_writer(impatient: Database) -> None:
         connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
         return count(impatient)  # from the readers' own pool, while this transaction holds every lock it needs
 
-    assert impatient.write(work, landed=never) == 0
+    assert impatient.write(work, is_committed=never) == 0
     assert count(impatient) == 1
 
 
@@ -146,7 +146,7 @@ def test_a_transaction_that_is_gone_is_not_called_committed(marks: Database) -> 
         connection.exec_driver_sql("ROLLBACK")
 
     with pytest.raises(RuntimeError, match="nothing was committed"):
-        marks.write(work, landed=never)
+        marks.write(work, is_committed=never)
     assert count(marks) == 0
 
 
@@ -167,7 +167,7 @@ def test_postgresql_does_not_commit_after_a_swallowed_error(postgresql_url: str)
             connection.execute(text("SELECT 1 / 0"))
 
     with contextlib.closing(database), pytest.raises(RuntimeError, match="nothing was committed"):
-        database.write(work, landed=never)
+        database.write(work, is_committed=never)
 
 
 def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
         return [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names]
 
     with contextlib.closing(database):
-        assert database.write(settings, landed=never) == ["wal", 2, 1]  # 2: FULL
+        assert database.write(settings, is_committed=never) == ["wal", 2, 1]  # 2: FULL
 
 
 def test_a_new_directory_of_the_ledger_is_its_owners_alone(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_postgresql_is_durable_and_isolated_whatever_the_databases_defaults(post
         return [connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in names]
 
     with contextlib.closing(database):
-        assert database.write(settings, landed=never) == ["on", "read committed", "1min"]
+        assert database.write(settings, is_committed=never) == ["on", "read committed", "1min"]
         with database.read() as reader:
             assert settings(reader)[1] == "repeatable read"
 
@@ -216,7 +216,7 @@ def test_writers_are_served_in_the_order_in_which_they_came(
             futures: list[Future[None]] = []
             for number in range(20):
                 futures.append(
-                    threads.submit(database.write, lambda _, number=number: served.append(number), landed=never)
+                    threads.submit(database.write, lambda _, number=number: served.append(number), is_committed=never)
                 )
                 _until(lambda expected=number + 1: database.writers.waiting == expected)  # type: ignore[misc]
         for future in futures:
@@ -235,7 +235,7 @@ def test_whoever_waits_too_long_is_told_to_come_again(impatient: Database, threa
 
 
 def test_whoever_gives_up_does_not_hold_up_those_behind(threads: ThreadPoolExecutor) -> None:
-    queue = Queue(1)
+    queue = WaitingLine(1)
     soon, late = time.monotonic() + 0.2, time.monotonic() + PATIENCE
 
     def pass_through(deadline: float) -> str:
@@ -258,9 +258,9 @@ def test_a_lock_of_another_process_is_waited_for_and_then_refused(impatient: Dat
     write(impatient, "INSERT INTO marks VALUES (1, 'a')")
     with _other_process_locks(database_url, "UPDATE marks SET note = 'c' WHERE id = 1"):
         with pytest.raises(Unavailable, match="held what this one needed"):
-            impatient.write(update, landed=never)
+            impatient.write(update, is_committed=never)
         assert count(impatient) == 1
-    impatient.write(update, landed=never)
+    impatient.write(update, is_committed=never)
 
 
 @contextlib.contextmanager
@@ -287,7 +287,7 @@ def test_waiting_is_not_an_error(marks: Database, threads: ThreadPoolExecutor) -
         connection.execute(text("UPDATE marks SET note = :note WHERE id = 1"), {"note": str(value)})
         return value
 
-    futures = [threads.submit(marks.write, increment, landed=never) for _ in range(160)]
+    futures = [threads.submit(marks.write, increment, is_committed=never) for _ in range(160)]
     assert sorted(future.result(PATIENCE) for future in futures) == list(range(1, 161))
 
 
@@ -299,7 +299,7 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
         with pytest.raises(Unavailable), database.read():
             pass
         with pytest.raises(Unavailable):
-            database.write(lambda _: None, landed=never)
+            database.write(lambda _: None, is_committed=never)
 
 
 def test_a_file_that_is_not_a_database_is_unavailable(tmp_path: Path) -> None:

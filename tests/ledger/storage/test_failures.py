@@ -42,7 +42,7 @@ def test_of_two_writers_that_want_one_key_the_second_finds_it(postgresql_url: st
             connection.execute(text("INSERT INTO marks VALUES (1)"))
             return "inserted"
 
-        futures = [threads.submit(database.write, work, landed=never) for _ in range(2)]
+        futures = [threads.submit(database.write, work, is_committed=never) for _ in range(2)]
         assert sorted(future.result(PATIENCE) for future in futures) == ["found", "inserted"]
     assert runs == ["looked", "looked", "found"]
 
@@ -54,9 +54,9 @@ def test_a_key_that_stays_taken_is_a_conflict(marks: Database) -> None:
         runs.append(1)
         connection.execute(text("INSERT INTO marks VALUES (1, 'a')"))
 
-    marks.write(work, landed=never)
+    marks.write(work, is_committed=never)
     with pytest.raises(Conflict):
-        marks.write(work, landed=never)
+        marks.write(work, is_committed=never)
     assert len(runs) == 1 + 5
     assert count(marks) == 1
 
@@ -78,7 +78,7 @@ def test_a_deadlock_is_tried_again(postgresql_url: str, threads: ThreadPoolExecu
 
             return increment_both
 
-        futures = [threads.submit(database.write, work(*order), landed=never) for order in ((1, 2), (2, 1))]
+        futures = [threads.submit(database.write, work(*order), is_committed=never) for order in ((1, 2), (2, 1))]
         for future in futures:
             future.result(PATIENCE)
         with database.read() as connection:
@@ -100,10 +100,10 @@ def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str,
     with contextlib.closing(open_database(postgresql_url)) as database:
         write(database, "CREATE TABLE marks (id INTEGER)")
         if succeeds:
-            assert database.write(work, landed=never) == failures + 1
+            assert database.write(work, is_committed=never) == failures + 1
         else:
             with pytest.raises(Unavailable):
-                database.write(work, landed=never)
+                database.write(work, is_committed=never)
         assert count(database) == int(succeeds)
 
 
@@ -120,7 +120,7 @@ def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str,
 )
 def test_no_message_contains_a_statements_values(marks: Database, statement: str) -> None:
     with pytest.raises((RuntimeError, Conflict)) as refused:
-        marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), landed=never)
+        marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), is_committed=never)
     told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
     assert str(SECRET) not in told
     assert "sqlalchemy.exc" not in told
@@ -135,7 +135,7 @@ def test_sqlalchemys_own_message_contains_no_values(marks: Database) -> None:
         raise ZeroDivisionError(str(refused.value))
 
     with pytest.raises(ZeroDivisionError) as told:
-        marks.write(work, landed=never)
+        marks.write(work, is_committed=never)
     assert "INSERT INTO nowhere" in str(told.value)
     assert str(SECRET) not in str(told.value)
 
@@ -158,5 +158,5 @@ def test_a_full_disk_is_unavailable(marks: Database) -> None:
             connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END $$")
 
     with pytest.raises(Unavailable, match="no space left"):
-        marks.write(work, landed=never)
+        marks.write(work, is_committed=never)
     assert count(marks) == 0

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from service.errors import Conflict, NotFound, Unavailable
-from service.ledger.storage.database import Database, open_database, tally
+from service.ledger.storage.database import Database, count_metric, open_database
 
 _PATIENCE = 30.0  # seconds after which a test that hangs fails
 _IMPATIENCE = 0.3
@@ -24,7 +24,7 @@ Work = Callable[[Connection], Any]
 def marks(tmp_path: Path) -> Iterator[Database]:
     """A database with a table of the test's own, whose writers wait 0.3 s."""
     database = open_database(f"sqlite:///{tmp_path}/ledger.db", lock_timeout=_IMPATIENCE)
-    database.write(_tables, landed=_never)
+    database.write(_tables, is_committed=_never)
     with contextlib.closing(database):
         yield database
 
@@ -48,7 +48,7 @@ def _never(_: Connection, __: object) -> bool:
 def _mark(number: int, note: str = "a") -> Work:
     def work(connection: Connection) -> int:
         connection.execute(text("INSERT INTO marks VALUES (:id, :note)"), {"id": number, "note": note})
-        tally(connection, "marks")
+        count_metric(connection, "marks")
         return number
 
     return work
@@ -70,11 +70,11 @@ def _together(
         assert over.wait(_PATIENCE)
         return first(connection)
 
-    leading = threads.submit(database.write, held, landed=_never)
+    leading = threads.submit(database.write, held, is_committed=_never)
     assert inside.wait(_PATIENCE)
     joining = []
     for number, work in enumerate(others, start=1):
-        joining.append(threads.submit(database.write, work, landed=_never))
+        joining.append(threads.submit(database.write, work, is_committed=_never))
         while database.writers.waiting < number:
             time.sleep(0.001)
     over.set()
@@ -164,7 +164,7 @@ def test_a_commit_that_fails_is_nobodys_success(marks: Database, threads: Thread
             future.result()
     assert _ids(marks) == []
     assert marks.counted() == {}
-    marks.write(_mark(4), landed=_never)  # the place was not lost
+    marks.write(_mark(4), is_committed=_never)  # the place was not lost
     assert _ids(marks) == [4]
 
 

@@ -21,7 +21,7 @@ def _never(_: Connection, __: object) -> bool:
 
 
 def _store(database: Database, request: Request, body: str = '{"a":1}') -> None:
-    database.write(lambda connection: store(connection, request, status=201, body=body, at=AT), landed=_never)
+    database.write(lambda connection: store(connection, request, status=201, body=body, at=AT), is_committed=_never)
 
 
 def _find(database: Database, request: Request) -> StoredAnswer | None:
@@ -62,7 +62,7 @@ def test_an_answer_may_refer_to_what_it_is_rendered_from(database: Database, sec
         store(connection, REQUEST, status=201, body=None, api_key_id=record.id, at=AT)
         return record.id
 
-    key_id = database.write(work, landed=_never)
+    key_id = database.write(work, is_committed=_never)
     assert _find(database, REQUEST) == StoredAnswer(201, None, None, key_id, AT)
 
 
@@ -75,7 +75,7 @@ def test_of_many_requests_with_one_key_at_once_one_is_answered_and_the_others_re
             store(connection, REQUEST, status=201, body=str(number), at=AT)
             return str(number)
 
-        return database.write(run, landed=_never)
+        return database.write(run, is_committed=_never)
 
     with ThreadPoolExecutor(12) as threads:
         answers = set(threads.map(ask, range(12)))

@@ -9,11 +9,18 @@ from sqlalchemy import Connection, text
 from service.errors import BudgetExceeded, Conflict, IdempotencyConflict, LedgerRolledBack
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.access.keys import create_key, list_keys, read_key
-from service.ledger.journal.journal import Head, Kept, has_entry
+from service.ledger.journal.journal import ExpectedHead, Head, has_entry
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request, StoredAnswer
-from service.ledger.storage.idempotent_write import Answer, Outcome, Reload, Source, once, once_reloaded
+from service.ledger.storage.idempotent_write import (
+    Answer,
+    Outcome,
+    ReplayLoader,
+    StoredReference,
+    idempotent_write,
+    idempotent_write_by_reference,
+)
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
 
@@ -42,7 +49,7 @@ def _render(record: KeyRecord) -> str:
 
 
 def _once(database: Database, request: Request, work: Work) -> Answer:
-    return once(database, request, work, status=201, render=_render, landed=_never)
+    return idempotent_write(database, request, work, status=201, render=_render, is_committed=_never)
 
 
 def _made(database: Database) -> list[str]:
@@ -89,8 +96,11 @@ def test_a_result_is_loaded_again_where_its_answer_is_not_kept(database: Databas
         loaded.append(stored.api_key_id or "")
         return read_key(connection, loaded[-1])
 
-    reload: Reload[KeyRecord] = Reload(lambda record: Source(api_key_id=record.id), load)
-    first, again = (once_reloaded(database, _REQUEST, work, status=201, landed=_never, reload=reload) for _ in range(2))
+    reload: ReplayLoader[KeyRecord] = ReplayLoader(lambda record: StoredReference(api_key_id=record.id), load)
+    first, again = (
+        idempotent_write_by_reference(database, _REQUEST, work, status=201, is_committed=_never, reload=reload)
+        for _ in range(2)
+    )
     assert (first.status, first.replayed, loaded) == (201, False, [first.result.id])
     assert again == Outcome(201, first.result, replayed=True)
     with database.read() as connection:
@@ -135,7 +145,7 @@ def test_an_entry_is_known_by_its_number_and_hash(database: Database) -> None:
 def test_a_ledger_without_an_entry_that_was_seen_is_not_written(database: Database) -> None:
     """Whoever looked before the transaction may have asked another server, before a failover."""
     head = open_account(database).head
-    seen, gone = (asking("ann", None, "", Kept("people", Head(seq, head.hash))) for seq in (1, 2))
+    seen, gone = (asking("ann", None, "", ExpectedHead("people", Head(seq, head.hash))) for seq in (1, 2))
     with pytest.raises(LedgerRolledBack) as refused:
         charge(database, _HALF, request=gone)
     assert refused.value.account == "people"

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, make_url, text
 
 from service.errors import NotFound, Unavailable
 from service.ledger import jobs
-from service.ledger.storage.database import Database, note_entries, open_database, tally
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.database import Database, count_metric, note_entries, open_database
+from service.ledger.storage.group_commit import NewEntry
 from tests.ledger.charging import asking
 from tests.relay import Break, Relay, before_postgresql
 
@@ -67,11 +67,11 @@ class Work:
         note = uuid.uuid4().hex
         self.notes.append(note)
         connection.execute(text("INSERT INTO marks VALUES (:note)"), {"note": note})
-        tally(connection, "marks")
-        note_entries(connection, [Made(1, next(_numbers), note)])
+        count_metric(connection, "marks")
+        note_entries(connection, [NewEntry(1, next(_numbers), note)])
         return note
 
-    def landed(self, connection: Connection, note: str) -> bool:
+    def is_committed(self, connection: Connection, note: str) -> bool:
         self.asked.append(note)
         found = connection.execute(text("SELECT note FROM marks WHERE note = :note"), {"note": note})
         return found.first() is not None
@@ -90,7 +90,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 def test_nothing_is_asked_where_nothing_breaks(relayed: Database, server: psycopg.Connection) -> None:
     work = Work()
-    assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert [relayed.write(work, is_committed=work.is_committed)] == _marks(server)
     assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert work.asked == []
 
@@ -98,7 +98,7 @@ def test_nothing_is_asked_where_nothing_breaks(relayed: Database, server: psycop
 def test_a_commit_that_never_arrived_is_made_again(relayed: Database, relay: Relay, server: psycopg.Connection) -> None:
     work = Work()
     relay.breaks = [Break.BEFORE]
-    assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert [relayed.write(work, is_committed=work.is_committed)] == _marks(server)
     assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert len(work.notes) == 2
     assert work.asked == work.notes[:1]
@@ -109,7 +109,7 @@ def test_a_commit_whose_confirmation_was_lost_is_not_made_again(
 ) -> None:
     work = Work()
     relay.breaks = [Break.AFTER]
-    assert [relayed.write(work, landed=work.landed)] == _marks(server)
+    assert [relayed.write(work, is_committed=work.is_committed)] == _marks(server)
     assert relayed.counted() == {("marks", ""): 1}  # however often it was tried
     assert len(work.notes) == 1
 
@@ -132,10 +132,10 @@ def test_every_broken_commit_is_remembered(relayed: Database, relay: Relay, serv
     work = Work()
     relayed.remembers = True
     relay.breaks = [Break.BEFORE, Break.AFTER]
-    assert [relayed.write(work, landed=work.landed)] == _marks(server) == work.notes[1:]
+    assert [relayed.write(work, is_committed=work.is_committed)] == _marks(server) == work.notes[1:]
     assert relayed.counted() == {("marks", ""): 1}
     assert work.asked == [work.notes[0], *work.notes]
-    assert [entry.hash for entry in relayed.take_committed()] == work.notes[1:], "only what landed"
+    assert [entry.hash for entry in relayed.take_committed()] == work.notes[1:], "only what is_committed"
 
 
 def test_a_commit_that_is_still_going_on_is_waited_for(
@@ -158,7 +158,7 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_test()""")
         return int(row[0])
 
     with ThreadPoolExecutor(1) as threads:
-        future = threads.submit(relayed.write, work, landed=work.landed)
+        future = threads.submit(relayed.write, work, is_committed=work.is_committed)
         # The first attempt inside its commit, and the second before its first look.
         _until(lambda: waiting() == 2)
         assert len(work.notes) == 1
@@ -174,7 +174,7 @@ def test_a_caller_is_told_when_the_outcome_stays_unknown(
     work = Work()
     relay.breaks = [Break.BEFORE] * 5
     with pytest.raises(Unavailable, match="may or may not have happened"):
-        relayed.write(work, landed=work.landed)
+        relayed.write(work, is_committed=work.is_committed)
     assert len(work.notes) == 5
     assert _marks(server) == []
 
@@ -192,7 +192,7 @@ def test_a_connection_that_breaks_before_the_commit_is_replaced(relayed: Databas
             connection.execute(text("SELECT 1"))
         return note
 
-    assert [relayed.write(killed_once, landed=work.landed)] == _marks(server)
+    assert [relayed.write(killed_once, is_committed=work.is_committed)] == _marks(server)
     assert len(work.notes) == 2
     assert work.asked == []  # it cannot have been committed
 
@@ -207,7 +207,7 @@ def test_a_connection_killed_at_the_commit_is_asked_about(relayed: Database, ser
             server.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
         return note
 
-    assert [relayed.write(killed_once, landed=work.landed)] == _marks(server)
+    assert [relayed.write(killed_once, is_committed=work.is_committed)] == _marks(server)
     assert work.asked == work.notes[:1]
 
 
@@ -217,7 +217,7 @@ def test_a_server_that_restarted_is_found_again(relayed: Database, server: psyco
     with contextlib.ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(relayed.read())
-        relayed.write(work, landed=work.landed)
+        relayed.write(work, is_committed=work.is_committed)
     killed = server.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -225,7 +225,7 @@ def test_a_server_that_restarted_is_found_again(relayed: Database, server: psyco
     assert killed == [(True,)] * 5
     with relayed.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM marks")).scalar_one() == 1
-    assert relayed.write(work, landed=work.landed) in _marks(server)
+    assert relayed.write(work, is_committed=work.is_committed) in _marks(server)
     assert len(_marks(server)) == 2
 
 
@@ -254,7 +254,7 @@ def test_a_server_that_comes_back_in_time_is_waited_for(
     before: list[int] = []
     reopening = threading.Thread(target=reopen)
     with psycopg.connect(elsewhere, autocommit=True) as administrator:
-        assert [relayed.write(killed_and_shut_out_once, landed=work.landed)] == _marks(server)
+        assert [relayed.write(killed_and_shut_out_once, is_committed=work.is_committed)] == _marks(server)
         reopening.join(PATIENCE)
     assert relay.connections >= before[0] + 2
     assert len(work.notes) == 2
@@ -293,5 +293,5 @@ def test_a_server_that_became_a_standby_is_left(relayed: Database, server: psyco
             connection.execute(text("SET TRANSACTION READ ONLY"))
         return work(connection)
 
-    assert [relayed.write(demoted_once, landed=work.landed)] == _marks(server)
+    assert [relayed.write(demoted_once, is_committed=work.is_committed)] == _marks(server)
     assert len(set(pids)) == 2

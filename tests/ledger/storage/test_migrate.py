@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def _tables(database: Database) -> set[str]:
@@ -232,7 +232,7 @@ def test_a_migration_waits_for_transactions_of_the_version_before(postgresql_url
             order.append("migration")
 
     with ThreadPoolExecutor(2) as pool:
-        writing = pool.submit(older.write, slow, landed=lambda *_: False)
+        writing = pool.submit(older.write, slow, is_committed=lambda *_: False)
         assert started.wait(PATIENCE)
         moving = pool.submit(move)
         with pytest.raises(TimeoutError):

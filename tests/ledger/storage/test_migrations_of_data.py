@@ -57,7 +57,7 @@ def _insert(database: Database, rows: dict[str, list[dict[str, Any]]]) -> None:
             statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})"
             connection.execute(text(statement), rows[table])
 
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 def _columns(database: Database) -> dict[str, list[str]]:
@@ -165,7 +165,7 @@ _REVOKE = "UPDATE api_keys SET revoked_at = '2030-01-02T00:00:00.000000Z'"
 
 def test_a_key_under_an_issuers_name_is_revoked_before_the_migration(database: Database) -> None:
     def run(statement: str) -> None:
-        database.write(lambda connection: connection.execute(text(statement)), landed=lambda *_: False)
+        database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
     downgrade(database, "0004")
     run(_KEY)

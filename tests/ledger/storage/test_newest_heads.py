@@ -19,8 +19,8 @@ from service.ledger.journal import journal
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.group_commit import Made
-from service.ledger.storage.newest_heads import Newest
+from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
@@ -34,12 +34,12 @@ PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger went back"
 
 
-def _heads(*heads: tuple[int, int, str]) -> list[Made]:
-    return [Made(*head) for head in heads]
+def _heads(*heads: tuple[int, int, str]) -> list[NewEntry]:
+    return [NewEntry(*head) for head in heads]
 
 
 def test_heads_go_forward_only() -> None:
-    known = Newest()
+    known = NewestHeads()
     known.add(_heads((1, 3, "c"), (1, 2, "b"), (2, 1, "x")))
     known.add(_heads((1, 1, "a")))
     assert [known.number(account) for account in (1, 2, 3)] == [3, 1, 0]
@@ -51,7 +51,7 @@ def test_heads_go_forward_only() -> None:
 
 
 def test_a_transaction_is_held_against_what_was_known_when_it_began() -> None:
-    known = Newest()
+    known = NewestHeads()
     known.add(_heads((1, 3, "c")))
     began = known.moment
     known.add(_heads((1, 4, "d"), (1, 5, "e")))
@@ -60,15 +60,15 @@ def test_a_transaction_is_held_against_what_was_known_when_it_began() -> None:
     assert known.went_back(1, 5, "other", began), "there is one entry of a number, whenever it came"
     assert known.went_back(1, 3, "c", None), "a locked row is the newest"
     assert known.went_back(1, 3, "c", known.moment)
-    assert known.committed(1, began) == Made(1, 3, "c")
-    assert known.committed(1, known.moment) == Made(1, 5, "e")
+    assert known.committed(1, began) == NewEntry(1, 3, "c")
+    assert known.committed(1, known.moment) == NewEntry(1, 5, "e")
     assert known.committed(1, 0) is None
 
 
 def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_heads, "_JOURNALS", 3)
     monkeypatch.setattr(newest_heads, "_TOLD", 2)
-    known = Newest()
+    known = NewestHeads()
     for account in (1, 2, 3, 1, 4):
         known.add(_heads((account, known.moment + 1, "x")))
     assert [known.number(account) for account in (1, 2, 3, 4)] == [4, 0, 3, 5]
@@ -104,7 +104,7 @@ def put_row(database: Database, row: dict[str, Any]) -> None:
         connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
 
     _unprotected(database, "accounts")
-    database.write(work, landed=lambda *_: False)
+    database.write(work, is_committed=lambda *_: False)
 
 
 _READS: dict[str, Callable[[Database], object]] = {
@@ -172,7 +172,7 @@ def test_a_read_that_began_earlier_is_held_against_what_was_known_then(
 ) -> None:
     old()
     with database.read() as connection:
-        database.remember([Made(account_id, 5, "x") for account_id in (1, 2)])
+        database.remember([NewEntry(account_id, 5, "x") for account_id in (1, 2)])
         with pytest.raises(Unavailable, match=_BACK):
             accounts.read_account(connection, "people")
 
@@ -341,10 +341,10 @@ def _append(database: Database, secret: Secret, kind: Any) -> None:
     content: dict[str, object] = {}
     if kind == "key_made":
         record = KeyRecord("k", "ann", "steward", None, clock.now(), None)
-        content = keys.fixed(record)
+        content = keys.journalled_values(record)
     database.write(
         lambda connection: installation_journal.append(connection, secret, kind, content, actor=None, at=clock.now()),
-        landed=lambda *_: False,
+        is_committed=lambda *_: False,
     )
 
 

@@ -221,7 +221,7 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
         lambda connection: keys.create_key(
             connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
         ),
-        landed=lambda *_: False,
+        is_committed=lambda *_: False,
     )
     keeper = MarkKeeper(served, file)
     keeper.advance(everything=True)
@@ -233,7 +233,8 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
         assert last is not None
         commands = MarkKeeper(command, file, serves=False)
         command.write(
-            lambda connection: keys.revoke_key(connection, secret, record.id, at=at, by=None), landed=lambda *_: False
+            lambda connection: keys.revoke_key(connection, secret, record.id, at=at, by=None),
+            is_committed=lambda *_: False,
         )
         if told_by == "mark":
             commands.advance()

@@ -21,10 +21,10 @@ from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
 from service.ledger.releases import past_releases, releases
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import present
+from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import Made
+from service.ledger.storage.group_commit import NewEntry
 from tests.ledger.charging import (
     ANN,
     BOB,
@@ -113,22 +113,22 @@ def _read(database: Database, release: str) -> None:
     release_of(database, release)
     with database.read() as connection:
         account = account_of(database)
-        present(connection, account, now)
+        present_account(connection, account, now)
         spending.counts(connection, account)
         partitions.total(connection, account.id)
         partitions.drawn_for(connection, [release, "another"])
-        past_releases.past_of(connection, account.id, release, 2)
+        past_releases.omitted_parts_at(connection, account.id, release, 2)
         registry.largest_budget(connection, account)
         accounts.list_accounts(connection, "", 10, None)
         accounts.list_accounts(connection, "", 10, frozenset({"people"}))
         accounts.list_accounts(connection, "", 10, None, "people")
         journal.entries(connection, account.id, 1, 10, until=9)
-        spending_history.course_of(connection, account, 10)
+        spending_history.spending_history(connection, account, 10)
         jobs.list_jobs(connection, "ann", ("", ""), 10, None)
         jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")
         journal.hash_before(connection, account.id, 2)
         first = Head(1, journal.hash_before(connection, account.id, 2))
-        made = [Made(account.id, *astuple(first))]
+        made = [NewEntry(account.id, *astuple(first))]
         assert missing_entries(connection, {"people": first}, last_entries(connection, ["people"])) == []
         assert lost_entries(connection, made) == []
         stored_draws.list_draws(connection, release, 0, 10, 100, mechanisms_in(connection, release))

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, make_url, text
 from service.errors import Unavailable
 from service.ledger import jobs
 from service.ledger.access import keys
-from service.ledger.access.key_usage import Uses
+from service.ledger.access.key_usage import KeyUsage
 from service.ledger.accounts import kept_figures
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation import installation_journal
@@ -91,8 +91,8 @@ def _use_keys(database: Database) -> None:
         keys.revoke_key(connection, SECRET, made.id, at=now, by=None)
         return new.id
 
-    uses = Uses(database)
-    uses.note(database.write(make, landed=lambda *_: False), now)
+    uses = KeyUsage(database)
+    uses.note(database.write(make, is_committed=lambda *_: False), now)
     assert uses.write() == 1
 
 
@@ -119,7 +119,7 @@ def test_all_that_the_service_writes_is_allowed(
     _use_keys(served)
     _use_jobs(served)
     for cost in ("1", "2"):
-        kept_figures.keep(served, secret, [kept_figures.Known("subject", "state", cost)])
+        kept_figures.keep(served, secret, [kept_figures.KeptFigures("subject", "state", cost)])
     everything(served, Clock(monkeypatch))
     assert remove_noisy(served, _LATER, _LATER) > 0
     with served.read() as connection:
@@ -307,5 +307,5 @@ def _read_journal(database: Database) -> list[dict[str, Any]]:
 def _make_key(database: Database) -> None:
     named: dict[str, Any] = {"name": "eve", "role": "auditor", "accounts": None, "expires_at": None}
     database.write(
-        lambda connection: keys.create_key(connection, SECRET, **named, at=clock.now()), landed=lambda *_: False
+        lambda connection: keys.create_key(connection, SECRET, **named, at=clock.now()), is_committed=lambda *_: False
     )

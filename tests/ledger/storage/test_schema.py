@@ -67,7 +67,7 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
 
 def _run(database: Database, *statements: str) -> None:
     for statement in statements:
-        database.write(lambda connection, one=statement: connection.exec_driver_sql(one), landed=lambda *_: False)  # type: ignore[misc]
+        database.write(lambda connection, one=statement: connection.exec_driver_sql(one), is_committed=lambda *_: False)  # type: ignore[misc]
 
 
 def _faults(database: Database) -> list[str]:

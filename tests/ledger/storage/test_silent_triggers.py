@@ -16,7 +16,7 @@ _FUNCTION = "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGI
 
 
 def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.exec_driver_sql(statement), landed=lambda *_: False)
+    database.write(lambda connection: connection.exec_driver_sql(statement), is_committed=lambda *_: False)
 
 
 def _silence(database: Database, event: str, table: str) -> Callable[[], None]:
@@ -55,8 +55,8 @@ def test_an_entry_of_the_installation_that_the_database_drops_is_an_error(databa
 
     speak = _silence(database, "INSERT", "installation_journal")
     with pytest.raises(RuntimeError, match="nothing was committed"):
-        database.write(append, landed=lambda *_: False)
+        database.write(append, is_committed=lambda *_: False)
     speak()
-    database.write(append, landed=lambda *_: False)
+    database.write(append, is_committed=lambda *_: False)
     with database.read() as connection:
         assert installation_journal.head(connection).seq == 1

@@ -59,7 +59,7 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
         statement = str(choice_branches._given(connection, choice_branches._DRAWN))
         return "\n".join(str(row) for row in connection.execute(text(explain + statement), given))
 
-    found = database.write(plan, landed=lambda *_: False)
+    found = database.write(plan, is_committed=lambda *_: False)
     assert "partition = given.value" in found.replace('"', "") or "node=? AND partition=?" in found
     assert "branches_taken_by_branch" not in found  # in which all groups of the level are equal
     assert "Join" not in found
@@ -75,7 +75,7 @@ def keys_made(database: Database, number: int, by: Actor | None = None, seen: Se
         record, _ = keys.create_key(connection, SECRET, name=name, by=by, seen=seen, **given)
         return Actor(name, record.id)
 
-    return [database.write(add, landed=lambda *_: False) for _ in range(number)][-1]
+    return [database.write(add, is_committed=lambda *_: False) for _ in range(number)][-1]
 
 
 def test_an_approval_reads_no_more_under_the_lock_however_many_keys_there_are(database: Database) -> None:

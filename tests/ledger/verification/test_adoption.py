@@ -60,7 +60,7 @@ def _never(_: Connection, __: object) -> bool:
 
 
 def _run(database: Database, statement: str, **values: Any) -> None:
-    database.write(lambda connection: connection.execute(text(statement), values), landed=_never)
+    database.write(lambda connection: connection.execute(text(statement), values), is_committed=_never)
 
 
 def _insert(database: Database, table: str, **row: Any) -> None:
@@ -189,10 +189,10 @@ def test_an_adopted_key_is_rotated_and_revoked_like_any(old: Database) -> None:
     adopt(old, SECRET, None)
     _, token = old.write(
         lambda connection: rotate_key(connection, SECRET, _DERIVED, overlap=timedelta(), at=_AT, by=None),
-        landed=_never,
+        is_committed=_never,
     )
     assert _who(old, token) == _DERIVED
-    old.write(lambda connection: revoke_key(connection, SECRET, _LIMITED, at=_LATER, by=None), landed=_never)
+    old.write(lambda connection: revoke_key(connection, SECRET, _LIMITED, at=_LATER, by=None), is_committed=_never)
     assert _who(old, token_of(SECRET, _LIMITED)) is None
     assert _faults(old) == []
 
@@ -294,7 +294,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     if begun:
         said: dict[str, object] = {"answers": 0, "jobs": 0}
         marked = database.write(
-            lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), landed=_never
+            lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), is_committed=_never
         )
     unseal(database)
     migrate_unsealed(database)
@@ -403,7 +403,8 @@ def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Databas
     """A copy from before the upgrade, which an operator accepted."""
     said: dict[str, object] = {"reason": "restored"}
     marked = old.write(
-        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
+        is_committed=_never,
     )
     with pytest.raises(StartupRefused, match="entry 2: the entry is missing"):
         adopt(old, SECRET, None, marked=Head(2, "00" * 32))
@@ -430,7 +431,8 @@ def test_nothing_is_adopted_that_came_after_the_migration(database: Database, ma
     head = BEFORE_FIRST
     if marked:
         head = database.write(
-            lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+            lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
+            is_committed=_never,
         )
     for _ in range(2):
         adopt(database, SECRET, _BOOTSTRAP, marked=head)
@@ -466,7 +468,8 @@ def test_what_the_migration_found_is_neither_changed_nor_added_to(old: Database,
 def test_a_restored_copy_of_an_older_version_is_adopted_where_the_operator_says_so(old: Database) -> None:
     said: dict[str, object] = {"reason": "restored", "adopt": True}
     marked = old.write(
-        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT), landed=_never
+        lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
+        is_committed=_never,
     )
     adopt(old, SECRET, None, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
@@ -503,7 +506,7 @@ def _make(database: Database, name: str = "ann", role: Any = "auditor") -> tuple
         lambda connection: create_key(
             connection, SECRET, name=name, role=role, accounts=["people"], expires_at=_LATER, at=_AT
         ),
-        landed=_never,
+        is_committed=_never,
     )
 
 
@@ -574,9 +577,9 @@ def test_a_changed_row_is_not_made_right_by_what_is_done_with_it(database: Datab
     with pytest.raises(Conflict, match="not as this service wrote it"):
         database.write(
             lambda connection: rotate_key(connection, SECRET, record.id, overlap=timedelta(), at=_AT, by=None),
-            landed=_never,
+            is_committed=_never,
         )
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), landed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=_never)
     _run(database, "UPDATE api_keys SET revoked_at = NULL")
     assert _who(database, token) is None
 
@@ -586,7 +589,7 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
     record, _ = _make(database)
     with database.read() as connection:
         old = dict(connection.execute(text("SELECT * FROM api_keys")).one()._mapping)
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), landed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=_never)
     assert _faults(database) == []
     _run(database, "DELETE FROM api_keys")
     _insert(database, "api_keys", **old)
@@ -597,7 +600,7 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
 
 def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Database) -> None:
     _insert(database, "api_keys", id="minted", name="m", role="steward", created_at=_AT, token_hash="x")
-    database.write(lambda connection: revoke_key(connection, SECRET, "minted", at=_AT, by=None), landed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, "minted", at=_AT, by=None), is_committed=_never)
     assert _faults(database) == ["api_keys: no entry made the key minted of 'm'"]
 
 
@@ -617,7 +620,7 @@ def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Databas
 def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, change: str) -> None:
     asked = asking("ann", "k", "digest")
     database.write(
-        lambda connection: idempotency.store(connection, asked, status=201, body='{"a":1}', at=_AT), landed=_never
+        lambda connection: idempotency.store(connection, asked, status=201, body='{"a":1}', at=_AT), is_committed=_never
     )
     _run(database, f"UPDATE stored_answers SET {change}")
     moved = {"principal": asking("bob", "k", "digest"), "key": asking("ann", "another", "digest")}
@@ -675,7 +678,9 @@ def test_rows_without_seals_in_a_new_ledger_are_nobodys(database: Database) -> N
 def test_rows_that_were_sealed_twice_are_named(old: Database) -> None:
     adopt(old, SECRET, None)
     again: dict[str, object] = {"accounts": 1}
-    old.write(lambda connection: append(connection, SECRET, "rows_sealed", again, actor=None, at=_LATER), landed=_never)
+    old.write(
+        lambda connection: append(connection, SECRET, "rows_sealed", again, actor=None, at=_LATER), is_committed=_never
+    )
     assert _faults(old)[:1] == [
         f"installation_journal: entry {len(_events(old))} sealed rows that had been sealed before"
     ]

@@ -11,12 +11,12 @@ import pytest
 from service.errors import Conflict
 from service.ledger.accounts.budgets import read_price
 from service.ledger.journal.entries import PriceChanged
-from service.ledger.journal.entry_texts import amount_of, price_of
+from service.ledger.journal.entry_texts import price_key_of, price_of
 from service.ledger.journal.journal import BadEntry
 from service.ledger.releases import charges
 from service.ledger.storage.database import Database
 from service.ledger.verification import chain_check, recompute as module
-from service.ledger.verification.recompute import Repriced, recompute
+from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify
 from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import Price
@@ -46,7 +46,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def _prices(found: Repriced) -> dict[str, tuple[Price, Price]]:
+def _prices(found: RepricedRelease) -> dict[str, tuple[Price, Price]]:
     return {release: (read_price(price_of(old)), read_price(price_of(new))) for release, old, new in found.prices}
 
 
@@ -62,7 +62,7 @@ def test_a_ledger_that_is_priced_right_is_left_as_it_is(database: Database) -> N
     reserve(database, {"type": "laplace", "epsilon": "1/3"})
     before = account_of(database)
     for apply in (False, True):
-        assert recompute(database, "people", apply=apply) == Repriced(before, [], [], applied=False)
+        assert recompute(database, "people", apply=apply) == RepricedRelease(before, [], [], applied=False)
     assert account_of(database) == before
 
 
@@ -182,7 +182,7 @@ def test_two_who_price_an_account_again_do_not_do_it_twice(
     older.undo()
     apply = module._apply
 
-    def late(*given: Any) -> Repriced:
+    def late(*given: Any) -> RepricedRelease:
         monkeypatch.setattr(module, "_apply", apply)
         assert recompute(database, "people", apply=True).applied
         return apply(*given)
@@ -202,7 +202,7 @@ def test_a_lie_about_an_older_price_is_found(
     charge(database, _A)
     older.undo()
     written = PriceChanged.content
-    lie = ("1/10", *amount_of(json.loads(entries_of(database)[1].body)["content"]["price"])[1:])
+    lie = ("1/10", *price_key_of(json.loads(entries_of(database)[1].body)["content"]["price"])[1:])
     monkeypatch.setattr(PriceChanged, "content", lambda said, *_: written(replace(said, was=lie)))
     recompute(database, "people", apply=True)
     with database.read() as connection:

@@ -21,7 +21,7 @@ from service.ledger.journal.journal import BadEntry, Head
 from service.ledger.releases import charges, release_rows
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.tables import Base
-from service.ledger.verification.row_check import OwnRows
+from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting.filter import Sum
 from service.privacy.accounting.pricing import ACCOUNTANT
@@ -401,7 +401,7 @@ def test_names_do_not_confuse_what_reads_entries_without_parsing_them(
     request = asking(actor, key_id=actor if named else None)
     charges.register(database, request, prepared(database, A), lambda _: "{}")
     parsed: list[str] = []
-    monkeypatch.setattr(OwnRows, "_check", lambda _, entry, *__: parsed.append(entry.kind))
+    monkeypatch.setattr(RowVerifier, "_check", lambda _, entry, *__: parsed.append(entry.kind))
     assert len(entries_of(database)) == 2
     assert parsed == ["account_opened"]
 

@@ -15,14 +15,14 @@ from service.ledger.journal.entries.account_changed import (
 from service.ledger.journal.entries.account_opened import AccountOpened
 from service.ledger.journal.entries.base import (
     WRONG,
-    Around,
     Content,
+    EntryMembers,
+    EntryView,
     Filing,
     OfAccount,
+    ParsedEntry,
     Rows,
-    Shown,
-    Stated,
-    read_around,
+    read_members,
 )
 from service.ledger.journal.entries.described import Described
 from service.ledger.journal.entries.drawn import Drawn
@@ -30,7 +30,7 @@ from service.ledger.journal.entries.refused import Refused
 from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entries.repriced import PriceChanged
 from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
-from service.ledger.journal.journal import UNREADABLE, Broken, Kind
+from service.ledger.journal.journal import UNREADABLE, BrokenChain, Kind
 
 
 def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
@@ -83,42 +83,42 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {kind: contents_of(kind) for k
 _BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
 
 
-def read(said: Mapping[str, Any]) -> Stated:
+def read(said: Mapping[str, Any]) -> ParsedEntry:
     """Read an entry.
 
     Raises:
-        Broken: it is of no known kind, or its content is not of its kind.
+        BrokenChain: it is of no known kind, or its content is not of its kind.
     """
-    around = read_around(said)
-    return around.stating(_read_content(around.kind, said.get("content")))
+    around = read_members(said)
+    return around.with_content(_read_content(around.kind, said.get("content")))
 
 
 def _read_content(kind: str, content: Any) -> Content:
     options = _BY_NAME.get(kind)
     if options is None:
-        raise Broken("the entry is of no known kind")
+        raise BrokenChain("the entry is of no known kind")
     try:
         found = next((option for option in options if option.FORMS.keys() & content.keys()), options[-1])
         return found.read(content)
     except UNREADABLE:
-        raise Broken(WRONG) from None
+        raise BrokenChain(WRONG) from None
 
 
-def read_text(body: str) -> Stated:
+def read_text(body: str) -> ParsedEntry:
     """Read an entry whose text is known to be unchanged.
 
     Raises:
-        Broken: as ``read``.
+        BrokenChain: as ``read``.
     """
     return read(json.loads(body))
 
 
-def show(said: Mapping[str, Any]) -> Shown:
+def show(said: Mapping[str, Any]) -> EntryView:
     """Return the journal page's view of an entry; an empty one for an invalid entry, which verification reports."""
     try:
         return read(said).content.shown()
-    except Broken:
-        return Shown()
+    except BrokenChain:
+        return EntryView()
 
 
 __all__ = [
@@ -128,7 +128,6 @@ __all__ = [
     "AccountOpened",
     "AccountReopened",
     "Approved",
-    "Around",
     "BudgetChanged",
     "ChangeProposed",
     "Committed",
@@ -136,12 +135,15 @@ __all__ = [
     "Decided",
     "Described",
     "Drawn",
+    "EntryMembers",
+    "EntryView",
     "Expired",
     "Filing",
     "HoldCommitted",
     "MetadataChanged",
     "OfAccount",
     "Origin",
+    "ParsedEntry",
     "PriceChanged",
     "Proposed",
     "Refused",
@@ -149,12 +151,10 @@ __all__ = [
     "Reserved",
     "Rows",
     "Settlement",
-    "Shown",
-    "Stated",
     "Voided",
     "contents_of",
     "read",
-    "read_around",
+    "read_members",
     "read_text",
     "show",
 ]

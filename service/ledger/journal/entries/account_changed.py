@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from service.ledger.accounts import budgets
-from service.ledger.journal.account_state import Chain, ProposedChange
+from service.ledger.journal.account_state import AccountState, ProposedChange
 from service.ledger.journal.entries.base import (
     BUDGET,
     WRONG,
-    Around,
     BudgetField,
+    EntryMembers,
     Form,
     OfAccount,
-    Stated,
+    ParsedEntry,
     exact,
     whole,
 )
-from service.ledger.journal.journal import Broken, Kind
+from service.ledger.journal.journal import BrokenChain, Kind
 from service.privacy.accounting.filter import Budget
 
 OPEN: Literal["open"] = "open"  # the only state that can be proposed
@@ -65,7 +65,7 @@ class BudgetChanged(Decided):
         """Return the proposal of the budget."""
         return ChangeProposed(budget=self.budget)
 
-    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the budget."""
         chain.budget, chain.proposed = self.budget, None
 
@@ -85,7 +85,7 @@ class AccountReopened(Decided):
         """Return the proposal of the state."""
         return ChangeProposed(state=OPEN)
 
-    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Open the account again."""
         chain.state, chain.proposed = OPEN, None
 
@@ -101,7 +101,7 @@ class AccountClosure(OfAccount):
         """Return that it cannot change the counted spending."""
         return False
 
-    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Close the account."""
         chain.state, chain.proposed = "closed", None
 
@@ -122,7 +122,7 @@ class ChangeProposed(OfAccount):
     def __post_init__(self) -> None:
         """Refuse a proposal without a change, or with two."""
         if (self.budget is None) == (self.state is None):
-            raise Broken(WRONG)
+            raise BrokenChain(WRONG)
 
     @classmethod
     def changes_balance(cls) -> bool:
@@ -133,11 +133,11 @@ class ChangeProposed(OfAccount):
         """Return the change in the form in which the account shows it."""
         return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Record the change as waiting."""
         chain.proposed = self.waiting(entry)
 
-    def waiting(self, entry: Around) -> ProposedChange:
+    def waiting(self, entry: EntryMembers) -> ProposedChange:
         """Return the change that waits, with its entry's number, actor and time."""
         return ProposedChange(entry.seq, self.change(), entry.by, entry.time)
 
@@ -159,6 +159,6 @@ class MetadataChanged(OfAccount):
         """Return that it cannot change the counted spending."""
         return False
 
-    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the approval price."""
         chain.approval_above = self.approval_above

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import budgets
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, Stated, Text, exact, text_or_none
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, ParsedEntry, Text, exact, text_or_none
 from service.ledger.journal.journal import Kind, canonical
 from service.privacy.accounting.filter import Weights
 from service.privacy.plans.walking import Neighbouring
@@ -52,7 +52,7 @@ class AccountOpened(OfAccount):
         """Return that it can change the budget: it states the first one."""
         return True
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Open the account."""
         chain.created_at = entry.time
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent

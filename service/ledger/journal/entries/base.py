@@ -15,18 +15,18 @@ from sqlalchemy import Connection
 
 from service.ledger.accounts import budgets
 from service.ledger.journal import journal
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entry_texts import Amount, amount_of, price_of
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import (
     BEFORE_FIRST,
     UNREADABLE,
     AccountHead,
     Actor,
-    Broken,
+    BrokenChain,
+    CanonicalObject,
     Head,
     Kind,
     Row,
-    Written,
     canonical,
 )
 from service.ledger.releases.reservation_rows import State
@@ -99,8 +99,8 @@ def exact(value: object) -> str:
     return stated
 
 
-def _read_amount(value: Any) -> Amount:
-    amount = amount_of(value)
+def _read_amount(value: Any) -> PriceKey:
+    amount = price_key_of(value)
     if price_of(amount) != value:
         raise ValueError("expected the figures of a price and no others")
     return amount
@@ -109,7 +109,7 @@ def _read_amount(value: Any) -> Amount:
 Text = Annotated[str, Form(text)]
 TextOrNone = Annotated[str | None, Form(text_or_none)]
 Whole = Annotated[int, Form(whole)]
-AmountField = Annotated[Amount, Form(_read_amount, lambda amount: canonical(price_of(amount)))]
+AmountField = Annotated[PriceKey, Form(_read_amount, lambda amount: canonical(price_of(amount)))]
 BUDGET = Form(budgets.read_budget, lambda budget: canonical(budgets.write_budget(budget)))
 BudgetField = Annotated[Budget, BUDGET]
 
@@ -136,7 +136,7 @@ class Rows:
     changed: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Shown(NamedTuple):
+class EntryView(NamedTuple):
     """The journal page's view of an entry.
 
     Attributes:
@@ -193,9 +193,9 @@ class Content(ABC):
                 members[name] = form.write(value)
         return members
 
-    def content(self) -> Written:
+    def content(self) -> CanonicalObject:
         """Return the canonical content."""
-        return Written.of(self.members())
+        return CanonicalObject.of(self.members())
 
     def following(
         self, account: AccountHead, *, actor: Actor | None, release_id: str | None = None, at: str
@@ -219,15 +219,15 @@ class Content(ABC):
         """Return whether only a steward makes such an entry; ``release`` is the one that it names."""
 
     @abstractmethod
-    def brings_to(self) -> State | None:
+    def next_state(self) -> State | None:
         """Return the state that it brings its release to; None if it changes no state."""
 
     @abstractmethod
-    def replay(self, chain: Chain, entry: "Stated") -> None:
+    def replay(self, chain: AccountState, entry: "ParsedEntry") -> None:
         """Apply the entry's effect to an account.
 
         Raises:
-            Broken: such an entry cannot stand here; the text says why.
+            BrokenChain: such an entry cannot stand here; the text says why.
             KeyError, TypeError, ValueError, ArithmeticError: its content is invalid.
         """
 
@@ -236,7 +236,7 @@ class Content(ABC):
         """Return the rows that it wrote under this filing."""
 
     @abstractmethod
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return the journal page's view of it."""
 
 
@@ -249,20 +249,20 @@ class OfAccount(Content):
         """Return True: stewards change accounts."""
         return True
 
-    def brings_to(self) -> None:
+    def next_state(self) -> None:
         """Return no state."""
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return no rows."""
         return Rows()
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return an empty view beyond the kind."""
-        return Shown()
+        return EntryView()
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class EntryMembers:
     """The members of every entry, whatever its kind."""
 
     account: str
@@ -278,10 +278,10 @@ class Around:
         """Return the actor.
 
         Raises:
-            Broken: an entry of its kind has an actor, and this one names none.
+            BrokenChain: an entry of its kind has an actor, and this one names none.
         """
         if self.actor is None:
-            raise Broken(WRONG)
+            raise BrokenChain(WRONG)
         return Actor(self.actor, self.key)
 
     @property
@@ -289,19 +289,19 @@ class Around:
         """Return the release that the entry is about.
 
         Raises:
-            Broken: an entry of its kind is about a release, and this one names none.
+            BrokenChain: an entry of its kind is about a release, and this one names none.
         """
         if self.release is None:
-            raise Broken(WRONG)
+            raise BrokenChain(WRONG)
         return self.release
 
-    def stating(self, content: Content) -> "Stated":
+    def with_content(self, content: Content) -> "ParsedEntry":
         """Return the entry with this content."""
-        return Stated(self.account, self.seq, self.kind, self.release, self.time, self.actor, self.key, content)
+        return ParsedEntry(self.account, self.seq, self.kind, self.release, self.time, self.actor, self.key, content)
 
 
 @dataclass(frozen=True, slots=True)
-class Stated(Around):
+class ParsedEntry(EntryMembers):
     """A parsed entry, with its content as one of its kind."""
 
     content: Content
@@ -310,33 +310,33 @@ class Stated(Around):
         """Return its filing in the journal of an account."""
         return Filing(account_id, self.seq, self.release, self.time)
 
-    def follow(self, chain: Chain, head: Head) -> None:
+    def follow(self, chain: AccountState, head: Head) -> None:
         """Apply the entry to an account; ``head`` is the head that it makes.
 
         Raises:
-            Broken: an entry of this kind cannot stand here, or its content is invalid.
+            BrokenChain: an entry of this kind cannot stand here, or its content is invalid.
         """
         if (self.content.KIND == "account_opened") != (chain.head == BEFORE_FIRST):
-            raise Broken("an account is opened by its first entry, and by no other")
+            raise BrokenChain("an account is opened by its first entry, and by no other")
         try:
             self.content.replay(chain, self)
-        except Broken:  # a ValueError that has a reason already
+        except BrokenChain:  # a ValueError that has a reason already
             raise
         except UNREADABLE:
-            raise Broken(WRONG) from None
+            raise BrokenChain(WRONG) from None
         chain.head = head
 
 
-def read_around(said: Mapping[str, Any]) -> Around:
+def read_members(said: Mapping[str, Any]) -> EntryMembers:
     """Read the members of every entry; the content is not examined.
 
     Raises:
-        Broken: a member is missing or invalid.
+        BrokenChain: a member is missing or invalid.
     """
     try:
         if not said.keys() <= set(AROUND):
-            raise Broken(WRONG)
-        return Around(
+            raise BrokenChain(WRONG)
+        return EntryMembers(
             account=text(said["account"]),
             seq=whole(said["seq"]),
             kind=text(said["kind"]),
@@ -346,4 +346,4 @@ def read_around(said: Mapping[str, Any]) -> Around:
             key=text(said["key"]) if "key" in said else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise Broken(WRONG) from None
+        raise BrokenChain(WRONG) from None

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from service.ledger.accounts.metadata import Metadata, check_metadata, write_metadata
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entries.base import Content, Filing, Form, Rows, Shown, Stated
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows
 from service.ledger.journal.journal import Kind
 from service.ledger.storage.tables import Description
 
@@ -27,10 +27,10 @@ class Described(Content):
         """Return whether it describes the account; pipelines may describe their releases."""
         return release is None
 
-    def brings_to(self) -> None:
+    def next_state(self) -> None:
         """Return no state."""
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Set the account's metadata; metadata of releases are not tracked."""
         if entry.release is None:
             chain.metadata = self.metadata
@@ -40,6 +40,6 @@ class Described(Content):
         row = {"account_id": filing.account_id, "seq": filing.seq, "release_id": filing.release}
         return Rows({Description: [row | {"document": write_metadata(self.metadata)}]})
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return an empty view beyond the kind."""
-        return Shown()
+        return EntryView()

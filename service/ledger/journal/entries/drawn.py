@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from service.ledger.journal.account_state import Chain
+from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.base import (
     WRONG,
     Content,
+    EntryView,
     Filing,
     Form,
+    ParsedEntry,
     Rows,
-    Shown,
-    Stated,
     Text,
     Whole,
     text,
     whole,
 )
-from service.ledger.journal.journal import Broken, Kind
+from service.ledger.journal.journal import BrokenChain, Kind
 from service.ledger.storage.tables import Draw
 
 
@@ -51,7 +51,7 @@ class Drawn(Content):
     def __post_init__(self) -> None:
         """Refuse a draw that has only some members of a tabulation."""
         if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
-            raise Broken(WRONG)
+            raise BrokenChain(WRONG)
 
     @classmethod
     def changes_balance(cls) -> bool:
@@ -62,17 +62,17 @@ class Drawn(Content):
         """Return False: pipelines draw."""
         return False
 
-    def brings_to(self) -> None:
+    def next_state(self) -> None:
         """Return no state: an earlier entry commits a held release."""
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Require that the release is not merely held, and change nothing.
 
         Raises:
-            Broken: the release is only held.
+            BrokenChain: the release is only held.
         """
         if entry.release in chain.held:
-            raise Broken("the release is drawn from before it is committed")
+            raise BrokenChain("the release is drawn from before it is committed")
 
     def rows(self, filing: Filing) -> Rows:
         """Return the draw's row, without its counts."""
@@ -90,6 +90,6 @@ class Drawn(Content):
         }
         return Rows({Draw: [row]})
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return a view with a page of the release."""
-        return Shown(is_release=True)
+        return EntryView(is_release=True)

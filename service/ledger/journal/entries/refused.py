@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entries.base import OfAccount, Shown, Stated, Text, TextOrNone
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entries.base import EntryView, OfAccount, ParsedEntry, Text, TextOrNone
 from service.ledger.journal.journal import Kind
 
 
@@ -42,9 +42,9 @@ class Refused(OfAccount):
         """Return False: pipelines ask for releases."""
         return False
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Change nothing."""
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return the name of the refused release, and the cap that it did not fit."""
-        return Shown(remark=f"{self.name}, which did not fit {self.account or 'an account above'}")
+        return EntryView(remark=f"{self.name}, which did not fit {self.account or 'an account above'}")

@@ -14,23 +14,31 @@ from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
-from service.ledger.journal.account_state import Chain, Held
+from service.ledger.journal.account_state import AccountState, HeldRelease
 from service.ledger.journal.entries.base import (
     AROUND,
     AmountField,
     Content,
+    EntryView,
     Filing,
     Form,
+    ParsedEntry,
     Rows,
-    Shown,
-    Stated,
     Text,
     TextOrNone,
     text,
     whole,
 )
-from service.ledger.journal.entry_texts import Amount, Subject, amount_in, amount_of, price_of, tags_of, write
-from service.ledger.journal.journal import Kind, Written, canonical
+from service.ledger.journal.entry_texts import (
+    PriceKey,
+    SpendingKey,
+    price_key_in,
+    price_key_of,
+    price_of,
+    tags_of,
+    write,
+)
+from service.ledger.journal.journal import CanonicalObject, Kind, canonical
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Release, ReleaseTag
 
@@ -97,7 +105,7 @@ class Registration(Content):
     tags: Annotated[tuple[str, ...], Form(_read_tags, lambda tags: canonical(list(tags)))]
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> SpendingKey:
         """Return the plan and tags that the release spends on."""
         return self.plan, self.tags
 
@@ -120,15 +128,15 @@ class Registration(Content):
         """Return False: pipelines register releases."""
         return False
 
-    def along(self, prices: Sequence[Amount], origin: Origin) -> Iterator[Written]:
+    def along(self, prices: Sequence[PriceKey], origin: Origin) -> Iterator[CanonicalObject]:
         """Yield the content for each account of a line, root first, at that account's price; this one is the last."""
         members, write_price = self.members(), self.FORMS["price"].write
         for amount in prices[:-1]:
-            yield Written.of({**members, "origin": origin.write(), "price": write_price(amount)})
-        yield Written.of(members)
+            yield CanonicalObject.of({**members, "origin": origin.write(), "price": write_price(amount)})
+        yield CanonicalObject.of(members)
 
     @abstractmethod
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return the state that the release begins in."""
 
     def row(self, filing: Filing, document: str) -> dict[str, Any]:
@@ -141,7 +149,7 @@ class Registration(Content):
             "plan": document,
             "tags": json.dumps(self.tags, ensure_ascii=False),
             "delta": self.delta,
-            "state": self.brings_to(),
+            "state": self.next_state(),
             "price": json.dumps(price_of(self.price)),
             "accountant": self.accountant,
             "created_at": filing.time,
@@ -157,9 +165,9 @@ class Registration(Content):
         where = {"account_id": filing.account_id, "seq": filing.seq}
         return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return a view with the release's name and owner."""
-        return Shown(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
+        return EntryView(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
 
 
 class Committed(Registration):
@@ -168,11 +176,11 @@ class Committed(Registration):
     __slots__ = ()
     KIND: ClassVar[Kind] = "committed"
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``committed``."""
         return "committed"
 
-    def replay(self, chain: Chain, entry: Stated) -> None:  # noqa: ARG002
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Count the release as committed."""
         chain.commit(self.price, self.subject, own=self.own)
 
@@ -197,9 +205,9 @@ class _Holding(Registration):
         """Return the moment at which its reservation ends."""
         return self.expires_at
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release as held."""
-        held = Held(self.brings_to(), self.price, self.subject, self.expires_at, self.own, entry.by)
+        held = HeldRelease(self.next_state(), self.price, self.subject, self.expires_at, self.own, entry.by)
         chain.hold(entry.release_id, held)
 
 
@@ -209,7 +217,7 @@ class Reserved(_Holding):
     __slots__ = ()
     KIND: ClassVar[Kind] = "reserved"
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``reserved``."""
         return "reserved"
 
@@ -220,7 +228,7 @@ class Proposed(_Holding):
     __slots__ = ()
     KIND: ClassVar[Kind] = "proposed"
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``proposed``."""
         return "proposed"
 
@@ -280,7 +288,7 @@ def find_unknown(
     release: str,
     seq: int,
     time: str,
-) -> tuple[str, Amount, str | None] | None:
+) -> tuple[str, PriceKey, str | None] | None:
     """Return actor, price and key of an entry that registers a release at once, which only its text states.
 
     Args:
@@ -310,8 +318,8 @@ def find_unknown(
 class Registered(NamedTuple):
     """The content of an entry that registers a release at once; ``own``: in this account, not in one under it."""
 
-    amount: Amount
-    subject: Subject
+    amount: PriceKey
+    subject: SpendingKey
     own: bool
 
 
@@ -329,7 +337,7 @@ def registered(body: str) -> Registered | None:
     end = committed - 1 if named < 0 else named  # older entries, and those of an issuer's principals, name no key
     if not at < tags_at < end:
         return None
-    amount = amount_in(body[at + len(_PRICE) - 1 : tags_at + 1])
+    amount = price_key_in(body[at + len(_PRICE) - 1 : tags_at + 1])
     tags = _tags(body[tags_at + len(_TAGS) - 1 : end])
     if amount is None or tags is None:
         return None
@@ -355,11 +363,11 @@ _KEY, _COMMITTED = _before("tags", "key") + '"', _before("key", "release") + '"'
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _amount_of(text: str) -> Amount | None:
+def _amount_of(text: str) -> PriceKey | None:
     """Return the price key in the text of an entry; None if the text is no price in canonical form."""
     try:
         price = json.loads(text)
-        return amount_of(price) if canonical(price) == text else None
+        return price_key_of(price) if canonical(price) == text else None
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entries.base import AmountField, Content, Filing, Rows, Shown, Stated, Text
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entries.base import AmountField, Content, EntryView, Filing, ParsedEntry, Rows, Text
 from service.ledger.journal.entry_texts import price_of
 from service.ledger.journal.journal import Kind
 
@@ -35,10 +35,10 @@ class PriceChanged(Content):
         """Return False: the operator's command makes such entries."""
         return False
 
-    def brings_to(self) -> None:
+    def next_state(self) -> None:
         """Return no state."""
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release at the new price."""
         chain.reprice(entry.release_id, self.was, self.price)
 
@@ -46,6 +46,6 @@ class PriceChanged(Content):
         """Return the release's new price and accountant."""
         return Rows(changed={"price": json.dumps(price_of(self.price)), "accountant": self.accountant})
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return an empty view beyond the kind."""
-        return Shown()
+        return EntryView()

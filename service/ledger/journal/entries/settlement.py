@@ -7,9 +7,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast, get_args
 
-from service.ledger.journal.account_state import Chain
-from service.ledger.journal.entries.base import Content, Filing, Form, Rows, Shown, Stated, Text, TextOrNone
-from service.ledger.journal.journal import Broken, Kind
+from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows, Text, TextOrNone
+from service.ledger.journal.journal import BrokenChain, Kind
 from service.ledger.releases.reservation_rows import State
 
 
@@ -19,7 +19,7 @@ class Settlement(Content):
     __slots__ = ()
 
     @abstractmethod
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return the state that it brings its release to."""
 
     @classmethod
@@ -29,11 +29,11 @@ class Settlement(Content):
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new state."""
-        return Rows(changed={"state": self.brings_to()})
+        return Rows(changed={"state": self.next_state()})
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return an empty view beyond the kind."""
-        return Shown()
+        return EntryView()
 
 
 def _read_state(value: object) -> State:
@@ -59,19 +59,19 @@ class Approved(Settlement):
         """Return True: stewards approve."""
         return True
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return the state that the release comes to."""
         return self.to
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Hold the release as reserved, or commit it.
 
         Raises:
-            Broken: it was not proposed, or comes to another state.
+            BrokenChain: it was not proposed, or comes to another state.
         """
         held = chain.require_held(entry.release_id)
         if held.state != "proposed" or self.to not in ("reserved", "committed"):
-            raise Broken("what is approved was not proposed, or comes to a state that no approval brings it to")
+            raise BrokenChain("what is approved was not proposed, or comes to a state that no approval brings it to")
         if self.to == "reserved":
             held.state = self.to
         else:
@@ -84,7 +84,7 @@ class HoldCommitted(Settlement):
 
     KIND: ClassVar[Kind] = "committed"
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``committed``."""
         return "committed"
 
@@ -92,15 +92,15 @@ class HoldCommitted(Settlement):
         """Return False: pipelines commit."""
         return False
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Commit the held release.
 
         Raises:
-            Broken: it is not held, or was proposed, which only an approval settles.
+            BrokenChain: it is not held, or was proposed, which only an approval settles.
         """
         if chain.require_held(entry.release_id).state == "proposed":
-            raise Broken("the release was proposed, and is committed without an approval")
-        chain.settle(entry.release_id, self.brings_to())
+            raise BrokenChain("the release was proposed, and is committed without an approval")
+        chain.settle(entry.release_id, self.next_state())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +116,21 @@ class Voided(Settlement):
     attestation: TextOrNone
     reason: Text
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``voided``."""
         return "voided"
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """End the hold."""
-        chain.settle(entry.release_id, self.brings_to())
+        chain.settle(entry.release_id, self.next_state())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return True: stewards void."""
         return True
 
-    def shown(self) -> Shown:
+    def shown(self) -> EntryView:
         """Return the reason."""
-        return Shown(reason=self.reason)
+        return EntryView(reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class Expired(Settlement):
 
     KIND: ClassVar[Kind] = "expired"
 
-    def brings_to(self) -> State:
+    def next_state(self) -> State:
         """Return ``expired``."""
         return "expired"
 
-    def replay(self, chain: Chain, entry: Stated) -> None:
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """End the hold."""
-        chain.settle(entry.release_id, self.brings_to())
+        chain.settle(entry.release_id, self.next_state())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: these entries have no actor."""

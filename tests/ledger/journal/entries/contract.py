@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from service.ledger.journal import entries
-from service.ledger.journal.entries import WRONG, Content, Filing, Stated
-from service.ledger.journal.journal import Broken
+from service.ledger.journal.entries import WRONG, Content, Filing, ParsedEntry
+from service.ledger.journal.journal import BrokenChain
 from tests.compatibility.files import VERSIONS
 
 FILING = Filing(3, 7, "a-release", "2030-01-01T00:00:00.000000Z")
@@ -30,7 +30,7 @@ def bodies() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def recorded(kind: type[Content]) -> tuple[tuple[str, Stated], ...]:
+def recorded(kind: type[Content]) -> tuple[tuple[str, ParsedEntry], ...]:
     """The recorded entries that say what this kind says: their texts, and what was read of them."""
     read = ((body, entries.read_text(body)) for texts in bodies().values() for body in texts)
     return tuple((body, stated) for body, stated in read if type(stated.content) is kind)
@@ -102,8 +102,8 @@ class EntryContract:
             for row in (row for added in rows.added.values() for row in added):
                 assert (row["account_id"], row["seq"]) == FILING[:2]
             if "state" in rows.changed:
-                assert rows.changed["state"] == stated.content.brings_to()
+                assert rows.changed["state"] == stated.content.next_state()
 
     def _refused(self, body: str, content: object) -> None:
-        with pytest.raises(Broken, match=WRONG):
+        with pytest.raises(BrokenChain, match=WRONG):
             entries.read(json.loads(body) | {"content": content})

@@ -26,7 +26,7 @@ from service.ledger.journal.entries import (
     Reserved,
     Voided,
 )
-from service.ledger.journal.journal import Broken, Kind
+from service.ledger.journal.journal import BrokenChain, Kind
 from tests.ledger.journal.entries.contract import EntryContract, content_in, recorded
 
 
@@ -117,7 +117,7 @@ def test_every_kind_is_held_to_the_contract() -> None:
 
 
 def test_a_kind_that_is_unknown_is_refused() -> None:
-    with pytest.raises(Broken, match="of no known kind"):
+    with pytest.raises(BrokenChain, match="of no known kind"):
         entries.read(_entry(kind="unheard_of"))
 
 
@@ -136,13 +136,13 @@ def test_a_kind_that_is_unknown_is_refused() -> None:
 )
 def test_what_every_entry_says_is_read_strictly(change: dict[str, Any]) -> None:
     assert entries.read(_entry()).content == AccountClosure()
-    with pytest.raises(Broken, match=entries.WRONG):
+    with pytest.raises(BrokenChain, match=entries.WRONG):
         entries.read(_entry() | change)
 
 
 @pytest.mark.parametrize("name", ["account", "actor", "content", "kind", "release", "seq", "time"])
 def test_what_every_entry_says_is_not_left_out(name: str) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenChain):
         entries.read({other: value for other, value in _entry().items() if other != name})
 
 
@@ -150,7 +150,7 @@ def test_what_every_entry_says_is_not_left_out(name: str) -> None:
     "change", [{}, {"state": "closed"}, {"state": "open", "budget": {"definition": "zcdp", "rho": "1"}}]
 )
 def test_a_proposal_is_of_one_change(change: dict[str, Any]) -> None:
-    with pytest.raises(Broken, match=entries.WRONG):
+    with pytest.raises(BrokenChain, match=entries.WRONG):
         entries.read(_entry(kind="change_proposed", content=change))
 
 
@@ -163,7 +163,7 @@ def test_a_reopening_is_proposed_as_its_state() -> None:
 def test_half_a_tabulation_is_refused(name: str) -> None:
     body = next(body for body, stated in recorded(Drawn) if name in content_in(body))
     content = {other: value for other, value in content_in(body).items() if other != name}
-    with pytest.raises(Broken, match=entries.WRONG):
+    with pytest.raises(BrokenChain, match=entries.WRONG):
         entries.read(_entry(kind="drawn", content=content, release="r"))
 
 
@@ -181,9 +181,9 @@ def _entry(**change: Any) -> dict[str, Any]:
 
 
 def test_the_page_shows_nothing_of_what_is_no_entry() -> None:
-    assert entries.show({"kind": "refused"}) == entries.Shown()
+    assert entries.show({"kind": "refused"}) == entries.EntryView()
 
 
 def test_a_kind_that_forgets_an_answer_is_none() -> None:
     answers = Content.__abstractmethods__
-    assert answers == {"brings_to", "changes_balance", "needs_steward", "replay", "rows", "shown"}
+    assert answers == {"changes_balance", "needs_steward", "next_state", "replay", "rows", "shown"}

@@ -9,7 +9,7 @@ import pytest
 
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.journal import entries
-from service.ledger.journal.account_state import Chain
+from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.registration import registered
 from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
 from tests.ledger.journal.entries.contract import bodies
@@ -59,13 +59,13 @@ class _Model:
 
 @pytest.mark.parametrize("name", sorted(bodies()), ids=lambda name: name.rpartition("/")[2])
 def test_a_recorded_journal_is_replayed_as_the_model_has_it(name: str) -> None:
-    model, chain = _Model(), Chain(name.rpartition(" ")[2])
+    model, chain = _Model(), AccountState(name.rpartition(" ")[2])
     for body in bodies()[name]:
         stated = entries.read_text(body)
         stated.follow(chain, Head(stated.seq, entry_hash(chain.head.hash, body)))
         model.take(json.loads(body))
         rhos = [None if rho is None else Fraction(rho) for rho in model.prices.values()]
-        assert write_budget(chain.stands) == model.budget
+        assert write_budget(chain.current_budget) == model.budget
         assert (chain.state == "open", chain.approval_above) == (model.open, model.approval_above)
         assert (None if chain.proposed is None else chain.proposed.seq) == model.waiting
         assert chain.metadata == model.metadata
