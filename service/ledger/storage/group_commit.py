@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.errors import Unavailable
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 
-EFFECTS = "tally"  # the key under which a connection stores the counts of its present work
+EFFECTS = "effects"  # the key under which a connection stores the counts of its present work
 _MOST = 64  # writers that join one transaction, beside its own
 _SECONDS = 0.05  # after which no more writers join
 

@@ -117,7 +117,7 @@ def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypat
             meanwhile.pop()()
         return seen
 
-    monkeypatch.setattr(draws, "look", looked)
+    monkeypatch.setattr(draws, "check_before_lock", looked)
     draw(people, "people", of, plan, which=0, partition="p")
     meanwhile.append(lambda: draw(people, "people", of, plan, which=0, partition="q"))
     with pytest.raises(Conflict, match="2 of 2 declared partitions are drawn, of all branches of a choice together"):
