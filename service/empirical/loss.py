@@ -16,7 +16,7 @@ LARGEST_RANGE = 100_000  # unit bins
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SmoothingSetting:
     """The smoothing of the density, and the range in which the largest ratio is looked for.
 
     Attributes:
@@ -51,7 +51,7 @@ class Estimate:
     ratios: Floats
 
 
-def estimate(residuals: Residuals, setting: Setting) -> Estimate:
+def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
     """EPL of a sample.
 
     The bins are those of the authors' analysis: edges at -B, -B + 1, ... below B. So the last bin is left out where
@@ -83,7 +83,7 @@ def estimate(residuals: Residuals, setting: Setting) -> Estimate:
     return Estimate(float(abs(ratios[largest])), float(x[largest]), x, density, smoothed, ratios)
 
 
-def reach_of(residuals: Residuals, setting: Setting) -> float:
+def reach_of(residuals: Residuals, setting: SmoothingSetting) -> float:
     """B: the range goes from -B to B."""
     ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
     return max(abs(end) for end in ends) * setting.multiplier

@@ -23,5 +23,5 @@ def two_sided_geometric_counts(loss: float, size: int, generator: np.random.Gene
     positions = np.arange(-furthest, furthest + 1)
     masses = np.exp(-loss * np.abs(positions))
     counts = generator.multinomial(size, masses / masses.sum())
-    (found,) = np.nonzero(counts)
-    return Residuals(positions[found].astype(np.float64), counts[found].astype(np.int64), 1)
+    (occurring,) = np.nonzero(counts)
+    return Residuals(positions[occurring].astype(np.float64), counts[occurring].astype(np.int64), 1)

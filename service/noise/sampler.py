@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from service.noise.blocks import Blocks
+from service.noise.blocks import BlockSampler
 from service.noise.keystream import Keystream
-from service.noise.table import CHUNK, Table, chunks
+from service.noise.table import CHUNK, InverseTable, chunks
 from service.privacy.laws.noise_law import NoiseLaw
 
 # At these limits |X| > 2^63 - 1 has probability below exp(-8190).
@@ -39,7 +39,7 @@ def sample(law: NoiseLaw, size: int, keystream: Keystream) -> NDArray[np.int64]:
     if size < 0:
         raise ValueError(f"expected a size of at least 0, got {size}")
     values = np.empty(size, np.int64)
-    _prepared(law).draw(values, keystream)
+    _sampler_of(law).draw(values, keystream)
     return values
 
 
@@ -66,7 +66,7 @@ def add_noise(
     noisy = np.empty(true.size, np.int64) if out is None else out
     if noisy.shape != true.shape:
         raise ValueError("expected a result of as many values as there are counts")
-    _prepared(law).draw(noisy, keystream)
+    _sampler_of(law).draw(noisy, keystream)
     for number, part in enumerate(chunks(noisy)):  # what is computed on the way stays in the processor's cache
         _add(part, true[number * CHUNK : number * CHUNK + part.size])
     return noisy
@@ -83,7 +83,7 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 
 
 @lru_cache(maxsize=_KEPT_LAWS)
-def _prepared(law: NoiseLaw) -> Table | Blocks:
+def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
     """The tables of a law. They are never changed, so threads share them."""
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
@@ -95,7 +95,7 @@ def _prepared(law: NoiseLaw) -> Table | Blocks:
         )
     bits = _width_bits(law)
     narrow = _NARROW_GEOMETRIC if law.sigma_squared is None else _NARROW
-    return Table(law) if bits < narrow else Blocks(law, bits - _BLOCK_LAW)
+    return InverseTable(law) if bits < narrow else BlockSampler(law, bits - _BLOCK_LAW)
 
 
 def _width_bits(law: NoiseLaw) -> int:

@@ -40,7 +40,7 @@ def chunks(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         yield values[start : start + CHUNK]
 
 
-class Table:
+class InverseTable:
     """The inverse distribution function of a law, or of its restriction to 0, 1, 2, ....
 
     16 random bits choose one of 65,536 buckets of 2^48 words. Where every word of a bucket decides, and for the same
@@ -89,10 +89,10 @@ class Table:
             return
         bottom = keystream.words(rest.size, "<u8") >> np.uint64(_GUIDE_BITS)
         words = top[rest].astype(np.uint64) << np.uint64(WORD - _GUIDE_BITS) | bottom
-        found, decided = self._look_up(words, words)
+        looked_up, decided = self._look_up(words, words)
         for i in np.flatnonzero(~decided):
-            found[i] = self._refine(int(words[i]), int(found[i]), keystream)
-        out[rest] = found
+            looked_up[i] = self._refine(int(words[i]), int(looked_up[i]), keystream)
+        out[rest] = looked_up
 
     def _look_up(self, first: NDArray[Any], last: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """For words from ``first`` to ``last``: a value, and whether it is that of all of them.

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from service.errors import Fault, InvalidInput
 from service.postprocess.crossing import OPEN, Crossing, Reals, project
 from service.postprocess.flows import Network
-from service.postprocess.rounding import MOST_PLACES, any_whole, matrix
+from service.postprocess.rounding import MOST_PLACES, find_whole_counts, sum_matrix
 
 Integers = NDArray[np.int64]
 
@@ -32,7 +32,7 @@ _EXCEEDING = (
 )
 
 
-def check(crossing: Crossing, at: str) -> Reals:
+def check_totals(crossing: Crossing, at: str) -> Reals:
     """A table without negative counts that nearly meets the totals, from these alone; of two partitions any counts.
 
     Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
@@ -50,13 +50,13 @@ def check(crossing: Crossing, at: str) -> Reals:
     if len(crossing.partitions) <= 2:
         return ones.astype(float)
     even = project(ones, crossing)
-    if crossing.misses(even) and _proven(crossing):
+    if crossing.misses(even) and _is_infeasible(crossing):
         detail = "expected totals that one table without negative counts can have: all of these together, none has"
         raise InvalidInput.at(at, detail)
     return even
 
 
-def table_of(crossing: Crossing, at: str) -> Integers:
+def find_table(crossing: Crossing, at: str) -> Integers:
     """A table of whole counts that meets the totals, from the totals alone.
 
     So an adjustment that is asked for these totals can never fail, whatever the noise: it has this table.
@@ -71,18 +71,18 @@ def table_of(crossing: Crossing, at: str) -> Integers:
             " hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
-    found = any_whole(check(crossing, at), crossing)
-    if found.counts is None:
+    search = find_whole_counts(check_totals(crossing, at), crossing)
+    if search.counts is None:
         detail = (
             "expected totals that whole counts can have: only counts with fractions have all of these"
-            if found.proven
+            if search.proven
             else "expected totals for which whole counts are found: within the limit of the search there were none"
         )
         raise InvalidInput.at(at, detail)
-    return found.counts
+    return search.counts
 
 
-def _proven(crossing: Crossing) -> bool:
+def _is_infeasible(crossing: Crossing) -> bool:
     """Tell whether there are numbers that prove that no table without negative cells meets the totals.
 
     They are the dual values of the least by which a table misses the totals, at most 1 in size, rounded to multiples
@@ -92,18 +92,18 @@ def _proven(crossing: Crossing) -> bool:
     atoms = crossing.atoms[0].size
     if atoms * len(crossing.partitions) > MOST_PLACES:
         return False
-    sums = matrix(np.arange(atoms), np.ones(atoms), crossing)
+    sums = sum_matrix(np.arange(atoms), np.ones(atoms), crossing)
     beside = eye_array(totals.size, format="csr")
-    found = linprog(
+    program = linprog(
         np.concatenate([np.zeros(atoms), np.ones(2 * totals.size)]),
         A_eq=hstack([sums, beside, -beside], format="csr"),
         b_eq=totals,
         method="highs-ds",
         options={"maxiter": _ITERATIONS},
     )
-    if found.x is None:
+    if program.x is None:
         return False
-    y = np.rint(found.eqlin.marginals * 2.0**48).astype(np.int64)
+    y = np.rint(program.eqlin.marginals * 2.0**48).astype(np.int64)
     starts = np.cumsum([0, *(one.totals.size for one in crossing.partitions)])
     of_atoms = np.zeros(atoms, np.int64)
     for blocks, start in zip(crossing.atoms, starts, strict=False):
@@ -143,7 +143,7 @@ def _cut(crossing: Crossing, one: int, other: int) -> tuple[int, Integers]:
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     pairs = np.unique(np.stack([crossing.atoms[one], crossing.atoms[other]]), axis=1)
     rows, columns = pairs[:, (pairs != OPEN).any(axis=0)]
-    left = Network.of((rows, columns), (mine, theirs)).completed(np.zeros(rows.size, np.int64))
-    if left.reached.size and left.reached[-1] == mine.size + theirs.size:
-        return other, np.setdiff1d(np.arange(theirs.size), left.reached - mine.size)
-    return one, left.reached[left.reached < mine.size]
+    flow = Network.of((rows, columns), (mine, theirs)).complete(np.zeros(rows.size, np.int64))
+    if flow.reached.size and flow.reached[-1] == mine.size + theirs.size:
+        return other, np.setdiff1d(np.arange(theirs.size), flow.reached - mine.size)
+    return one, flow.reached[flow.reached < mine.size]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from service.errors import Fault, InvalidInput
 from service.postprocess import crossing
-from service.postprocess.contradictions import check, table_of
-from service.postprocess.crossing import Crossing, Fit, Partition
-from service.postprocess.rounding import whole
+from service.postprocess.contradictions import check_totals, find_table
+from service.postprocess.crossing import Adjustment, Crossing, Partition
+from service.postprocess.rounding import round_adjustment
 
 Integers = NDArray[np.int64]
 Adjusted = list[int] | list[float]
@@ -33,7 +33,7 @@ LARGEST_SUM = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class MarginTotal:
     """Published sums: one for each place along ``axes``, in row-major order; without axes, of all cells."""
 
     axes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbered(Total):
+class _NumberedTotal(MarginTotal):
     """With its place among all totals."""
 
     number: int
@@ -63,7 +63,7 @@ class _Blocks:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, table: Integers, finest: Total | None) -> "_Blocks":
+    def of(cls, table: Integers, finest: MarginTotal | None) -> "_Blocks":
         """The blocks of a table with a hierarchy of totals, of which the finest decides."""
         first = () if finest is None else tuple(sorted(finest.axes))
         order = (*first, *(axis for axis in range(table.ndim) if axis not in first))
@@ -79,7 +79,7 @@ class _Blocks:
         return values
 
 
-def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
+def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
     """Each block in the proportions of its noisy counts, negative ones taken as 0; equal parts where none is above 0.
 
     Raises:
@@ -87,7 +87,7 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
-        return _crossed(crossing.rake, table, finest, integer=integer)
+        return _adjust_crossed(crossing.rake, table, finest, integer=integer)
     blocks = _Blocks.of(table, finest[0] if finest else None)
     positive = np.maximum(blocks.counts, 0)
     if blocks.totals is None:
@@ -96,12 +96,12 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *
     sums = positive.sum(axis=1)
     if not integer:
         return blocks.back(positive * (blocks.totals / sums)[:, None])
-    floors, remainders = _scaled(positive, blocks.totals, sums)
+    floors, remainders = _proportions(positive, blocks.totals, sums)
     missing = blocks.totals - floors.sum(axis=1)
     return blocks.back(floors + _ones_for_the_largest(remainders, missing))
 
 
-def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
+def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
     """The nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
 
     Of crossing totals whole counts are a rounding of the nearest table.
@@ -111,7 +111,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
-        return _crossed(crossing.project, table, finest, integer=integer)
+        return _adjust_crossed(crossing.project, table, finest, integer=integer)
     blocks = _Blocks.of(table, finest[0] if finest else None)
     if blocks.totals is None:
         positive = np.maximum(blocks.counts, 0)
@@ -133,7 +133,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
     return blocks.back(cells + _ones_for_the_largest(reached, missing))
 
 
-def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer: bool) -> Adjusted:
+def _adjust_crossed(fit: Adjustment, table: Integers, finest: Sequence[_NumberedTotal], *, integer: bool) -> Adjusted:
     """Return the table for crossing totals, with a partition for the finest of each hierarchy."""
     indices = np.indices(table.shape).reshape(table.ndim, -1)
     partitions = []
@@ -146,9 +146,9 @@ def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer:
     crossed, counts = Crossing.of(partitions, "/totals"), table.ravel()
     cells = np.maximum(counts, 0)
     if integer:
-        cells[crossed.places] = whole(fit, counts, crossed, table_of(crossed, "/totals"))
+        cells[crossed.places] = round_adjustment(fit, counts, crossed, find_table(crossed, "/totals"))
         return list(cells.tolist())
-    check(crossed, "/totals")
+    check_totals(crossed, "/totals")
     real = cells.astype(float)
     real[crossed.places] = met = fit(counts[crossed.places], crossed)
     if crossed.misses(met):
@@ -167,7 +167,7 @@ def _active(descending: Integers, excess: Integers) -> Integers:
     return np.asarray(np.maximum((descending > excess // k).sum(axis=1), 1))
 
 
-def _scaled(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
+def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
     """Floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
     if int(positive.max()) * int(totals.max()) < LARGEST_SUM:
         floors, remainders = np.divmod(positive * totals[:, None], sums[:, None])
@@ -199,7 +199,7 @@ def _table(counts: Sequence[int], shape: Sequence[int]) -> Integers:
     return table.reshape(tuple(shape))
 
 
-def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
+def _finest(shape: tuple[int, ...], totals: Sequence[MarginTotal]) -> list[_NumberedTotal]:
     """The totals that decide, one for each hierarchy; all others are sums of them.
 
     Raises:
@@ -208,7 +208,9 @@ def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
     faults = [fault for number, total in enumerate(totals) for fault in _faults(shape, total, f"/totals/{number}")]
     if faults:
         raise InvalidInput(faults)
-    ordered = sorted((_Numbered(total.axes, total.values, number) for number, total in enumerate(totals)), key=_axes)
+    ordered = sorted(
+        (_NumberedTotal(total.axes, total.values, number) for number, total in enumerate(totals)), key=_axes
+    )
     for finer, fine in enumerate(ordered):
         for coarse in ordered[:finer]:
             _check_common(shape, coarse, fine)
@@ -216,11 +218,11 @@ def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
     return [next(one for one in reversed(ordered) if frozenset(one.axes) == chain[-1]) for chain in chains]
 
 
-def _axes(total: Total) -> int:
+def _axes(total: MarginTotal) -> int:
     return len(total.axes)
 
 
-def _check_common(shape: tuple[int, ...], coarse: _Numbered, fine: _Numbered) -> None:
+def _check_common(shape: tuple[int, ...], coarse: _NumberedTotal, fine: _NumberedTotal) -> None:
     """Totals over the axes that both have; of two margins, any that agree there have a table, if counts had signs."""
     kept = tuple(sorted(set(coarse.axes) & set(fine.axes)))
     sums = [
@@ -235,7 +237,7 @@ def _check_common(shape: tuple[int, ...], coarse: _Numbered, fine: _Numbered) ->
         raise InvalidInput.at(f"/totals/{fine.number}/values", detail)
 
 
-def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:
+def _faults(shape: tuple[int, ...], total: MarginTotal, at: str) -> list[Fault]:
     if len(set(total.axes)) < len(total.axes) or not all(0 <= axis < len(shape) for axis in total.axes):
         return [Fault(f"{at}/axes", f"expected different axes between 0 and {len(shape) - 1}")]
     wanted = 1
@@ -250,7 +252,7 @@ def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:
     return []
 
 
-def _arranged(total: Total, shape: Sequence[int]) -> Integers:
+def _arranged(total: MarginTotal, shape: Sequence[int]) -> Integers:
     """Its values with the axes in ascending order."""
     values = np.array(total.values, dtype=np.int64).reshape([shape[axis] for axis in total.axes])
     return np.transpose(values, np.argsort(total.axes)) if total.axes else values

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from service.errors import InvalidInput
 
 MOST_NAMES = 100_000  # in the lists of a plan
-MOST = 10**9
+MOST_PARTITIONS = 10**9
 LONGEST = 200  # characters of a name
 EXPECTED_NAME = (
     f"expected 1 to {LONGEST} visible characters in Unicode's normal form NFKC, without blanks around them or more"
@@ -68,7 +68,7 @@ def read_partitions(stated: object, at: str) -> Partitions:
     Raises:
         InvalidInput: it is neither; the fault is at ``at`` or below.
     """
-    if isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= MOST:
+    if isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= MOST_PARTITIONS:
         return Partitions(stated)
     if not isinstance(stated, list | tuple) or not 1 <= len(stated) <= MOST_NAMES:
         raise InvalidInput.at(at, _EXPECTED)

@@ -16,21 +16,21 @@ from service.privacy.numerics.arithmetic import Doubles, double
 from service.privacy.numerics.loss import INFINITE, Loss
 from service.privacy.numerics.numbers import ball, ceiling, floor
 
-Exact = Callable[[Fraction], Loss]
+ExactCurve = Callable[[Fraction], Loss]
 """tau at one order, as an upper bound."""
-Rough = Callable[[Doubles], Doubles]
+RoughCurve = Callable[[Doubles], Doubles]
 """tau at many orders, in doubles."""
 
 
 @dataclass(frozen=True, slots=True)
-class AtOrder:
+class BoundAtOrder:
     """A bound and the order alpha that gave it; None where the bound is a cap that needs no order."""
 
     loss: Loss
     alpha: Fraction | None
 
 
-Objective = Callable[[Doubles, Doubles], Doubles]
+OrderObjective = Callable[[Doubles, Doubles], Doubles]
 """What an order is chosen to minimise, from log(alpha-1) and alpha."""
 
 
@@ -41,7 +41,7 @@ _LOWEST, _HIGHEST = -40.0, 700.0
 """Of log(alpha-1): beyond them no order of interest lies, and no double."""
 
 
-def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
+def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fraction:
     """The order alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
 
     Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
@@ -108,13 +108,13 @@ def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
     Raises:
         ArithmeticError: it is not a number, as at delta = 0.
     """
-    needed = ceiling(lambda: (_excess(alpha) - ball(delta).log()) / ball(alpha - 1))
-    if needed is None:
+    excess = ceiling(lambda: (_excess(alpha) - ball(delta).log()) / ball(alpha - 1))
+    if excess is None:
         raise ArithmeticError("expected an order above 1 and a delta above 0")
-    return needed
+    return excess
 
 
-def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
+def _candidates(objective: OrderObjective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
     """Orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
 
     A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
@@ -130,13 +130,13 @@ def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction 
 
 
 def rdp_to_epsilon(
-    exact: Exact,
-    rough: Rough,
+    exact: ExactCurve,
+    rough: RoughCurve,
     delta: Fraction,
     cap: Loss = INFINITE,
     kinks: Iterable[Fraction] = (),
     near: Fraction | None = None,
-) -> AtOrder:
+) -> BoundAtOrder:
     """The least epsilon that a Rényi curve gives at ``delta`` > 0, never above ``cap``, the pure epsilon.
 
     Args:
@@ -148,26 +148,30 @@ def rdp_to_epsilon(
             is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
             and a convex function over alpha - 1 falls up to a point and rises from there.
     """
-    needed = _rough_log(1 / delta)
-    least = AtOrder(cap, None)
+    log_inverse_delta = _rough_log(1 / delta)
+    best = BoundAtOrder(cap, None)
 
-    def above(t: Doubles, alpha: Doubles) -> Doubles:
-        return rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t)
+    def epsilon_at(t: Doubles, alpha: Doubles) -> Doubles:
+        return rough(alpha) + (log_inverse_delta + _rough_excess(t, alpha)) / np.exp(t)
 
-    for alpha in _candidates(above, kinks, near):
+    for alpha in _candidates(epsilon_at, kinks, near):
         tau = exact(alpha).nats
         if tau is not None:
             epsilon = Loss(max(tau + conversion(alpha, delta), Fraction(0)), rational=False)
-            least = AtOrder(epsilon, alpha) if epsilon < least.loss else least
-    return least
+            best = BoundAtOrder(epsilon, alpha) if epsilon < best.loss else best
+    return best
 
 
 def rdp_to_delta(
-    exact: Exact, rough: Rough, epsilon: Fraction, kinks: Iterable[Fraction] = (), near: Fraction | None = None
-) -> AtOrder:
+    exact: ExactCurve,
+    rough: RoughCurve,
+    epsilon: Fraction,
+    kinks: Iterable[Fraction] = (),
+    near: Fraction | None = None,
+) -> BoundAtOrder:
     """The least delta that a Rényi curve gives at ``epsilon``, at most 1: the same inequality, solved for delta."""
     target = double(epsilon)
-    least = AtOrder(Loss(Fraction(1)), None)
+    best = BoundAtOrder(Loss(Fraction(1)), None)
 
     def exponent(t: Doubles, alpha: Doubles) -> Doubles:
         return np.exp(t) * (rough(alpha) - target) + _rough_excess(t, alpha)
@@ -176,8 +180,8 @@ def rdp_to_delta(
         tau = exact(alpha).nats
         if tau is not None:
             delta = Loss(ceiling(partial(_delta_at, alpha, tau, epsilon)), rational=False)
-            least = AtOrder(delta, alpha) if delta < least.loss else least
-    return least
+            best = BoundAtOrder(delta, alpha) if delta < best.loss else best
+    return best
 
 
 def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
@@ -192,8 +196,8 @@ def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
     """
     if epsilon >= pure:
         return Loss(Fraction(0))
-    reached = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
-    return Loss(Fraction(1) if reached is None else min(reached, Fraction(1)), rational=False)
+    delta = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
+    return Loss(Fraction(1) if delta is None else min(delta, Fraction(1)), rational=False)
 
 
 def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
@@ -201,8 +205,8 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
     """
-    needed, target = _rough_log(1 / delta), double(epsilon)
-    alpha = best_order(lambda t, alpha: ((needed + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
+    log_inverse_delta, target = _rough_log(1 / delta), double(epsilon)
+    alpha = best_order(lambda t, alpha: ((log_inverse_delta + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
     return max((epsilon - conversion(alpha, delta)) / alpha, Fraction(0))
 
 
@@ -225,8 +229,8 @@ def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
     """
 
     def solved() -> arb:
-        needed = -ball(delta).log()
-        return (ball(epsilon) / ((needed + ball(epsilon)).sqrt() + needed.sqrt())) ** 2
+        log_inverse_delta = -ball(delta).log()
+        return (ball(epsilon) / ((log_inverse_delta + ball(epsilon)).sqrt() + log_inverse_delta.sqrt())) ** 2
 
     return max(floor(solved), Fraction(0))
 

@@ -38,11 +38,11 @@ def of_price(plan: Condensed, orders: int) -> float:
 def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
     """The search for the noise with which a plan fits accounts with these orders each; infinite for offset tails."""
     condensed = condense(plan)
-    unlike = [mechanism.work() for mechanism in set(leaves(condensed))]
-    if not all(one.in_arrays for one in unlike):
+    distinct = [mechanism.work() for mechanism in set(leaves(condensed))]
+    if not all(one.in_arrays for one in distinct):
         return math.inf
-    straight = sum(one.linear for one in unlike)
-    curved = condensed.size - straight  # with the nodes, at which arrays are added up or compared
-    estimated = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
-    compared = 0.001 * sum(map(len, orders))
-    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimated + compared)
+    linear = sum(one.linear for one in distinct)
+    curved = condensed.size - linear  # with the nodes, at which arrays are added up or compared
+    estimates = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
+    comparisons = 0.001 * sum(map(len, orders))
+    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimates + comparisons)

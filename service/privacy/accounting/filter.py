@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.numerics.keyed import Figures, remembered
+from service.privacy.numerics.keyed import FractionsKey, memoised
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COMMON = 10**60 * math.lcm(*range(1, 2**13))
@@ -74,7 +74,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         for name in ("orders", "shares"):  # keys of memos: to hash 500 fractions again would be most of an admission
-            object.__setattr__(self, name, Figures.of(getattr(self, name)))
+            object.__setattr__(self, name, FractionsKey.of(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def open_weights(budget: Budget) -> Weights:
         return Weights()
     delta = budget.delta - budget.declared_delta
     rho = epsilon_to_rho_at(budget.cap, delta)
-    needed = [rho * order + conversion(order, delta) for order in ORDERS]
-    best = needed.index(min(needed))
+    epsilons = [rho * order + conversion(order, delta) for order in ORDERS]
+    best = epsilons.index(min(epsilons))
     even = Fraction(1, 10 * len(ORDERS))
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
 
@@ -154,7 +154,7 @@ def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
 
     def manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
         fine = math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR
-        return added if fine and not (held and COMMON % added.denominator) else _coarse(added, steps)
+        return added if fine and not (held and COMMON % added.denominator) else _round_up(added, steps)
 
     return Price(
         epsilon=None if asked.epsilon is None else manageable(totals.epsilon.finite, asked.epsilon, COARSE),
@@ -165,7 +165,7 @@ def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
     )
 
 
-def _coarse(value: Fraction, steps: int) -> Fraction:
+def _round_up(value: Fraction, steps: int) -> Fraction:
     return Fraction(math.ceil(value * steps), steps)
 
 
@@ -225,14 +225,14 @@ def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fractio
     """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
     rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
     rests = totals.quanta or (0,) * len(rule.conversions)
-    needed: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
+    epsilons: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
     if totals.linear:
         # In whole quanta, rounded up: integers are many times as fast as fractions here.
         top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
-        needed = (quanta - order * top // bottom for quanta, order in zip(needed, rule.orders, strict=True))
+        epsilons = (quanta - order * top // bottom for quanta, order in zip(epsilons, rule.orders, strict=True))
     if totals.infinite:
-        needed = (quanta for quanta, infinite in zip(needed, totals.infinite, strict=True) if not infinite)
-    least = min(needed, default=None)
+        epsilons = (quanta for quanta, infinite in zip(epsilons, totals.infinite, strict=True) if not infinite)
+    least = min(epsilons, default=None)
     by_order = None if least is None else Fraction(max(least, 0), QUANTA)
     return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
 
@@ -251,14 +251,14 @@ class _Rule:
     conversions: tuple[int, ...]
 
 
-@remembered(maxsize=256)
+@memoised(maxsize=256)
 def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> _Rule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
-    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
+    conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
     return _Rule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),
-        tuple(math.ceil(epsilon * QUANTA) for epsilon in needed),
+        tuple(math.ceil(epsilon * QUANTA) for epsilon in conversions),
     )
 
 
@@ -274,16 +274,16 @@ def left(budget: Budget, used: Fraction | None) -> Fraction:
 
 def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) -> list[Shortfall]:
     """The caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
-    found: list[Shortfall] = []
+    shortfalls_found: list[Shortfall] = []
     used = spent(budget, weights, after)
     if used is None or used > budget.cap:
-        asked = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
-        found.append(Shortfall(budget.cap_on, asked, remaining(budget, weights, before)))
+        requested = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
+        shortfalls_found.append(Shortfall(budget.cap_on, requested, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
         name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
-        left = max(budget.declared_delta - before.delta, Fraction(0))
-        found.append(Shortfall(name, after.delta - before.delta, left))
-    return found
+        unused = max(budget.declared_delta - before.delta, Fraction(0))
+        shortfalls_found.append(Shortfall(name, after.delta - before.delta, unused))
+    return shortfalls_found
 
 
 def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
@@ -291,7 +291,7 @@ def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | N
     return spent(budget, weights, add(Totals(), amount))
 
 
-def mean(totals: Totals, number: int) -> Price:
+def mean_price(totals: Totals, number: int) -> Price:
     """The price that so many charges of ``totals`` have on average, rounded up: its own where they were equal."""
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
@@ -356,9 +356,9 @@ def _dot(values: Iterable[tuple[Fraction, int]]) -> Fraction:
     """The sum of the products, some dozens at a time over one denominator: reducing each sum would take longest."""
     parts, total = [(value, count) for value, count in values if value], Fraction(0)
     for first in range(0, len(parts), _TOGETHER):
-        some = parts[first : first + _TOGETHER]
-        bottom = math.lcm(*(value.denominator for value, _ in some))
-        top = sum(count * value.numerator * (bottom // value.denominator) for value, count in some)
+        block = parts[first : first + _TOGETHER]
+        bottom = math.lcm(*(value.denominator for value, _ in block))
+        top = sum(count * value.numerator * (bottom // value.denominator) for value, count in block)
         total += Fraction(top, bottom)
     return total
 
@@ -391,6 +391,7 @@ def is_charge_of(amount: Price, asked: Price) -> bool:
         (amount.linear, asked.linear, COARSE),
     )
     return amount.quanta == asked.quanta and all(
-        found == price or (found is not None and price is not None and found == _coarse(price, steps))
-        for found, price, steps in figures
+        charged_figure == price
+        or (charged_figure is not None and price is not None and charged_figure == _round_up(price, steps))
+        for charged_figure, price, steps in figures
     )

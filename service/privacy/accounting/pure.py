@@ -2,12 +2,12 @@
 
 from fractions import Fraction
 
-from service.privacy.numerics.loss import Loss, largest, total
+from service.privacy.numerics.loss import Loss, largest_losses, total_loss
 from service.privacy.plans.composition_program import Foldable, Notion, fold
 from service.privacy.plans.walking import Neighbouring
 
-_EPSILON = Notion(lambda mechanism: mechanism.pure_epsilon(), total, largest)
-_DELTA = Notion(lambda mechanism: mechanism.delta(), total, largest)
+_EPSILON = Notion(lambda mechanism: mechanism.pure_epsilon(), total_loss, largest_losses)
+_DELTA = Notion(lambda mechanism: mechanism.delta(), total_loss, largest_losses)
 
 
 def plan_epsilon(plan: Foldable, neighbouring: Neighbouring) -> Loss:

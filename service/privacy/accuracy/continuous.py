@@ -16,7 +16,7 @@ from flint import arb, ctx
 from scipy.optimize import brentq  # type: ignore[import-untyped]  # it publishes no types
 from scipy.special import erfcinv, gammaincc  # type: ignore[import-untyped]
 
-from service.privacy.accuracy.sums import finite
+from service.privacy.accuracy.sums import require_finite
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.arithmetic import DOUBLES
@@ -69,7 +69,7 @@ class ContinuousSum:
             case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return v * self.cells
             case _:
-                return finite(ceiling(lambda: self._moment(2)))
+                return require_finite(ceiling(lambda: self._moment(2)))
 
     def mean_size(self) -> Fraction:
         """E|S|, rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
@@ -78,9 +78,9 @@ class ContinuousSum:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * n * Fraction(math.comb(2 * n, n), 4**n)
             case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
-                return finite(ceiling(lambda: (2 * n * ball(v) / arb.pi()).sqrt()))
+                return require_finite(ceiling(lambda: (2 * n * ball(v) / arb.pi()).sqrt()))
             case _:
-                return finite(ceiling(lambda: self._moment(1)))
+                return require_finite(ceiling(lambda: self._moment(1)))
 
     def margin(self, confidence: Fraction) -> tuple[Fraction, float]:
         """An x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage.
@@ -93,9 +93,9 @@ class ContinuousSum:
             return self.margin(_FLAT)[0] * confidence / _FLAT, double_down(confidence)
         margin, step = Fraction(self._guess(float(excess))), Fraction(1, 10**13)
         with precision(256):
-            while not self.beyond(margin) <= ball(excess):
+            while not self.tail_probability(margin) <= ball(excess):
                 margin, step = margin * (1 + step), 2 * step
-            covered = 1 - self.beyond(margin) + arb(0, arb(2) ** -ctx.prec)
+            covered = 1 - self.tail_probability(margin) + arb(0, arb(2) ** -ctx.prec)
         return margin, double_down(lower_bound(lambda: covered))
 
     def _moment(self, power: int) -> arb:
@@ -103,7 +103,7 @@ class ContinuousSum:
         moments = half_line(ball(self.law.offset), _variance(self.law), power + 1, lattice=False)
         return moments[power] / moments[0]
 
-    def beyond(self, x: Fraction) -> arb:
+    def tail_probability(self, x: Fraction) -> arb:
         """P(|S| > x)."""
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):

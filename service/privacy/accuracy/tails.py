@@ -43,7 +43,7 @@ def excess_of(confidence: Fraction) -> Fraction:
     return 1 - confidence
 
 
-def within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
+def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
     """Tell whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
     for bits in _PRECISIONS:
         with precision(bits):
@@ -64,7 +64,7 @@ def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
         ValueError: a confidence out of range, see ``excess_of``.
     """
     excess = excess_of(confidence)
-    return smallest(lambda margin: margin >= 0 and within(law, margin, excess), _likely_margin(law, excess))
+    return smallest(lambda margin: margin >= 0 and is_within(law, margin, excess), _likely_margin(law, excess))
 
 
 def coverage(law: NoiseLaw, margin: int) -> float:

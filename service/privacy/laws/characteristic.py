@@ -11,7 +11,7 @@ from fractions import Fraction
 from flint import acb, arb, ctx, fmpq
 
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.numerics.half_gaussian_sums import half_line, terms
+from service.privacy.numerics.half_gaussian_sums import half_line, term_count
 from service.privacy.numerics.numbers import ball
 
 _DUAL_FROM = Fraction(1, 2)  # sigma²: from here on a few terms of the dual sum do
@@ -62,7 +62,7 @@ def sine(j: int, period: int) -> arb:
 def _theta(v: Fraction, j: int, period: int) -> arb:
     """Of the discrete Gaussian, by the sum over the integers or by its dual (Poisson); cut tails are radii."""
     if v < _DUAL_FROM:
-        last = terms(float(v), ctx.prec)
+        last = term_count(float(v), ctx.prec)
         rate, at, all_mass = 1 / (2 * ball(v)), arb(1), arb(1)
         for x in range(1, last + 1):
             weight = 2 * (-rate * x * x).exp()

@@ -73,7 +73,7 @@ def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
     right = at.exp(at.log_half_line(m + alpha * s, v, lattice) - centre - y * loss)
     beyond = at.exp(at.log_half_line(y * m + alpha * s, v, lattice) - centre - y * loss)
     tau = loss + (left + at.log1p((at.exp(-left) * (middle + right - beyond) - 1) / 2)) / z
-    return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expanded(mechanism, alpha), tau)
+    return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expansion(mechanism, alpha), tau)
 
 
 def is_too_wide(mechanism: TailParameters) -> bool:
@@ -126,14 +126,14 @@ def _powers(moments: list[arb], at_0: arb, step: arb, p: int) -> arb:
 
 @lru_cache(maxsize=4096)
 def _rough_moments(mechanism: TailParameters) -> tuple[float, float]:
-    found = (float("nan"), float("nan"))
+    undecided = (float("nan"), float("nan"))
     for bits in _PRECISIONS:
         with precision(bits):
             mean, square = loss_moments(mechanism)
             variance = square - mean * mean
             if variance.rel_accuracy_bits() > 53:
                 return float(mean), float(variance)
-    return found
+    return undecided
 
 
 def _is_small(mechanism: TailParameters, alpha: Number) -> Number:
@@ -142,7 +142,7 @@ def _is_small(mechanism: TailParameters, alpha: Number) -> Number:
     return (moved * float(min(1 + mechanism.m**2 / v, Fraction(10**30))) < _SMALL**2) & np.isfinite(alpha)
 
 
-def _expanded(mechanism: TailParameters, alpha: Number) -> Number:
+def _expansion(mechanism: TailParameters, alpha: Number) -> Number:
     """K is even about z = -1/2, so a series in p = z(z+1): a p + b p² with a = K'(0), 2a + 2b = K''(0)."""
     mean, variance = _rough_moments(mechanism)
     return alpha * (mean + (variance / 2 - mean) * alpha * (alpha - 1))

@@ -19,7 +19,7 @@ and p is (v² - s²/4)/s², so it is enough that log B is concave in v² from v 
     everywhere from v = s/2 on if it falls at v = s/2, and there it says K''(0) <= 2 K'(0).
 
 **On the integers** the sums have ripples of relative size exp(-2 pi² sigma²), and steps 1 and 2 have no
-counterpart. There it is verified mechanism by mechanism (``_holds``), with a slack where it must be.
+counterpart. There it is verified mechanism by mechanism (``_is_proven``), with a slack where it must be.
 """
 
 import math
@@ -36,7 +36,7 @@ _ATTEMPTS = tuple(
     (degree, Fraction(slack))
     for degree, slack in ((3, "0"), (24, "0"), (3, "1e-10"), (3, "1e-8"), (3, "1e-6"), (3, "1e-4"))
 )
-"""Degrees of the series in ``_holds`` and slacks, relative, of rho: the cheapest first, then the tightest."""
+"""Degrees of the series in ``_is_proven`` and slacks, relative, of rho: the cheapest first, then the tightest."""
 _NEGLIGIBLE = Fraction(1, 10**12)  # relative, of rho: not worth a proof
 _HALVINGS = 100
 _EVALUATIONS = 150  # of K in one attempt
@@ -57,7 +57,7 @@ def osgt_rho(mechanism: TailParameters) -> Fraction:
     if not mechanism.on_integers:
         return min(divergence, otherwise)
     for degree, slack in _ATTEMPTS:
-        if _holds(mechanism, divergence * (1 + slack), degree):
+        if _is_proven(mechanism, divergence * (1 + slack), degree):
             return min(divergence * (1 + slack), otherwise)
     return otherwise
 
@@ -75,10 +75,10 @@ def _starts_below(mechanism: TailParameters) -> bool:
     return False
 
 
-def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
+def _is_proven(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
     """Tell whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
 
-    **From 0 to some b**: ``_starts``. **From there** K, convex in z, is below the chords of a partition, and
+    **From 0 to some b**: ``_proven_start``. **From there** K, convex in z, is below the chords of a partition, and
     these below the parabola. **Beyond** the order where ``product_tau`` is alpha*rho, that bound serves.
     """
     with precision(_bits(mechanism, degree)):
@@ -87,7 +87,7 @@ def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
         if excess <= 0:
             return False
         last, target = s * mechanism.m / v / excess, ball(rho)
-        z = _starts(mechanism, target, degree, last)
+        z = _proven_start(mechanism, target, degree, last)
         if z is None:
             return False
         at_z, step = _cumulant(mechanism, z), _WIDEST
@@ -105,7 +105,7 @@ def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
         return False
 
 
-def _starts(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
+def _proven_start(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
     """Some b with K <= rho p up to it, the largest of last, last/2, ...; None where none of them does.
 
     M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over

@@ -6,9 +6,9 @@ from typing import Self
 
 from service.privacy.fields import scale_or_epsilon
 from service.privacy.laws.divergences import geometric
-from service.privacy.laws.loss_laws import Ladder
+from service.privacy.laws.loss_laws import LadderLoss
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, rounded_rho
+from service.privacy.mechanisms.base import Discrete, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.numerics.arithmetic import Arithmetic, Number
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import Loss
@@ -44,14 +44,14 @@ class Geometric(Discrete):
     def rdp(self) -> RdpBounds:
         return RdpBounds(curve=Curve(geometric, (self.scale, self.sensitivity)))
 
-    def loss_law(self) -> Ladder:
-        return Ladder(self.sensitivity / self.scale, self.sensitivity)
+    def loss_law(self) -> LadderLoss:
+        return LadderLoss(self.sensitivity / self.scale, self.sensitivity)
 
     def noise_law(self) -> NoiseLaw:
         return NoiseLaw(scale=self.scale)
 
-    def work(self) -> Work:
-        return Work(at_order=0.03)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.03)
 
 
 def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:

@@ -15,7 +15,7 @@ from flint import arb
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.numerics.half_gaussian_sums import gaussian_side, gaussian_terms, log_half_line, terms
+from service.privacy.numerics.half_gaussian_sums import gaussian_side, gaussian_terms, log_half_line, term_count
 from service.privacy.numerics.numbers import ball
 
 Number = Any
@@ -160,7 +160,7 @@ class _Doubles:
         return moved - np.rint(moved)
 
     def gaussian_side(self, u: Number, variance: Number) -> Number:
-        return gaussian_terms(u, variance, terms(2, 53), self.exp)
+        return gaussian_terms(u, variance, term_count(2, 53), self.exp)
 
     def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
         x, v = np.asarray(x, dtype=float), np.float64(self.number(sigma_squared))  # numpy's 0 and infinity do not raise

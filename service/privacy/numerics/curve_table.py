@@ -44,7 +44,7 @@ class _Block:
     columns: tuple[Doubles, ...]
 
 
-class Table:
+class CurveTable:
     """Many curves side by side: a row each, a column for each order.
 
     Args:
@@ -64,12 +64,12 @@ class Table:
 
     def rough(self, *orders: Doubles) -> Doubles:
         """The values in doubles, to search with."""
-        found = np.empty((self._rows, _width(orders)))
+        values = np.empty((self._rows, _width(orders)))
         with np.errstate(all="ignore"):
-            for block, part in self._parts(found.shape[1]):
+            for block, part in self._parts(values.shape[1]):
                 columns = (column[part] for column in block.columns)
-                found[block.places[part]] = block.formula(*columns, *orders, DOUBLES)
-        return found
+                values[block.places[part]] = block.formula(*columns, *orders, DOUBLES)
+        return values
 
     def bounds(self, *orders: Interval) -> Interval:
         """Bounds of the values; not a number, or not narrow, where doubles do not reach."""
@@ -77,8 +77,8 @@ class Table:
         with np.errstate(all="ignore"):
             for block, part in self._parts(low.shape[1]):
                 columns = (INTERVALS.nearest(column[part]) for column in block.columns)
-                found = block.formula(*columns, *orders, INTERVALS)
-                low[block.places[part]], high[block.places[part]] = found.low, found.high
+                interval = block.formula(*columns, *orders, INTERVALS)
+                low[block.places[part]], high[block.places[part]] = interval.low, interval.high
         return Interval(low, high)
 
     def _parts(self, width: int) -> Iterator[tuple[_Block, slice]]:

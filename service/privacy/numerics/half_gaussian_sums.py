@@ -73,7 +73,7 @@ def gaussian_terms(u: Any, variance: Any, how_many: int, exp: Callable[[Any], An
 
 
 def gaussian_side(u: arb, variance: arb) -> arb:
-    """The sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2; see ``terms`` for its length.
+    """The sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2; see ``term_count`` for its length.
 
     The cut tail is added as a radius; not a number where the precision does not tell u. Its terms
     are at most exp(-(y²-2y)/(2 v)) for |u| <= 1 (u is off centre by rounding at the most), from
@@ -82,13 +82,13 @@ def gaussian_side(u: arb, variance: arb) -> arb:
     """
     if not abs(u) < 1:
         return arb.nan()
-    n = terms(float(variance.mid()), ctx.prec)
+    n = term_count(float(variance.mid()), ctx.prec)
     beyond = 2 * (-(n * n - 1) / (2 * variance)).exp() / -(-(2 * n + 1) / (2 * variance)).expm1()
     side: arb = gaussian_terms(u, variance, n, arb.exp)
     return side + arb(0, beyond.upper())
 
 
-def terms(variance: float, bits: int) -> int:
+def term_count(variance: float, bits: int) -> int:
     """Return the number n of terms that leaves about 2^-bits beyond them: n² - 1 > 2 variance bits log 2."""
     return math.isqrt(math.ceil(2 * variance * bits * 0.7)) + 2
 
@@ -103,10 +103,10 @@ def _integrals(x: arb, v: arb, moments: int) -> list[arb]:
         zero = (v / 2).sqrt() * square.hypgeom_u(arb(0.5), arb(0.5))
     else:
         zero = (arb.pi() * v / 2).sqrt() * square.exp() * (x / (2 * v).sqrt()).erfc()
-    found = [zero, v - x * zero]
+    integrals = [zero, v - x * zero]
     for p in range(1, moments - 1):
-        found.append(p * v * found[p - 1] - x * found[p])
-    return found[:moments]
+        integrals.append(p * v * integrals[p - 1] - x * integrals[p])
+    return integrals[:moments]
 
 
 def _sums(x: arb, v: arb, moments: int) -> list[arb]:

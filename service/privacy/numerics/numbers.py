@@ -187,9 +187,9 @@ def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fract
     """
     with precision(_PRECISIONS[0]):
         function = prepare()
-        found = [_ends(function(ball(value))) for value in values]
+        all_ends = [_ends(function(ball(value))) for value in values]
     upper: list[Fraction | None] = []
-    for value, ends in zip(values, found, strict=True):
+    for value, ends in zip(values, all_ends, strict=True):
         if ends is not None and (up := _up(ends[1], ends[2])) == _up(ends[0], ends[2]):
             upper.append(_rational(*up))
         else:

@@ -23,7 +23,9 @@ _HALVINGS = 40
 _PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
 
 
-def narrowest(sensitivity: int, epsilon: float, delta: float, largest_offset: float) -> tuple[float, float] | None:
+def least_narrow_noise(
+    sensitivity: int, epsilon: float, delta: float, largest_offset: float
+) -> tuple[float, float] | None:
     """(sigma², m) of about the least variance, m at most so many sigmas; None where no width is narrow enough."""
     low, high = 0.0, math.log1p(largest_offset)
     best = (math.inf, 0.0, 0.0)
@@ -32,7 +34,9 @@ def narrowest(sensitivity: int, epsilon: float, delta: float, largest_offset: fl
         offsets = np.expm1(places)
         widths = _least_widths(offsets, sensitivity, epsilon, delta)
         sigmas = np.exp(widths) * (1 + offsets)
-        variances = np.where(np.isfinite(widths), _law(sigmas, offsets, sensitivity, epsilon)[1], math.inf)
+        variances = np.where(
+            np.isfinite(widths), _deltas_and_variances(sigmas, offsets, sensitivity, epsilon)[1], math.inf
+        )
         k = int(np.argmin(variances))
         best = min(best, (float(variances[k]), float(sigmas[k]), float(offsets[k])))
         step = (high - low) / (_OFFSETS - 1)
@@ -57,10 +61,12 @@ def _least_widths(offsets: Doubles, sensitivity: int, epsilon: float, delta: flo
 def _keeps(
     width: Doubles | float, offsets: Doubles, sensitivity: int, epsilon: float, delta: float
 ) -> NDArray[np.bool_]:
-    return np.asarray(_law(np.exp(width) * (1 + offsets), offsets, sensitivity, epsilon)[0] <= delta)
+    return np.asarray(_deltas_and_variances(np.exp(width) * (1 + offsets), offsets, sensitivity, epsilon)[0] <= delta)
 
 
-def _law(sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float) -> tuple[Doubles, Doubles]:
+def _deltas_and_variances(
+    sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float
+) -> tuple[Doubles, Doubles]:
     """delta and the variance of noise with such offsets in sigmas."""
     x = np.arange(-_PLACES - sensitivity, _PLACES + sensitivity + 1)
     size = np.abs(x) / sigmas[:, None]

@@ -19,7 +19,7 @@ __all__ = [
     "Priced",
     "Repeat",
     "Sequence",
-    "below",
+    "children_with_pointers",
     "condense",
     "leaves",
     "mechanisms_of",
@@ -42,7 +42,7 @@ def parts_of(plan: Plan) -> Listed[Plan]:
     return () if isinstance(plan, Mechanism) else plan.children
 
 
-def below(plan: Plan) -> Iterator[tuple[str, Plan]]:
+def children_with_pointers(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """The children of a node, each with its JSON pointer in the node's document."""
     if not isinstance(plan, Mechanism):
         for number, part in enumerate(plan.children):

@@ -52,7 +52,7 @@ FEW_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class FamilyMembers:
     """Arrays over the members of a family."""
 
     count: Doubles
@@ -95,7 +95,7 @@ def expm1(x: Doubles, y: Doubles) -> Complexes:
     return np.asarray(np.expm1(x) * np.cos(y) - 2 * half * half + 1j * np.exp(x) * np.sin(y))
 
 
-def turned(size: Complexes, angle: Doubles) -> Doubles:
+def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
     """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
@@ -107,7 +107,7 @@ def turned(size: Complexes, angle: Doubles) -> Doubles:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladders(Members):
+class Ladders(FamilyMembers):
     """Losses on the rungs -e, -e + 2e/s, ..., e: exp(L/2)-shaped, with heavier ends.
 
     exp(K) is proportional to 2 cosh(ew) + inner * sinh(e w (s-1)/s)/sinh(e w/s). The geometric mechanism with
@@ -162,7 +162,7 @@ class Ladders(Members):
             x, y = x + rungs.real, y + rungs.imag
         total = 1 + down + inside
         size = log_1p(x / total, y / total)
-        error = turned(size, e * t)
+        error = cumulant_error(size, e * t)
         if many:  # the quotient of two numbers near 0 where exp(-2ew/s) is near 1
             error = (
                 error
@@ -172,7 +172,7 @@ class Ladders(Members):
 
 
 @dataclass(frozen=True, slots=True)
-class Laplaces(Members):
+class Laplaces(FamilyMembers):
     """Continuous Laplace noise, e = s/b: exp(K) = exp(-e/2) (cosh(ew) + sinh(ew)/(2w)), Ladders of endless rungs."""
 
     e: Doubles
@@ -207,7 +207,7 @@ class Laplaces(Members):
         x = up * squared + (real * a + imaginary * t) * over
         y = down * doubled + (imaginary * a - real * t) * over
         size = log_1p(x / total, y / total)
-        return size, turned(size, e * t) + e * t / np.hypot(a, t)
+        return size, cumulant_error(size, e * t) + e * t / np.hypot(a, t)
 
 
 def _sinhc(y: Doubles) -> Doubles:

@@ -24,7 +24,7 @@ def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
 
     def difference() -> arb:
         mu, e = (2 * ball(rho)).sqrt(), ball(epsilon)
-        return _below(mu / 2 - e / mu) - e.exp() * _below(-mu / 2 - e / mu)
+        return _normal_distribution(mu / 2 - e / mu) - e.exp() * _normal_distribution(-mu / 2 - e / mu)
 
     return Loss(ceiling(difference), rational=False)
 
@@ -38,7 +38,7 @@ def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
     low, high = Fraction(0), above
     if _holds(rho, low, delta):
         return Loss(low, rational=False)
-    return Loss(_edge(lambda epsilon: _holds(rho, epsilon, delta), high, low), rational=False)
+    return Loss(_bisected(lambda epsilon: _holds(rho, epsilon, delta), high, low), rational=False)
 
 
 def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Fraction:
@@ -50,10 +50,10 @@ def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Frac
     low, high = below, 2 * below
     while _holds(high, epsilon, delta):
         low, high = high, 2 * high
-    return _edge(lambda rho: _holds(rho, epsilon, delta), low, high)
+    return _bisected(lambda rho: _holds(rho, epsilon, delta), low, high)
 
 
-def _edge(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
+def _bisected(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
     """Return where a condition ceases to hold, by bisection, from the side on which it does."""
     while abs(outside - inside) > max(inside, outside) / (1 << 42):
         middle = (inside + outside) / 2
@@ -66,6 +66,6 @@ def _holds(rho: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
     return reached is not None and reached <= delta
 
 
-def _below(x: arb) -> arb:
+def _normal_distribution(x: arb) -> arb:
     """The standard normal distribution function."""
     return (-x / arb(2).sqrt()).erfc() / 2

@@ -12,22 +12,22 @@ class NotTight(Exception):
 CALL = 1 << 11
 """What a step takes that is done for one law at a time, however few its numbers are."""
 
-_left: ContextVar[float] = ContextVar("left", default=float("inf"))
+_work_left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 
 @contextmanager
-def at_most(numbers: float) -> Iterator[None]:
+def work_limit(numbers: float) -> Iterator[None]:
     """Bound the work done within the block, and by what is left outside it, where it counts too."""
-    before = _left.get()
-    allowed = min(numbers, before)
-    token = _left.set(allowed)
+    outer = _work_left.get()
+    allowed = min(numbers, outer)
+    token = _work_left.set(allowed)
     try:
         yield
     finally:
-        taken = allowed - _left.get()
-        _left.reset(token)
-        if taken > 0:
-            _left.set(before - taken)
+        used = allowed - _work_left.get()
+        _work_left.reset(token)
+        if used > 0:
+            _work_left.set(outer - used)
 
 
 def spend(numbers: float) -> None:
@@ -36,12 +36,12 @@ def spend(numbers: float) -> None:
     Raises:
         NotTight: it would take too long.
     """
-    left = _left.get() - numbers
-    if left < 0:
+    remaining = _work_left.get() - numbers
+    if remaining < 0:
         raise NotTight
-    _left.set(left)
+    _work_left.set(remaining)
 
 
-def most() -> float:
+def attempt_budget() -> float:
     """Yield what is left but for a part, to try something with and then do otherwise."""
-    return _left.get() * 7 / 8
+    return _work_left.get() * 7 / 8

@@ -1,4 +1,4 @@
-"""What each mechanism costs: against sums and integrals in mpmath, never through the code's own formulas."""
+"""Costs of each mechanism: against sums and integrals in mpmath, never through the code's own formulas."""
 
 from collections.abc import Iterator
 from fractions import Fraction

@@ -28,7 +28,7 @@ from service.privacy.accounting.filter import (
     add,
     charged,
     count_fitting,
-    mean,
+    mean_price,
     open_weights,
     remaining,
     shortfalls,
@@ -335,7 +335,7 @@ def test_weights_share_the_whole_delta_once(epsilon: str, delta: str, reserve: s
 
 @pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-6"), ("0.1", "1e-9"), ("17.15", "1e-10")])
 def test_a_gaussian_ledger_loses_little_to_the_filter(epsilon: str, delta: str) -> None:
-    """What may be spent is nearly all that one release might cost."""
+    """The amount that may be spent is nearly all that one release might cost."""
     budget = approximate(epsilon, delta)
     largest = epsilon_to_rho_at(budget.cap, budget.delta)
     account = Account(budget)
@@ -480,7 +480,7 @@ _prices = st.builds(
 def test_what_is_taken_away_leaves_what_the_others_alone_would_have_given(
     charges: list[tuple[Price, bool]], random: Random
 ) -> None:
-    """Whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
+    """This holds whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
     totals = Totals()
     for amount, _ in charges:
         totals = add(totals, amount)
@@ -535,7 +535,7 @@ def test_room_for_releases_of_the_mean_loss_is_counted_exactly(plans: list[Plan]
     weights, totals = open_weights(budget), Totals()
     for plan in plans:
         totals = add(totals, charged(totals, price(plan, ADD, weights.orders)))
-    amount = mean(totals, len(plans))
+    amount = mean_price(totals, len(plans))
     if len(plans) == 1:
         assert amount == price(plans[0], ADD, weights.orders)
     assert count_fitting(budget, weights, totals, amount) == _fitting_one_by_one(budget, weights, totals, amount)

@@ -10,7 +10,7 @@ from flint import arb, ctx
 from hypothesis import given, strategies as st
 
 from service.privacy.accuracy import tails
-from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest, tail, within
+from service.privacy.accuracy.tails import coverage, excess_of, is_within, margin_of_error, smallest, tail
 from service.privacy.laws.noise_law import NoiseLaw
 from tests.oracles.files import rows
 
@@ -235,7 +235,7 @@ def test_a_confidence_too_near_one_is_refused() -> None:
 
 def test_within_is_monotone_in_the_margin() -> None:
     law, excess = NoiseLaw(sigma_squared=Fraction("9.375")), Fraction(1, 20)
-    assert [within(law, margin, excess) for margin in range(10)] == [False] * 6 + [True] * 4
+    assert [is_within(law, margin, excess) for margin in range(10)] == [False] * 6 + [True] * 4
 
 
 @given(

@@ -16,7 +16,7 @@ from service.privacy.accounting.zcdp import mechanism_rho
 from service.privacy.mechanisms import MECHANISMS, Mechanism
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Tight
+from service.privacy.tight import TightProfile
 from tests.noise.reference import chi_square_p
 from tests.oracles.oracle import number
 from tests.privacy.reference import exactly, mp, nats, oracle
@@ -31,7 +31,7 @@ _KNOWN: dict[object, Fraction] = {}
 
 
 class MechanismContract:
-    """What every mechanism must answer.
+    """The contract of every mechanism.
 
     Attributes:
         EXAMPLES: at least two, with names.
@@ -123,8 +123,8 @@ class MechanismContract:
 
     def test_the_tight_profile_is_the_laws(self, with_law: Mechanism) -> None:
         """epsilon at a delta keeps it, and a millionth less does not."""
-        profile = Tight.of(with_law, Neighbouring.REPLACE_ONE) if not with_law.ADDITIVE else None
-        profile = profile or Tight.of(replace(with_law, cells=1, cells_added=None), Neighbouring.ADD_REMOVE)
+        profile = TightProfile.of(with_law, Neighbouring.REPLACE_ONE) if not with_law.ADDITIVE else None
+        profile = profile or TightProfile.of(replace(with_law, cells=1, cells_added=None), Neighbouring.ADD_REMOVE)
         assert profile is not None
         found = profile.epsilon(DELTA)
         assert found is not None

@@ -30,7 +30,7 @@ def test_what_is_cut_off_the_sum_is_in_its_ball(
     monkeypatch: pytest.MonkeyPatch, terms: int, square: str, u: str
 ) -> None:
     """However few terms are summed: the rest is bounded and not forgotten."""
-    monkeypatch.setattr(half_gaussian_sums, "terms", lambda sigma_squared, bits: terms)
+    monkeypatch.setattr(half_gaussian_sums, "term_count", lambda sigma_squared, bits: terms)
     with precision(400):
         assert contains(
             BALLS.gaussian_side(ball(Fraction(u)), ball(Fraction(square))), side(Fraction(u), Fraction(square))

@@ -32,7 +32,7 @@ NOISE = {"type": "geometric", "scale": "2.5"}
 
 
 def pointers(document: Mapping[str, Any], below: str = "") -> list[str]:
-    """Where reading finds fault."""
+    """Return the pointers at which reading finds fault."""
     with pytest.raises(InvalidInput) as refusal:
         read_plan(document, below)
     assert all(fault.detail.startswith("expected") for fault in refusal.value.faults)
