@@ -16,7 +16,7 @@ _CHUNK = 1 << 20  # values; larger arrays fall out of the processor's cache
 
 
 def averaged_residuals(shape: int, parts: int, loss: float, generator: np.random.Generator) -> Floats:
-    """ADPC: the mean of ``parts`` measurements, each with its own noise; with one part, GDPC."""
+    """Return the residuals of ADPC: the mean of ``parts`` measurements, each with its own noise; one part is GDPC."""
     total = np.zeros(shape)
     for start in range(0, shape, _CHUNK):
         stop = min(shape, start + _CHUNK)
@@ -40,7 +40,7 @@ class RakedResiduals:
 
 
 def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> RakedResiduals:
-    """RDPC (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count of the area above."""
+    """Return RDPC's residuals (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count above."""
     levels = counts.ndim
     above: Floats = counts.sum() + two_sided_geometric(loss, (1,), generator).astype(np.float64)
     divided = 0
@@ -54,7 +54,7 @@ def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator)
 
 
 def _shares(noisy: Counts, sums: Counts) -> Floats:
-    """Each child's part of its siblings' sum.
+    """Return each child's part of its siblings' sum.
 
     The paper divides by the sum whatever it is; where the children are few beside the noise it can be zero or negative,
     and then says nothing of how they divide: they get equal parts.
@@ -66,7 +66,7 @@ def _shares(noisy: Counts, sums: Counts) -> Floats:
 def raked_first_area_counts(
     people: int, siblings: list[Counts], loss: float, runs: int, generator: np.random.Generator
 ) -> Floats:
-    """RDPC of the first area alone, ``runs`` times: only its ancestors and their siblings play a part.
+    """Return ``runs`` outputs of RDPC for the first area: only its ancestors and their siblings play a part.
 
     ``siblings`` holds for each level the true counts of the area's ancestor there, first, and of its siblings.
     """
@@ -81,7 +81,7 @@ def raked_first_area_counts(
 
 
 def consistent_residuals(counts: Counts, total_loss: float, loss: float, generator: np.random.Generator) -> Floats:
-    """Flaxman and Petti 2020's first case: a noisy total and noisy strata in each area, made consistent.
+    """Return the residuals of the first case of Flaxman and Petti 2020: noisy totals and strata, made consistent.
 
     ``counts`` has one axis for all areas and one for their strata. The result minimises the absolute differences,
     each weighted by the loss of its measurement: the most likely counts under this noise. A change of the total by
@@ -97,7 +97,7 @@ def consistent_residuals(counts: Counts, total_loss: float, loss: float, generat
 
 
 def invariant_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> Floats:
-    """The second case of Flaxman and Petti 2020: noisy counts, made non-negative with the true sum in each county.
+    """Return the residuals of the second case of Flaxman and Petti 2020: counts with the true sum in each county.
 
     ``counts`` has one axis for the counties and one for all that is counted in them. The nearest such counts are found
     by least squares; they minimise the sum of absolute differences as well.
@@ -107,7 +107,7 @@ def invariant_residuals(counts: Counts, loss: float, generator: np.random.Genera
 
 
 def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
-    """The first count of a row in so many runs of an algorithm on it alone, by what it gets wrong on rows."""
+    """Return the first count of a row in so many runs of an algorithm on it alone, from its residuals on rows."""
     outputs = np.empty(runs)
     chunk = max(1, _CHUNK // row.size)
     for start in range(0, runs, chunk):
@@ -118,7 +118,7 @@ def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], F
 
 
 def project_onto_sums(values: Floats, sums: Floats) -> Floats:
-    """The nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974)."""
+    """Return the nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974)."""
     ordered = -np.sort(-values, axis=1)
     surplus = ordered.cumsum(axis=1) - sums[:, None]
     lowered = surplus / np.arange(1, values.shape[1] + 1)

@@ -74,7 +74,7 @@ class _Events:
     unlikely: SamplePair
 
     def counts_of(self, samples: SamplePair) -> tuple[Counts, Counts]:
-        """Count the values of two sorted samples in each event, and in what it is compared with."""
+        """Count the values of two sorted samples in each event, and in the event that it is compared with."""
         first, second = samples[::-1] if self.swapped else samples
         if self.mirrored:
             first, second = -first[::-1], -second[::-1]
@@ -86,7 +86,7 @@ class _Events:
         return first.size, second.size
 
     def event_at(self, index: int, likely: int, unlikely: int) -> Event:
-        """One of them, in the values as they came in."""
+        """Return one of the events, in terms of the original values."""
         sign = -1.0 if self.mirrored else 1.0
         start = float(self.likely[0][index])
         compared = sign * (start + self.shift) + 0.0  # a zero without a sign
@@ -98,8 +98,8 @@ class _Events:
 
 
 BoundMethod = Callable[[_Events, Counts, Counts, tuple[int, int], float], Floats]
-"""What is bounded: from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is
-one minus the confidence."""
+"""A function from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is one minus
+the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
@@ -115,7 +115,7 @@ def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
 
 
 def epsilon_at_least(delta: float = 0.0) -> BoundMethod:
-    """A lower bound on epsilon at ``delta``."""
+    """Return a method that bounds epsilon (nats) at ``delta`` from below."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         # Two intervals, each of half the risk, whether or not the counts depend on each other (Bonferroni).
@@ -127,7 +127,7 @@ def epsilon_at_least(delta: float = 0.0) -> BoundMethod:
 
 
 def delta_at_least(epsilon: float) -> BoundMethod:
-    """A lower bound on delta at ``epsilon``: by how much P(E) exceeds exp(epsilon) times the other probability."""
+    """Return a method that bounds delta at ``epsilon`` from below: P(E) less exp(epsilon) times the other."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         low = proportion_below(likely, np.array(sizes[0]), risk / 2)
@@ -140,7 +140,7 @@ def delta_at_least(epsilon: float) -> BoundMethod:
 
 
 def pure_epsilon_of_shift(events: _Events, likely: Counts, unlikely: Counts, _: tuple[int, int], risk: float) -> Floats:
-    """A lower bound on epsilon at delta = 0, for residuals only: the other event is inside the event, or beside it."""
+    """Return lower bounds on pure epsilon, for residuals only: the other event is inside the event, or beside it."""
     if events.kind == "tail":  # of the cases in the event at least exp(-epsilon) are in the other as well
         return _log_down(1 / proportion_above(unlikely, likely, risk))
     share = proportion_above(unlikely, likely + unlikely, risk)  # at least 1/(1 + exp(epsilon))
@@ -150,7 +150,7 @@ def pure_epsilon_of_shift(events: _Events, likely: Counts, unlikely: Counts, _: 
 def bound_from_residuals(
     residuals: Floats, shift: int, question: BoundMethod, risk: float, generator: np.random.Generator
 ) -> LowerBound:
-    """The bound from independent, identically distributed residuals, against a shift by a whole number.
+    """Return a lower bound from independent, identically distributed residuals, against a shift by a whole number.
 
     Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
     bounds is none at this confidence.
@@ -164,7 +164,7 @@ def bound_from_residuals(
 def bound_from_outputs(
     outputs: Floats, neighbouring: Floats, question: BoundMethod, risk: float, generator: np.random.Generator
 ) -> LowerBound:
-    """The bound from the outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
+    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
     (first, tested), (second, also_tested) = (_split(generator.permutation(part)) for part in (outputs, neighbouring))
     families = [
         events
@@ -181,7 +181,7 @@ def _split(mixed: Floats) -> SamplePair:
 
 
 def _starts(values: Floats, mirrored: bool) -> Floats:
-    """Places where an event may begin: all values, or as many quantiles as are looked at."""
+    """Return the places where an event may begin: all values, or at most ``_CANDIDATES`` quantiles."""
     ordered = np.unique(-values if mirrored else values)
     if ordered.size > _CANDIDATES:
         ordered = np.unique(np.sort(-values if mirrored else values)[:: max(1, values.size // _CANDIDATES)])
@@ -189,7 +189,7 @@ def _starts(values: Floats, mirrored: bool) -> Floats:
 
 
 def _shifted_events(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
-    """Tails and intervals of the shift's length, each beside itself moved outward."""
+    """Return tails and intervals of the shift's length, each compared with itself moved outward."""
     start = _starts(values, mirrored)
     slack = _SLACK * shift + 4 * np.spacing(np.abs(start) + 2 * shift)
     moved, beyond = start + shift - slack, np.full(start.size, np.inf)
@@ -200,7 +200,7 @@ def _shifted_events(values: Floats, shift: float, mirrored: bool) -> list[_Event
 
 
 def _common_events(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
-    """The events that two samples have in common: tails, and intervals from each place to the next."""
+    """Return the events that two samples have in common: tails, and intervals from each place to the next."""
     start = _starts(values, mirrored)
     ends = start, np.full(start.size, np.inf)
     tails = _Events("tail", mirrored, swapped, 0.0, ends, ends)
@@ -213,7 +213,7 @@ def _common_events(values: Floats, mirrored: bool, swapped: bool) -> list[_Event
 def _certify(
     choosing: SamplePair, testing: SamplePair, families: list[_Events], question: BoundMethod, risk: float, tested: int
 ) -> LowerBound:
-    """The most promising of all events by one part of the sample, bounded by the other.
+    """Choose the most promising event by one part of the sample, and bound by the other part.
 
     Promising is what is large at the risk that each event would have if all of them were tested: by any other
     measure the few cases of a far tail, which vary most, look best.
@@ -238,6 +238,6 @@ def _count_inside(ordered: Floats, ends: SamplePair) -> Counts:
 
 
 def _log_down(ratios: Floats) -> Floats:
-    """Logarithms, a little below, and never below 0."""
+    """Return logarithms, rounded down, and at least 0."""
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(ratios * (1 - _ROUNDING)), 0.0)

@@ -110,7 +110,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """The result as JSON has it; ``progress`` is told the part done, from 0 to 1.
+    """Return the experiment's result as JSON has it; ``progress`` is called with the part done, from 0 to 1.
 
     Raises:
         ValueError: the residuals leave nothing to estimate; the message says what would.
@@ -140,7 +140,7 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
 
 def simulate(experiment: Experiment, generator: np.random.Generator) -> tuple[Floats, Counts, int | None]:
-    """The residuals at the last level, the true counts, and of how many areas RDPC divided the count equally."""
+    """Return residuals at the last level, the true counts, and the number of areas that RDPC divided equally."""
     tree, loss = experiment.tree, experiment.epsilon
     if experiment.algorithm in STRATIFIED:
         counts = stratified_counts(tree, experiment.strata, generator)
@@ -153,12 +153,12 @@ def simulate(experiment: Experiment, generator: np.random.Generator) -> tuple[Fl
 
 
 def _rows(experiment: Experiment, counts: Counts) -> Counts:
-    """A row for all that is made consistent together: the counts of a county, or the strata of an area."""
+    """Return a row for all that is made consistent together: the counts of a county, or the strata of an area."""
     return counts.reshape(-1, experiment.county if experiment.algorithm == "invariant" else experiment.strata)
 
 
 def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generator) -> Floats:
-    """The residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
+    """Return the residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
     if experiment.algorithm == "invariant":
         return invariant_residuals(rows, _loss(experiment, experiment.epsilon), generator)
     share = experiment.total_share
@@ -167,12 +167,12 @@ def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generato
 
 
 def _loss(experiment: Experiment, budget: float) -> float:
-    """Of a measurement for a shift by one, where a changed record shifts two of those that share the budget."""
+    """Return the loss of a measurement for a shift by one; a changed record shifts two that share the budget."""
     return budget / 2 if experiment.noise == "geometric" else -math.log1p(-budget / 2)
 
 
 def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> dict[str, Any]:
-    """The direct estimate: the first area's noisy count in runs on D and on D', which has one person moved out of it.
+    """Return the direct estimate: the first area's noisy counts in runs on D and on D', which has one person moved.
 
     Tails as the paper compares them, and a bound that holds for any algorithm, since the runs are independent.
     """
@@ -191,7 +191,7 @@ def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generat
 
 
 def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """The first area's outputs on D and on D', both less its true count in D."""
+    """Return the first area's outputs on D and on D', both less its true count in D."""
     tree, runs = experiment.tree, experiment.direct_runs
     true = int(counts.ravel()[0])
     if experiment.algorithm in STRATIFIED:
@@ -222,7 +222,7 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
 
 
 def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
-    """The first row of D': its first stratum has one person less.
+    """Return the first row of D': its first stratum has one person less.
 
     Of ``invariant`` the person stays in the county: were its total another, the answers could not be the same, and no
     epsilon would do.
@@ -238,7 +238,7 @@ def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
 
 
 def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Floats, Floats]:
-    """log of P(first >= k)/P(second >= k) at whole k within the percentiles; infinite where one never happened."""
+    """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened."""
     both = np.concatenate([first, second])
     low, high = np.percentile(both, [100 - percentile, percentile])
     x = np.unique(np.rint(np.linspace(low, high, min(int(high - low) + 1, MOST_POINTS))))
@@ -250,7 +250,7 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
 def estimate_json(
     estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """An estimate as JSON has it, with at most so many points of its curve, equally far apart."""
+    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart."""
     every = -(-estimate.x.size // bins)
     columns = (estimate.x, estimate.density, estimate.smoothed, estimate.ratios)
     points = zip(*(column[::every] for column in columns), strict=True)
@@ -275,12 +275,12 @@ def estimate_json(
 
 
 def bound_json(bound: LowerBound) -> dict[str, Any]:
-    """A lower bound on epsilon as JSON has it."""
+    """Return a lower bound on epsilon as JSON has it."""
     return {"epsilon_lower_bound": bound.value, "event": event_json(bound)}
 
 
 def event_json(bound: LowerBound) -> dict[str, Any] | None:
-    """The event that proves a bound, as JSON has it."""
+    """Return the event that proves a bound, as JSON has it."""
     event = bound.event
     if event is None:
         return None

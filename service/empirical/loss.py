@@ -52,7 +52,7 @@ class Estimate:
 
 
 def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
-    """EPL of a sample.
+    """Estimate the empirical privacy loss (EPL) of a sample, in nats; it is neither an upper nor a lower bound.
 
     The bins are those of the authors' analysis: edges at -B, -B + 1, ... below B. So the last bin is left out where
     2B is whole.
@@ -84,6 +84,6 @@ def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
 
 
 def reach_of(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """B: the range goes from -B to B."""
+    """Return B, where the range goes from -B to B."""
     ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
     return max(abs(end) for end in ends) * setting.multiplier

@@ -8,7 +8,7 @@ from service.empirical.loss import SmoothingSetting
 
 
 def experiment_of(parameters: dict[str, Any]) -> Experiment:
-    """The experiment that parameters describe, which are complete and within their limits."""
+    """Return the experiment that parameters describe, which are complete and within their limits."""
     exact = {
         name: float(Fraction(parameters[name]))
         for name in ("epsilon", "bandwidth", "percentile", "multiplier", "confidence", "total_share")

@@ -18,7 +18,7 @@ _FEWEST = 20  # replicates that say something
 def bootstrap(
     residuals: Residuals, setting: SmoothingSetting, replicates: int, generator: np.random.Generator
 ) -> tuple[float, float] | None:
-    """A 95 % interval for the loss that EPL estimates.
+    """Return a 95 % interval for the loss that EPL estimates.
 
     The basic bootstrap (Davison and Hinkley 1997, 5.2), which takes what resampling adds off the estimate. So it
     corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
@@ -63,7 +63,7 @@ class Bias:
 def estimate_bias(
     residuals: Residuals, setting: SmoothingSetting, replicates: int, generator: np.random.Generator
 ) -> Bias | None:
-    """The bias of EPL at this sample size.
+    """Return the bias of EPL at this sample size.
 
     The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
     range the same length, and the known loss does not inherit the bias that is to be measured. None where EPL has no
@@ -101,7 +101,7 @@ def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int)
 
 
 def _smoothing_work(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """About how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
+    """Return about how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
     bandwidth = setting.bandwidth * residuals.deviation
     width = 2 * reach_of(residuals, setting) + 80 * bandwidth
     return width * (residuals.per_unit or _FINENESS / bandwidth)

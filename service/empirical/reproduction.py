@@ -80,21 +80,21 @@ TABLE_C_NOTE = (
 
 
 def table_sa1_a(replicates: int, seed: int) -> Iterator[TableRow]:
-    """EPL against epsilon."""
+    """Yield EPL against epsilon."""
     generator = np.random.default_rng(seed)
     for label, printed in _EPSILONS.items():
         yield _row(label, printed, float(label), SmoothingSetting(), replicates, generator)
 
 
 def table_sa1_b(replicates: int, seed: int) -> Iterator[TableRow]:
-    """EPL at epsilon = 0.25 against the bandwidth, varied for real."""
+    """Yield EPL at epsilon = 0.25 against the bandwidth, which really varies."""
     generator = np.random.default_rng(seed)
     for label, printed in _BANDWIDTHS.items():
         yield _row(label, printed, 0.25, SmoothingSetting(bandwidth=float(label)), replicates, generator)
 
 
 def table_sa1_c(replicates: int, seed: int) -> Iterator[TableRow]:
-    """EPL at epsilon = 0.25 against the percentile that ends the range, varied for real."""
+    """Yield EPL at epsilon = 0.25 against the percentile that ends the range, which really varies."""
     generator = np.random.default_rng(seed)
     for label, printed in _PERCENTILES.items():
         yield _row(label, printed, 0.25, SmoothingSetting(percentile=float(label)), replicates, generator)
@@ -139,7 +139,7 @@ _FIGURE_1: Sequence[tuple[Algorithm, float, int]] = (("gdpc", 0.025, 1), ("adpc"
 
 
 def figure_1(people: int, mean: int, replicates: int, seed: int) -> Iterator[FigurePanel]:
-    """The three algorithms at the budgets that have EPL 0.025, three levels deep."""
+    """Yield the three algorithms at the budgets that have EPL 0.025, three levels deep."""
     for algorithm, epsilon, parts in _FIGURE_1:
         experiment = Experiment(
             algorithm=algorithm,

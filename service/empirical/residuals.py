@@ -46,7 +46,7 @@ class Residuals:
         return cumulated
 
     def percentile(self, percent: float) -> float:
-        """The percentile, interpolated linearly between order statistics as numpy's default does."""
+        """Return the percentile, interpolated linearly between order statistics as numpy's default does."""
         index = (self.size - 1) * percent / 100
         low = int(index)
         first, second = self.positions[np.searchsorted(self.cumulated, [low, min(low + 1, self.size - 1)], "right")]
@@ -59,7 +59,7 @@ class Residuals:
 
 
 def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
-    """The sample of finite ``values``."""
+    """Return the sample of finite ``values``."""
     whole = np.issubdtype(values.dtype, np.integer) or bool(np.all(values == np.rint(values)))
     if whole and values.size and float(values.max()) - float(values.min()) < _COUNTED_SPAN:
         lowest = values.min()
@@ -78,7 +78,7 @@ def round_positions(residuals: Residuals, per_unit: int) -> Residuals:
 
 
 def resample(residuals: Residuals, generator: np.random.Generator) -> Residuals:
-    """As many residuals, drawn from these with replacement (Efron 1979)."""
+    """Draw as many residuals from these with replacement (Efron 1979)."""
     counts = generator.multinomial(residuals.size, residuals.counts / residuals.size)
     (occurring,) = np.nonzero(counts)
     return Residuals(residuals.positions[occurring], counts[occurring].astype(np.int64), residuals.per_unit)

@@ -23,7 +23,7 @@ _SMALLEST = 1e-300  # a sum of kernel values below has lost digits to the end of
 
 
 def densities(residuals: Residuals, bandwidth: float, first: float, number: int) -> Floats:
-    """The kernel density at first, first + 1, ..., ``number`` places; 0 where it is below what doubles hold.
+    """Return the kernel density at ``number`` places from ``first`` on, one apart; 0 where doubles do not hold it.
 
     Raises:
         ValueError: the residuals are so wide that the lattice would not fit in memory.
@@ -44,7 +44,7 @@ def densities(residuals: Residuals, bandwidth: float, first: float, number: int)
 
 
 def _window(residuals: Residuals, bandwidth: float, places: Floats) -> tuple[Counts, Counts]:
-    """For each place, the first position in its kernel's reach and the first beyond it."""
+    """Return, for each place, the first position in its kernel's reach and the first beyond it."""
     low: Counts = np.searchsorted(residuals.positions, places - _REACH * bandwidth)
     high: Counts = np.searchsorted(residuals.positions, places + _REACH * bandwidth, "right")
     return low, high
@@ -56,7 +56,7 @@ def _terms(residuals: Residuals, bandwidth: float, places: Floats) -> int:
 
 
 def _kernel_sums(residuals: Residuals, bandwidth: float, places: Floats) -> Floats:
-    """Sums of kernel values; their terms are positive, so they lose no digits."""
+    """Return sums of kernel values; their terms are positive, so they lose no digits."""
     sums = np.zeros(places.size)
     low, high = _window(residuals, bandwidth, places)
     for number, (start, end, place) in enumerate(zip(low, high, places, strict=True)):
@@ -98,7 +98,7 @@ def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) 
 
 
 def _convolution(weights: Floats, per_unit: int, offset: float, number: int, bandwidth: float) -> tuple[Floats, bool]:
-    """Sums of weight times kernel at offset, offset + 1, ... from the first node; whether no digits were lost."""
+    """Return sums of weight times kernel at offset, offset + 1, ..., and whether they kept all digits."""
     length = (number - 1) * per_unit + 1
     steps = np.arange(1 - weights.size, length) / per_unit
     kernel = np.exp(-0.5 * ((offset + steps) / bandwidth) ** 2)

@@ -70,7 +70,7 @@ class BlockSampler:
             out[places] = redrawn
 
     def _draw_chunk(self, out: NDArray[np.int64], keystream: Keystream) -> NDArray[np.int64]:
-        """Fill ``out``, and say which places of it were not kept."""
+        """Fill ``out``, and return the places of it that were rejected."""
         self._table.draw(out, keystream)
         uniform = keystream.words(out.size, "u1")
         # T is the same in every block where the law is geometric: one limit for all, and nothing to look up.
@@ -123,7 +123,7 @@ def _exponent(law: NoiseLaw, size: int) -> Fraction:
 
 
 def _squeeze(law: NoiseLaw, width: int) -> NDArray[np.uint8]:
-    """For each block the bytes below which a place is kept without looking at it; 0 for all after the last.
+    """Return, for each block, the byte below which every place is kept; 0 for all blocks after the last.
 
     Within a block t is at most its value T at the far end |x| = jB + B. Below floor(2^8 (1 - T)) a first byte means
     U < 1 - T <= exp(-T) <= exp(-t). T grows with j: the table ends where 1 - T falls below a byte's worth.

@@ -30,7 +30,7 @@ _KEPT_LAWS = 64  # with 0.2 to 0.5 MB each
 
 
 def sample(law: NoiseLaw, size: int, keystream: Keystream) -> NDArray[np.int64]:
-    """``size`` independent values of ``law``, exact.
+    """Return ``size`` independent values of ``law``: its distribution is exact, given uniform bits.
 
     Raises:
         ValueError: a negative size, or a law too wide for 64-bit results.
@@ -49,7 +49,7 @@ def add_noise(
     keystream: Keystream,
     out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Each count plus an independent value of ``law``, clamped to the limits of a 64-bit integer; in ``out`` if given.
+    """Add an independent value of ``law`` to each count, clamped to 64 bits; the result is in ``out`` if given.
 
     The sum is formed without wrap-around. Clamping it is post-processing of the noisy count, so it
     costs no privacy, and it happens in practice only to counts that lie at the limits themselves.
@@ -61,7 +61,7 @@ def add_noise(
     try:
         true = np.asarray(counts, np.int64)
     except OverflowError:
-        # Which one is told to nobody: counts are secret.
+        # The message does not say which count it is: counts are secret.
         raise ValueError("expected every count to be a 64-bit integer") from None
     noisy = np.empty(true.size, np.int64) if out is None else out
     if noisy.shape != true.shape:
@@ -84,7 +84,7 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 
 @lru_cache(maxsize=_KEPT_LAWS)
 def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
-    """The tables of a law. They are never changed, so threads share them."""
+    """Return the sampler of a law. It never changes, so threads share it."""
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
     if not (scale_fits or sigma_fits):  # where both parts are there the narrower one bounds the values
@@ -99,7 +99,7 @@ def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
 
 
 def _width_bits(law: NoiseLaw) -> int:
-    """floor(log2) of the smaller of sigma and scale, -1 where that is below 1."""
+    """Return floor(log2) of the smaller of sigma and scale, -1 where that is below 1."""
     squares = [law.sigma_squared, None if law.scale is None else law.scale**2]
     square = min(value for value in squares if value is not None)
     whole = int(square)

@@ -91,7 +91,7 @@ class GroupCounts:
 def tabulate(
     groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
 ) -> tuple[NDArray[np.int8], Counts]:
-    """Each group's detail, and the noisy counts of all groups one after the other."""
+    """Return each group's detail, and the noisy counts of all groups one after the other."""
     details = np.zeros(groups.totals.size, np.int8)
     deciding_totals = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
     details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, deciding_totals, side="right")
@@ -111,7 +111,7 @@ def tabulate(
 
 
 def bin_ages(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
-    """Counts by sex and single year of age added up to age bins; a bin beyond the last single year is empty."""
+    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is empty."""
     ages = sex_by_age.shape[-1]
     nonempty = [age for age in first_ages if age < ages]
     sums = np.zeros((*sex_by_age.shape[:-1], len(first_ages)), np.int64)

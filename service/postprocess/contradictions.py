@@ -33,7 +33,7 @@ _EXCEEDING = (
 
 
 def check_totals(crossing: Crossing, at: str) -> Reals:
-    """A table without negative counts that nearly meets the totals, from these alone; of two partitions any counts.
+    """Return a non-negative table that nearly meets the totals, from these alone; of two partitions any counts.
 
     Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
     known: where totals of very unlike sizes cross, doubles may not get to a table that there is.
@@ -57,7 +57,7 @@ def check_totals(crossing: Crossing, at: str) -> Reals:
 
 
 def find_table(crossing: Crossing, at: str) -> Integers:
-    """A table of whole counts that meets the totals, from the totals alone.
+    """Return a table of whole counts that meets the totals, from the totals alone.
 
     So an adjustment that is asked for these totals can never fail, whatever the noise: it has this table.
 
@@ -121,7 +121,7 @@ def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, 
 
 
 def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
-    """Blocks that exceed in a part of the table: what is connected by sharing cells, and closed."""
+    """Return the blocks that exceed in a closed part of the table, whose blocks are connected by shared cells."""
     rows, columns = crossing.atoms[one], crossing.atoms[other]
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     both = (rows != OPEN) & (columns != OPEN)

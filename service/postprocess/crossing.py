@@ -73,8 +73,10 @@ class Crossing:
 
     @classmethod
     def of(cls, partitions: Sequence[Partition], at: str) -> "Crossing":
-        """Raises:
-        InvalidInput: more cells or larger totals than are adjusted.
+        """Return the crossing of partitions, without the cells that have no total.
+
+        Raises:
+            InvalidInput: more cells or larger totals than are adjusted.
         """
         if any(sum(one.totals.tolist()) > LARGEST_TOTALS for one in partitions):
             raise InvalidInput.at(at, "expected crossing totals that add up to at most 2^40 units")
@@ -107,7 +109,7 @@ Adjustment = Callable[[Integers, Crossing], Reals]
 
 
 def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]:
-    """Margins as chains, in each of which one includes the next; two chains wherever two are enough.
+    """Return margins as chains, in each of which one includes the next; two chains wherever two are enough.
 
     Margins neither of which includes the other are in different chains. Two chains are a colouring of these pairs.
     """
@@ -132,17 +134,17 @@ def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]
 
 
 def _block_sums(one: Partition, counts: Reals) -> Reals:
-    """The sums of blocks; the first of ``bincount`` are those of open cells."""
+    """Return the sums of blocks; the first of ``bincount`` is that of open cells."""
     return np.asarray(np.bincount(one.block + 1, counts, one.totals.size + 1)[1:], np.float64)
 
 
 def _as_doubles(counts: Integers) -> Reals:
-    """As doubles that can be told apart, which only counts feel that are beyond all use."""
+    """Return counts as doubles, clipped to a range in which doubles tell integers apart."""
     return np.asarray(np.clip(counts.astype(float), -_LARGEST_COUNT, _LARGEST_COUNT))
 
 
 def rake(counts: Integers, crossing: Crossing) -> Reals:
-    """Counts in the proportions of those given, as far as the totals let them; negative ones are 0.
+    """Return counts that meet the totals, in the proportions of the given ones as far as possible; negative ones are 0.
 
     A block without a count above 0 begins with equal ones. May miss totals, if no table meets them: see ``misses``.
     """
@@ -155,12 +157,12 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
 
 
 def project(counts: Integers, crossing: Crossing) -> Reals:
-    """The nearest counts that meet the totals. May miss them, if no table meets them: see ``misses``."""
+    """Return the nearest counts that meet the totals; they may miss them if no table meets them, see ``misses``."""
     return _nearest_counts(_as_doubles(counts), crossing)
 
 
 def _fit_proportions(counts: Reals, crossing: Crossing) -> Reals:
-    """Iterative proportional fitting, until the totals are met or the sweeps are over."""
+    """Fit counts to the totals by iterative proportional fitting, until these are met or the sweeps are over."""
     fitted = counts
     for _ in range(min(_SWEEPS, _WORK // ((counts.size + _CALL) * len(crossing.partitions)))):
         for one in crossing.partitions:
@@ -174,7 +176,7 @@ def _fit_proportions(counts: Reals, crossing: Crossing) -> Reals:
 
 
 def _nearest_counts(counts: Reals, crossing: Crossing) -> Reals:
-    """The projection, and what is done about what rounding leaves of it.
+    """Return the projection, corrected where rounding makes it miss totals.
 
     Small totals beside large ones, or beside large counts, are missed by what is the last digit of these. Factors
     near 1 mend that: they round each cell by a share of itself. Else another projection from there does.
@@ -204,12 +206,12 @@ class _Dual:
         self.cells = self.block_sums(self.alive.astype(float))
 
     def block_sums(self, counts: Reals) -> Reals:
-        """A counts, of all partitions."""
+        """Return A times the counts: their sums over the blocks of all partitions."""
         self.passes += 1
         return np.concatenate([_block_sums(one, counts) for one in self.parts])
 
     def spread(self, y: Reals) -> Reals:
-        """A'y."""
+        """Return A'y."""
         spread, start = np.zeros(self.counts.size), 0
         for one in self.parts:
             spread += np.append(y[start : start + one.totals.size], 0.0)[one.block]
@@ -217,12 +219,12 @@ class _Dual:
         return spread
 
     def at(self, y: Reals) -> tuple[Reals, Reals]:
-        """z + A'y, and what the table misses that is made of it, which is the slope."""
+        """Return z + A'y, and the slope there: by how much its non-negative part exceeds the totals."""
         shifted = self.counts + self.spread(y)
         return shifted, self.block_sums(np.maximum(shifted, 0.0) * self.alive) - self.totals
 
     def solve(self) -> Reals:
-        """Newton's method; the table of the last step."""
+        """Minimise by Newton's method, and return the table of the last step."""
         y = np.zeros(self.totals.size)
         allowed = TOLERANCE / 4 * np.maximum(self.totals, 1)
         for number in range(_STEPS):
@@ -261,7 +263,7 @@ class _Dual:
         return candidate
 
     def sweep(self, y: Reals) -> Reals:
-        """y after the exact minimum along each partition's part of it in turn: that meets its totals.
+        """Return y after the exact minimum along each partition's part of it in turn, which meets its totals.
 
         With the k largest cells above 0, t = (total - their sum)/k is added to each; k is the last with all above 0.
         """
@@ -285,7 +287,7 @@ class _Dual:
         return moved
 
     def direction(self, active: Reals, missed: Reals) -> Reals:
-        """Newton's step by conjugate gradients, damped as long as totals are missed by much."""
+        """Return Newton's step by conjugate gradients, damped as long as totals are missed by much."""
         size = float(np.sqrt((missed * missed).sum()))
         share = min(1.0, size / float(np.sqrt((self.totals * self.totals).sum()) + 1))
         damping = max(1e-3 * share, 1e-14) * np.maximum(self.cells, 1.0)

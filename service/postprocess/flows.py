@@ -16,9 +16,9 @@ from service.postprocess.crossing import OPEN
 Integers = NDArray[np.int64]
 
 _LARGEST = 2**30 - 1
-"""What an edge carries at a time. scipy's flows have 31 bits, and it takes one direction's from the other's."""
+"""The most that an edge carries at once. scipy's flows have 31 bits, and it takes one direction's from the other's."""
 _BITS = 8
-"""How many are gone down at a time. What then is left to move is below 2^8 for each edge and node: 2^29 in all."""
+"""Bits that a pass goes down. The rest to be moved is then below 2^8 for each edge and node: 2^29 in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Network:
         return lacking
 
     def move(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> FlowResult:
-        """A maximal flow of 2^shift units at a time, at most ``up`` of them more in a cell and ``down`` fewer."""
+        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more in a cell and ``down`` fewer."""
         lacking = self.lacking(counts)
         units = np.minimum(np.abs(lacking) >> shift, _LARGEST)
         giving, taking = np.flatnonzero(lacking > 0), np.flatnonzero(lacking < 0)
@@ -79,7 +79,7 @@ class Network:
         return FlowResult(counts, self.lacking(counts), np.sort(reached[reached != source]).astype(np.int64))
 
     def complete(self, counts: Integers) -> FlowResult:
-        """Counts that are not negative and lack as little as any can, reached from these: many units at a time first.
+        """Move units from these counts to non-negative ones that lack as little as possible, many at a time first.
 
         Counts and needs of up to 2^40 units, or as many cells as have 62 bits in all.
         """

@@ -72,7 +72,7 @@ def blocks_of(shape: Sequence[int], published: Sequence[PlaceTotal]) -> TotalBlo
 
 
 def _hierarchy_blocks(shape: Sequence[int], published: Sequence[PlaceTotal], numbers: Sequence[int]) -> TotalBlocks:
-    """The blocks of one hierarchy, of which these are the totals; others are 0 and have no cells."""
+    """Return the blocks of the hierarchy of these totals; the blocks of all others have total 0 and no cells."""
     block = np.full(tuple(shape), _OPEN, np.int64)
     totals = np.zeros(len(published), np.int64)
     totals[numbers] = [published[number].total for number in numbers]
@@ -107,28 +107,28 @@ def _check(published: Sequence[PlaceTotal]) -> None:
 
 
 def rake(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """Each block in the proportions of its noisy cells, or as far as crossing totals let them."""
+    """Adjust each block in the proportions of its noisy cells, as far as crossing totals let them."""
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.rake)
     return _adjust_blocks(cells, blocks, tables.rake)
 
 
 def project(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """The nearest table, by least squares; a rounding of it where totals cross."""
+    """Return the nearest whole table, by least squares; a rounding of the nearest one where totals cross."""
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.project)
     return _adjust_blocks(cells, blocks, tables.project)
 
 
 def _adjust_crossed(cells: Integers, totals: CrossedTotals, fit: Adjustment) -> Integers:
-    """Cells of no published place only lose their sign."""
+    """Adjust cells to crossing totals; cells of no published place are only clamped at 0."""
     adjusted = np.maximum(cells, 0)
     adjusted[totals.crossing.places] = round_adjustment(fit, cells, totals.crossing, totals.fallback)
     return adjusted
 
 
 def _adjust_blocks(cells: Integers, blocks: TotalBlocks, adjust: Adjust) -> Integers:
-    """Whole numbers, none negative, every total met; cells of no published place only lose their sign.
+    """Adjust cells to non-negative whole numbers that meet every total; others are only clamped at 0.
 
     Cells are brought within bounds first, which only counts that are beyond all use feel: sums must have 64 bits.
     """

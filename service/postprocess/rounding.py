@@ -44,7 +44,7 @@ class RoundingSearch:
 
 
 def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
-    """Whole counts near real ones, which meet the totals about."""
+    """Return whole counts near real ones that meet the totals approximately."""
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
     if len(crossing.partitions) <= 2:
         return _cells_from_atoms(real, RoundingSearch(_by_flow(sums, crossing)), crossing)
@@ -55,7 +55,7 @@ def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
 
 
 def find_whole_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
-    """Whole counts that meet the totals, whichever; real ones that nearly do show where to look first."""
+    """Return any whole counts that meet the totals; real ones that nearly do show where to look first."""
     if len(crossing.partitions) <= 2:
         return round_counts(real, crossing)
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
@@ -79,7 +79,7 @@ def _meets_exactly(search: RoundingSearch, crossing: Crossing) -> bool:
 
 
 def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -> RoundingSearch:
-    """Cells' counts from atoms' units, if they meet the totals."""
+    """Return cells' counts from atoms' units, if they meet the totals."""
     if search.counts is None:
         return search
     counts = _share_units(real, search.counts, crossing)
@@ -87,7 +87,7 @@ def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -
 
 
 def round_adjustment(fit: Adjustment, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
-    """Whole counts near those of an adjustment; the table that is known where none is found."""
+    """Return whole counts near those of an adjustment; the known table where none are found."""
     rounded = round_counts(fit(counts[crossing.places], crossing), crossing).counts
     return known if rounded is None else rounded
 
@@ -114,7 +114,7 @@ def _slack(crossing: Crossing) -> float:
 
 
 def _share_units(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
-    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders.
+    """Share each atom's units out to its cells: their floors, and one more for the largest remainders.
 
     Of real counts that miss totals the floors may be more than the units: then they are scaled down to these.
     """
@@ -135,14 +135,14 @@ def _share_units(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
 
 
 def _atom_sums(counts: Integers, crossing: Crossing) -> Integers:
-    """The sums of atoms, exactly."""
+    """Return the sums of atoms, exactly."""
     sums = np.zeros(crossing.atoms[0].size, np.int64)
     np.add.at(sums, crossing.atom, counts)
     return sums
 
 
 def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
-    """Atoms' units for two partitions: a flow from what lacks units to where they can be put.
+    """Return atoms' units for two partitions, by a flow between the blocks that lack units and those with too many.
 
     Where real counts miss totals by more than roundings reach, any nearby table that the flow leads to.
     """
@@ -169,7 +169,7 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
 
 
 def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) -> RoundingSearch:
-    """Atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
+    """Return atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
 
     ``nearest``: about the nearest to the real ones, and not the first that are found.
 

@@ -64,7 +64,7 @@ class _Blocks:
 
     @classmethod
     def of(cls, table: Integers, finest: MarginTotal | None) -> "_Blocks":
-        """The blocks of a table with a hierarchy of totals, of which the finest decides."""
+        """Return the blocks of a table with a hierarchy of totals, of which the finest decides."""
         first = () if finest is None else tuple(sorted(finest.axes))
         order = (*first, *(axis for axis in range(table.ndim) if axis not in first))
         arranged = np.transpose(table, order)
@@ -73,14 +73,14 @@ class _Blocks:
         return cls(np.ascontiguousarray(arranged).reshape(blocks, -1), published, order, arranged.shape)
 
     def back(self, adjusted: NDArray[np.generic]) -> Adjusted:
-        """Adjusted cells, in the order in which they came."""
+        """Return adjusted cells in their original order."""
         inverse = np.argsort(self.order)
         values: Adjusted = np.transpose(adjusted.reshape(self.shape), inverse).ravel().tolist()
         return values
 
 
 def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
-    """Each block in the proportions of its noisy counts, negative ones taken as 0; equal parts where none is above 0.
+    """Scale each block to its total: negative counts are taken as 0, and parts are equal where none is above 0.
 
     Raises:
         InvalidInput: a shape that the counts do not have, or totals that contradict each other.
@@ -102,7 +102,7 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTot
 
 
 def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
-    """The nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
+    """Return the nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
 
     Of crossing totals whole counts are a rounding of the nearest table.
 
@@ -168,7 +168,7 @@ def _active(descending: Integers, excess: Integers) -> Integers:
 
 
 def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
-    """Floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
+    """Return floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
     if int(positive.max()) * int(totals.max()) < LARGEST_SUM:
         floors, remainders = np.divmod(positive * totals[:, None], sums[:, None])
         return floors, remainders
@@ -178,7 +178,7 @@ def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[
 
 
 def _ones_for_the_largest(scores: NDArray[np.generic], how_many: Integers) -> Integers:
-    """In each row a one at so many places of the largest scores, the first of equal ones."""
+    """Return ones at the ``how_many`` largest scores of each row, the first of equal ones."""
     ranks = np.empty(scores.shape, dtype=np.int64)
     order = np.argsort(-scores.astype(np.int64), axis=1, kind="stable")
     np.put_along_axis(ranks, order, np.broadcast_to(np.arange(scores.shape[1]), scores.shape), axis=1)
@@ -200,7 +200,7 @@ def _table(counts: Sequence[int], shape: Sequence[int]) -> Integers:
 
 
 def _finest(shape: tuple[int, ...], totals: Sequence[MarginTotal]) -> list[_NumberedTotal]:
-    """The totals that decide, one for each hierarchy; all others are sums of them.
+    """Return the totals that decide, one for each hierarchy; all others are sums of them.
 
     Raises:
         InvalidInput: a total that is not one of this table, is negative, or contradicts another.
@@ -223,7 +223,7 @@ def _axes(total: MarginTotal) -> int:
 
 
 def _check_common(shape: tuple[int, ...], coarse: _NumberedTotal, fine: _NumberedTotal) -> None:
-    """Totals over the axes that both have; of two margins, any that agree there have a table, if counts had signs."""
+    """Refuse totals that differ in their sums over the axes that both have."""
     kept = tuple(sorted(set(coarse.axes) & set(fine.axes)))
     sums = [
         _arranged(one, shape).sum(axis=tuple(place for place, axis in enumerate(sorted(one.axes)) if axis not in kept))
@@ -253,6 +253,6 @@ def _faults(shape: tuple[int, ...], total: MarginTotal, at: str) -> list[Fault]:
 
 
 def _arranged(total: MarginTotal, shape: Sequence[int]) -> Integers:
-    """Its values with the axes in ascending order."""
+    """Return a total's values with the axes in ascending order."""
     values = np.array(total.values, dtype=np.int64).reshape([shape[axis] for axis in total.axes])
     return np.transpose(values, np.argsort(total.axes)) if total.axes else values

@@ -1,8 +1,8 @@
 """Partitions of the input: how their names are written, and how a plan declares those that it is drawn for.
 
 A mechanism is charged once for all of its partitions, as a record is in one of them at the most. That they are
-disjoint sets of records is the caller's promise, which nobody can check here. What a plan declares, before anything
-is drawn, bounds how often fresh noise can be had for the one charge, whatever names are invented later.
+disjoint sets of records is the caller's promise, which cannot be checked here. The plan's declaration, made before
+anything is drawn, bounds how often fresh noise is drawn for the one charge, whatever names are invented later.
 """
 
 import re
@@ -56,7 +56,7 @@ def are_clear(names: Sequence[str]) -> bool:
 
 
 def first_unclear(names: Sequence[str]) -> int | None:
-    """The number of the first name that is not clear; None where all are."""
+    """Return the number of the first name that is not clear; None where all are."""
     if are_clear(names):
         return None
     return next(number for number, name in enumerate(names) if not are_clear([name]))

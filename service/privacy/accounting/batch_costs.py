@@ -37,7 +37,7 @@ class Beyond(ArithmeticError):
 
 @dataclass(frozen=True, slots=True)
 class _ArrayStep:
-    """A step of the outline in arrays.
+    """A step of the program in arrays.
 
     Attributes:
         slope: the exact part c*alpha, of all parts together.
@@ -56,14 +56,14 @@ class LinearCosts:
     """The part of a plan's costs that is c*alpha with a rational c, added up exactly.
 
     Attributes:
-        plan: the outline.
+        plan: the program.
         slopes: c of each place; 0 where a mechanism has more to it, or a maximum is of unlike parts.
         curved: the mechanisms' places that have more.
         steps: the plan's, with what is left of them.
     """
 
     def __init__(self, plan: CompositionProgram, slopes: Sequence[Loss | None]) -> None:
-        """``slopes``: c where a mechanism costs c*alpha; None where there is more to it."""
+        """Split the plan's costs; ``slopes`` is c where a mechanism costs c*alpha, None where there is more to it."""
         self.plan = plan
         self.slopes = [ZERO if one is None else one for one in slopes]
         self.curved = [place for place, one in enumerate(slopes) if one is None]
@@ -122,7 +122,7 @@ class BatchCosts:
         return not len(self._steps[-1].places)
 
     def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
-        """Upper bounds of the whole plan's cost at the orders."""
+        """Return upper bounds of the whole plan's cost (nats) at the orders."""
         slope = self.slope.nats
         straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
         if self.is_linear or slope is None:
@@ -140,7 +140,7 @@ class BatchCosts:
         return evaluate(self._plan, Notion(lambda mechanism: self._exact(mechanism, order), total_loss, largest_losses))
 
     def excess(self, orders: Sequence[Fraction]) -> Doubles:
-        """Upper bounds of what the cost exceeds the exact part by, at the orders.
+        """Return upper bounds (nats) of the cost's excess over the exact part, at the orders.
 
         Raises:
             Beyond: doubles do not reach.
@@ -169,7 +169,7 @@ class BatchCosts:
         return math.inf if nats is None else double_up(nats)
 
     def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:
-        """The whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
+        """Return the whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
         with np.errstate(all="ignore"):
             straight = _slope_up(self.slope) * alphas
             if self.is_linear:
@@ -195,7 +195,7 @@ class BatchCosts:
 
 
 def _sum(rows: Doubles) -> Doubles:
-    """The sum over the rows, by halves and rounded up once a halving."""
+    """Return the sum over the rows, by halves and rounded up once a halving."""
     while len(rows) > 1:
         half = len(rows) // 2
         rows = np.concatenate([up(rows[:half] + rows[half : 2 * half]), rows[2 * half :]])
@@ -203,7 +203,7 @@ def _sum(rows: Doubles) -> Doubles:
 
 
 def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
-    """At each order by itself. The counts add up exactly, as ``BatchCosts.excess`` made sure."""
+    """Sum the largest costs at each order by itself. The counts add up exactly: ``BatchCosts.excess`` checks it."""
     order = np.argsort(-rows, axis=0)
     each = np.take_along_axis(np.broadcast_to(counts, rows.shape), order, axis=0)
     taken = np.clip(how_many - (np.cumsum(each, axis=0) - each), 0, each)
@@ -212,7 +212,7 @@ def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
 
 
 def _column(counts: list[int]) -> Doubles:
-    """The counts as doubles, or doubles above them."""
+    """Return the counts as doubles, or doubles above them."""
     if max(counts, default=0) <= _LARGEST_EXACT_COUNT:
         return np.array(counts, dtype=np.float64)[:, None]
     return np.array([double_up(Fraction(count)) for count in counts])[:, None]

@@ -31,7 +31,7 @@ class BoundAtOrder:
 
 
 OrderObjective = Callable[[Doubles, Doubles], Doubles]
-"""What an order is chosen to minimise, from log(alpha-1) and alpha."""
+"""The function that an order is chosen to minimise, of log(alpha-1) and alpha."""
 
 
 _AROUND = np.arange(-4.0, 5.0)
@@ -42,7 +42,7 @@ _LOWEST, _HIGHEST = -40.0, 700.0
 
 
 def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fraction:
-    """The order alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
+    """Return the alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
 
     Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
     order is in the thousands, and ten repetitions of anything move it. From a grid over all of them,
@@ -76,7 +76,7 @@ def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fract
 
 
 def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None) -> tuple[float, float]:
-    """A point and a step such that the minimum is no further from the point than the step."""
+    """Return a point and a step such that the minimum is no further from the point than the step."""
     if near is not None:
         best, step = _rough_log(near - 1), 0.25
         while _LOWEST <= best <= _HIGHEST:
@@ -91,19 +91,26 @@ def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None
 
 
 def _rough_excess(t: Doubles, alpha: Doubles) -> Doubles:
-    """(alpha-1) log(1-1/alpha) - log(alpha): what ``conversion`` adds to log(1/delta)."""
+    """Return (alpha-1) log(1-1/alpha) - log(alpha), which ``conversion`` adds to log(1/delta)."""
     return np.asarray(np.exp(t) * -np.log1p(np.exp(-t)) - np.log(alpha))
 
 
 def _excess(alpha: Fraction) -> arb:
-    """(alpha-1) log(1-1/alpha) - log(alpha)."""
+    """Return (alpha-1) log(1-1/alpha) - log(alpha)."""
     return ball(alpha - 1) * ball(-1 / alpha).log1p() - ball(alpha).log()
 
 
 def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
-    """The excess of epsilon over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
+    """Return epsilon's excess over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
 
-    Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4), rounded up; it can be negative.
+    Source: Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4).
+
+    Args:
+        alpha: the order, above 1.
+        delta: above 0.
+
+    Returns:
+        Nats, rounded up; it can be negative.
 
     Raises:
         ArithmeticError: it is not a number, as at delta = 0.
@@ -115,7 +122,7 @@ def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
 
 
 def _candidates(objective: OrderObjective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
-    """Orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
+    """Return orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
 
     A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
     can be a last digit beyond, where the curve is infinite.
@@ -137,7 +144,7 @@ def rdp_to_epsilon(
     kinks: Iterable[Fraction] = (),
     near: Fraction | None = None,
 ) -> BoundAtOrder:
-    """The least epsilon that a Rényi curve gives at ``delta`` > 0, never above ``cap``, the pure epsilon.
+    """Return the least epsilon (nats, an upper bound) that a Rényi curve gives at ``delta`` > 0, at most ``cap``.
 
     Args:
         exact, rough: the curve.
@@ -169,7 +176,7 @@ def rdp_to_delta(
     kinks: Iterable[Fraction] = (),
     near: Fraction | None = None,
 ) -> BoundAtOrder:
-    """The least delta that a Rényi curve gives at ``epsilon``, at most 1: the same inequality, solved for delta."""
+    """Return the least delta (an upper bound, at most 1) that a Rényi curve gives at ``epsilon`` (nats)."""
     target = double(epsilon)
     best = BoundAtOrder(Loss(Fraction(1)), None)
 
@@ -189,7 +196,7 @@ def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
 
 
 def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
-    """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
+    """Return the least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
 
     Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
     (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
@@ -201,7 +208,7 @@ def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
 
 
 def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """The largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
+    """Return the largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
     """
@@ -211,12 +218,16 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
-    """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5): for comparison."""
+    """Return rho + sqrt(4 rho log(1/delta)), an upper bound on epsilon (nats), rounded up.
+
+    Source: Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5. It serves for comparison: ``rdp_to_epsilon``
+    gives less.
+    """
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
 
 
 def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
-    """exp(-(epsilon - rho)²/(4 rho)), the same solved for delta; 1 below rho."""
+    """Return exp(-(epsilon - rho)²/(4 rho)), an upper bound on delta, rounded up; 1 where epsilon is below rho."""
     if epsilon <= rho or rho == 0:
         return Loss(Fraction(rho > 0))
     return Loss(ceiling(lambda: (-(ball(epsilon - rho) ** 2) / (4 * ball(rho))).exp()), rational=False)
@@ -236,7 +247,7 @@ def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def _rough_log(value: Fraction) -> float:
-    """log of a rational that may be beyond the doubles."""
+    """Return the log of a rational that may be beyond the doubles."""
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     scaled = value / (1 << shift) if shift >= 0 else value * (1 << -shift)
     return float(np.log(float(scaled)) + shift * np.log(2))

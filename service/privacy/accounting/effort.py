@@ -12,7 +12,7 @@ from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import condense, leaves, mechanisms_of
 
 LIGHT = 50.0
-"""What is done at once, wherever it is."""
+"""Work up to this is done at once, in the process that receives the request."""
 
 _READ = 0.2  # a part, in arrays with others
 _TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # one tight figure, and all of them: ``tight.work`` bounds both
@@ -22,7 +22,7 @@ _SCALED = 0.02  # a mechanism, at each step
 
 
 def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
-    """A whole guarantee, at so many orders and deltas."""
+    """Estimate the work for a whole guarantee, at so many orders and deltas (milliseconds)."""
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
     proven = sum(one.proof for one in distinct)
     tight = min(_TIGHT, _FOR_TIGHT * sum(one.tight for one in distinct))
@@ -36,7 +36,7 @@ def of_price(plan: Condensed, orders: int) -> float:
 
 
 def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
-    """The search for the noise with which a plan fits accounts with these orders each; infinite for offset tails."""
+    """Estimate the search for the noise with which a plan fits accounts of these orders; infinite for offset tails."""
     condensed = condense(plan)
     distinct = [mechanism.work() for mechanism in set(leaves(condensed))]
     if not all(one.in_arrays for one in distinct):

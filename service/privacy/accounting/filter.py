@@ -18,13 +18,13 @@ from service.privacy.numerics.keyed import FractionsKey, memoised
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COMMON = 10**60 * math.lcm(*range(1, 2**13))
-"""What the denominators of exact amounts that can be taken away again divide; 3,611 digits, and Python reads 4,300.
+"""A multiple of the denominators of all exact amounts that can be taken away again; 3,611 digits (Python reads 4,300).
 
 Such amounts can cancel, a/p + (1 - a/p), so that no bound on the denominator of their sum bounds that of what is left
 when some of them expire: only one multiple of all their denominators does."""
-COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
+COARSE = 10**18  # a loss is rounded up to a multiple of its inverse, where the denominator would be too large
 COARSE_DELTA = 10**40
-MOST_COUNTED = 10**6  # how many more charges are looked for room for
+MOST_COUNTED = 10**6  # the largest number of further charges that is counted
 _STEPS = 250
 _TOGETHER = 64  # fractions that are added over one denominator
 
@@ -128,7 +128,7 @@ class Shortfall:
 
 
 def open_weights(budget: Budget) -> Weights:
-    """The orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
+    """Return the orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
 
     0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
     supermartingales is one, so that it may be tested at every order at once; choosing the order by
@@ -147,7 +147,7 @@ def open_weights(budget: Budget) -> Weights:
 
 
 def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
-    """The price as it is added: rounded up where the common denominator would pass 10^60.
+    """Return the price as it is added: rounded up where the common denominator would pass 10^60.
 
     ``held``: it can be taken away again; then also where its denominator does not divide ``COMMON``.
     """
@@ -170,7 +170,7 @@ def _round_up(value: Fraction, steps: int) -> Fraction:
 
 
 def add(totals: Totals, amount: Price) -> Totals:
-    """The totals after a charge."""
+    """Return the totals after a charge."""
     return Totals(
         epsilon=totals.epsilon.plus(amount.epsilon),
         rho=totals.rho.plus(amount.rho),
@@ -182,7 +182,7 @@ def add(totals: Totals, amount: Price) -> Totals:
 
 
 def subtract(totals: Totals, amount: Price) -> Totals:
-    """The totals without a charge that is in them: what ``add`` made of the others, whatever came in between."""
+    """Return the totals without a charge that is in them: what ``add`` makes of the others, in whatever order."""
     return Totals(
         epsilon=totals.epsilon.minus(amount.epsilon),
         rho=totals.rho.minus(amount.rho),
@@ -199,7 +199,7 @@ def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
 
 
 def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
-    """Order by order; nothing but zeros is the empty tuple, so that equal totals are equal however they came about."""
+    """Add order by order; all zeros become the empty tuple, so that equal totals compare equal."""
     if not any(added):
         return totals
     sums = tuple(map(operator.add, totals, added)) if totals else tuple(map(int, added))
@@ -222,7 +222,7 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
+    """Return the least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
     rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
     rests = totals.quanta or (0,) * len(rule.conversions)
     epsilons: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
@@ -243,7 +243,7 @@ class _Rule:
 
     Attributes:
         orders: multiples of 1/denominator.
-        conversions: what epsilon exceeds tau by at each order's share of delta, in quanta rounded up.
+        conversions: the excess of epsilon over tau at each order's share of delta, in quanta rounded up.
     """
 
     denominator: int
@@ -273,7 +273,7 @@ def left(budget: Budget, used: Fraction | None) -> Fraction:
 
 
 def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) -> list[Shortfall]:
-    """The caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
+    """Return the caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
     shortfalls_found: list[Shortfall] = []
     used = spent(budget, weights, after)
     if used is None or used > budget.cap:
@@ -292,7 +292,7 @@ def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | N
 
 
 def mean_price(totals: Totals, number: int) -> Price:
-    """The price that so many charges of ``totals`` have on average, rounded up: its own where they were equal."""
+    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal."""
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
     return charged(
@@ -328,7 +328,7 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 
 def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
-    """The totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
+    """Return the totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
 
     A count below 0 takes charges away.
     """
@@ -353,7 +353,7 @@ def _sum(total: Sum, values: Sequence[tuple[Fraction | None, int]]) -> Sum:
 
 
 def _dot(values: Iterable[tuple[Fraction, int]]) -> Fraction:
-    """The sum of the products, some dozens at a time over one denominator: reducing each sum would take longest."""
+    """Return the sum of the products, some dozens at a time over one denominator, as reducing each sum is slow."""
     parts, total = [(value, count) for value, count in values if value], Fraction(0)
     for first in range(0, len(parts), _TOGETHER):
         block = parts[first : first + _TOGETHER]
@@ -371,7 +371,7 @@ def _order_by_order(totals: tuple[int, ...], curves: Sequence[Sequence[int]]) ->
 
 
 def plus(one: Totals, other: Totals) -> Totals:
-    """The totals of the charges of both."""
+    """Return the totals of the charges of both."""
     return Totals(
         epsilon=Sum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
         rho=Sum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),

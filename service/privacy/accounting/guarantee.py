@@ -88,7 +88,7 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """Return what a plan costs, in every notion that is asked for.
+    """Return upper bounds on what a plan loses, in every notion that is asked for.
 
     Args:
         plan: the release, or all releases.
@@ -147,14 +147,14 @@ class _PlanLosses:
         return tau
 
     def near(self, alpha: Fraction | None) -> Fraction | None:
-        """An order to search from, where the curve is known to be one of a kind that allows it."""
+        """Return an order to search from, where the curve is known to be convex; else None."""
         return alpha if self.curve.is_convex else None
 
 
 def _at_delta(
     losses: _PlanLosses, profile: TightProfile | None, delta: Fraction, adaptive: bool
 ) -> Iterator[ApproximateStatement]:
-    """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
+    """Yield the analyses that apply at one delta; the deltas that mechanisms spend come off first."""
     undeclared_delta, rho, pure = delta - losses.delta, losses.rho.nats, losses.epsilon
     by_zcdp = by_rdp = BoundAtOrder(INFINITE, None)
     if undeclared_delta > 0 and rho is not None:
@@ -181,7 +181,7 @@ def _at_delta(
 
 
 def _least_known(tight: TightBound | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
-    """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
+    """Return the least figure known of a plan: its own profile's, or another analysis's where that is not above."""
     loss, method = min(others, key=lambda pair: pair[0])
     return (tight.loss, tight.method) if tight is not None and tight.loss < loss else (loss, method)
 
@@ -197,7 +197,7 @@ def _best_statements(delta: Fraction, statements: Iterable[ApproximateStatement]
 
 
 def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[DeltaStatement]:
-    """The delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
+    """Return the delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
     statements: list[DeltaStatement] = []

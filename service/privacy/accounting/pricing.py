@@ -70,7 +70,7 @@ def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
 def _price_of_curve(
     plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]
 ) -> Price:
-    """The price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
+    """Return the price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
     rho = plan_rho(plan, neighbouring)
     nats = rho.nats
     if nats is not None and not rho.rational:
@@ -79,7 +79,7 @@ def _price_of_curve(
 
 
 def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """A price that is nowhere below ``price`` and above it by some 1e-13: to search with, never to charge.
+    """Return an upper bound on ``price``, some 1e-13 above it: to search with, never to charge.
 
     Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
     themselves at most: far less than the unit by which each end is moved up here. At one order it is the price.
@@ -102,7 +102,7 @@ _CurveParts = tuple[Fraction, tuple[Loss, ...]]
 
 
 def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> _CurveParts:
-    """Linear curves, which most ledgers are made of, add up as one number; others order by order.
+    """Return a plan's Rényi curve: linear curves, the most usual, add up as one number, others order by order.
 
     At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
     """

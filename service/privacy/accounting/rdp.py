@@ -20,7 +20,7 @@ from service.privacy.plans.walking import Neighbouring
 
 
 def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> Loss:
-    """A bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
+    """Return a bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
 
     So the chord between two bounds is a bound; above the last order nothing is known.
     """
@@ -35,7 +35,7 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
 
 @memoised(maxsize=1 << 16)
 def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
-    """tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon bounds it at every order."""
+    """Return tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon caps it."""
     return _bounded_taus(mechanism, (alpha,))[0]
 
 
@@ -75,7 +75,10 @@ def _at_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
 
 
 def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
-    """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3), to 96 bits: what ledgers add up."""
+    """Return an upper bound on tau(alpha) of a plan (nats), to 96 bits, under the neighbouring relation.
+
+    Ledgers add these figures up. Source: Haney et al. 2021, Lemma 3.
+    """
     return fold(
         plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total_loss, largest_losses)
     )

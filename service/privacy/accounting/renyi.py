@@ -42,7 +42,7 @@ class RenyiCurve:
         return self._costs.is_linear
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
-        """Upper bounds at the orders, less than 1e-11 of themselves above the truth."""
+        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth."""
         bounds: dict[int, Loss] = {}  # by place: no number of a client's is a key
         for whole in (True, False):
             places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]
@@ -52,7 +52,7 @@ class RenyiCurve:
         return tuple(bounds[place] for place in range(len(orders)))
 
     def slope_and_excess(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
-        """c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope everywhere.
+        """Return c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope.
 
         Raises:
             Beyond: doubles do not reach.
@@ -60,12 +60,12 @@ class RenyiCurve:
         return self._at_whole_orders.slope, self._at_whole_orders.excess(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
-        """tau at many orders in doubles: to choose an order by, never to report."""
+        """Return tau at many orders in doubles: to choose an order by, never to report."""
         return self._costs.rough(alphas, _rough)
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:
-    """The least of what is known of a mechanism, in doubles."""
+    """Return the least of what is known of a mechanism, in doubles."""
     pure, known = mechanism.pure_epsilon().nats, mechanism.rdp()
     bounds = [np.full_like(alphas, np.inf if pure is None else double(pure))]
     if known.curve is not None:
@@ -87,6 +87,6 @@ def _interpolated(points: Sequence[tuple[Fraction, Fraction]], alphas: Doubles) 
 
 
 def declared_orders(plan: CompositionProgram) -> list[Fraction]:
-    """The orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
+    """Return the orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
     points = (point for mechanism in plan.mechanisms for point in mechanism.rdp().points)
     return [order for order, _ in groupby(sorted(order for order, _ in points))]

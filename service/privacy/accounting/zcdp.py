@@ -17,7 +17,10 @@ def mechanism_rho(mechanism: Mechanism) -> Loss:
 
 
 def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
-    """zCDP rho of a plan, in nats (Haney et al. 2021, Lemma 2), to 96 bits: what ledgers add up."""
+    """Return an upper bound on the zCDP rho of a plan (nats), to 96 bits, under the neighbouring relation.
+
+    Ledgers add these figures up. Source: Haney et al. 2021, Lemma 2.
+    """
     return fold(plan, neighbouring, Notion(mechanism_rho, total_loss, largest_losses))
 
 

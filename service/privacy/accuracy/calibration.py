@@ -30,7 +30,7 @@ _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal
 
 
 def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
-    """The largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
+    """Return the largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
         ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
@@ -42,7 +42,7 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
 
 
 def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
-    """The largest 12-digit sigma² (counts squared) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
+    """Return the largest 12-digit sigma² (counts²) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
         ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
@@ -54,7 +54,7 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
 
 
 def safetab_scale(margin: int) -> Fraction:
-    """SafeTab's scale for a 95 % margin of error, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
+    """Return SafeTab's 95 % scale, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
 
     To reproduce the paper only: it is **unsafe**. Its derivation floors a margin that must be rounded
     up (eqs. 35, 36), so that the coverage falls short of 95 %: it is 0.9395 at margin 6.
@@ -67,7 +67,7 @@ def safetab_scale(margin: int) -> Fraction:
 
 
 def safetab_sigma_squared(margin: int) -> Fraction:
-    """SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
+    """Return SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
 
     rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. Safe but wasteful at the paper's
     margins: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, as 1.92 is 1.96²/2 rounded down.
@@ -92,13 +92,13 @@ def _checked_excess(margin: int, confidence: Fraction) -> Fraction:
 
 
 def _largest_parameter(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
-    """The largest 12-digit parameter that meets a target, which all smaller ones meet too."""
+    """Return the largest 12-digit parameter that meets a target, which all smaller ones meet too."""
     near = rank_of(_secant_guess(law, margin, excess, guess))
     return value_of_rank(smallest(lambda rank: not is_within(law(value_of_rank(rank)), margin, excess), near) - 1)
 
 
 def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
-    """The parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
+    """Return the parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
 
     log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
     digits, where halving an interval takes forty. What is returned only tells where to begin; it proves nothing.
@@ -122,12 +122,12 @@ def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Frac
 
 
 def _round_down(value: Fraction) -> Fraction:
-    """The largest 12-digit number that is not above a positive ``value``."""
+    """Return the largest 12-digit number that is not above a positive ``value``."""
     return value_of_rank(rank_of(value))
 
 
 def rank_of(value: Fraction) -> int:
-    """The place of ``value``, rounded down to 12 digits, among all such numbers in ascending order; 1 has place 0."""
+    """Return the rank of ``value``, rounded down to 12 digits, among all such numbers ascending; 1 has rank 0."""
     rounded = _TWELVE_DIGITS_DOWN.divide(Decimal(value.numerator), Decimal(value.denominator))
     exponent = rounded.adjusted()
     digits = int(_TWELVE_DIGITS_DOWN.scaleb(rounded, 11 - exponent))
@@ -135,6 +135,6 @@ def rank_of(value: Fraction) -> int:
 
 
 def value_of_rank(rank: int) -> Fraction:
-    """The number of 12 digits at a place; see ``rank_of``."""
+    """Return the number of 12 digits at a rank; see ``rank_of``."""
     exponent, place = divmod(rank, _PER_DECADE)
     return Fraction(f"{_LEAST_DIGITS + place}e{exponent - 11}")

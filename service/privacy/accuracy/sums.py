@@ -35,7 +35,7 @@ _HALF = 100  # bits, at most, that the expected size is known to
 
 
 def variance(law: NoiseLaw) -> arb:
-    """Var X of one cell, in counts squared, as a ball."""
+    """Return Var X of one cell, in counts squared, as a ball."""
     if law.sigma_squared is None:
         return 1 / (2 * (ball(law.linear) / 2).sinh() ** 2)
     offset = ball(law.sigma_squared * law.linear)
@@ -44,7 +44,7 @@ def variance(law: NoiseLaw) -> arb:
 
 
 def mean_size(law: NoiseLaw) -> arb:
-    """E|X| of one cell, in counts, as a ball."""
+    """Return E|X| of one cell, in counts, as a ball."""
     if law.sigma_squared is None:
         return 1 / ball(law.linear).sinh()
     offset = ball(law.sigma_squared * law.linear)
@@ -53,7 +53,7 @@ def mean_size(law: NoiseLaw) -> arb:
 
 
 def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
-    """A size x with P(|S| >= x) <= 2 exp(-nats), of the right order; proven for the x that is returned.
+    """Return a size x with P(|S| >= x) <= 2 exp(-nats) proven, of the right order.
 
     log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8), and at most that of geometric noise
     of rate r, -log(1 - (sinh(s/2)/sinh(r/2))²): the law is that one, times factors that fall with |x|, which can only
@@ -83,11 +83,11 @@ class _SingleCell:
     law: NoiseLaw
 
     def tail_probability(self, margin: int) -> arb:
-        """P(|X| > margin)."""
+        """Return P(|X| > margin)."""
         return tail(self.law, margin)
 
     def mean_size(self) -> arb:
-        """E|X|."""
+        """Return E|X|."""
         return mean_size(self.law)
 
 
@@ -107,7 +107,7 @@ class _GeometricRace:
     cells: int
 
     def tail_probability(self, margin: int) -> arb:
-        """P(|S| > margin)."""
+        """Return P(|S| > margin)."""
         n, k, rate = self.cells, margin + 1, ball(self.law.linear)
         q, p = (-rate).exp(), -(-rate).expm1()
         weight = (1 + q) ** -n
@@ -123,7 +123,7 @@ class _GeometricRace:
         return 2 * total
 
     def mean_size(self) -> arb:
-        """E|S| = Var X times the sum over i <= n of P(S_i = 0).
+        """Return E|S| = Var X times the sum over i <= n of P(S_i = 0).
 
         |k| is the mean of (1 - cos kt)/(1 - cos t) over t, and 1 - phi^n = Var X (1 - cos t) (phi + ... + phi^n).
         P(S_i = 0) = (1-q)^2i/(1-q²)^(2i-1) times the sum over j < i of C(i-1, j)² q^2j.
@@ -182,7 +182,7 @@ class _Spectrum:
         return cls(law, cells, period, weights, cut, cut_mean, 2 * tolerance)
 
     def tail_probability(self, margin: int) -> arb:
-        """P(|S| > margin)."""
+        """Return P(|S| > margin)."""
         if 2 * margin + 2 > self.period:
             return arb(0).union(self.folded)
         factor = ball(Fraction(2 * margin + 1, self.period))
@@ -190,7 +190,7 @@ class _Spectrum:
         return 1 - inside + arb(0, self.cut.upper()) + arb(0).union(self.folded)
 
     def mean_size(self) -> arb:
-        """E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), and what lies beyond M/2.
+        """Return E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), with what lies beyond M/2.
 
         E of |S| where that is beyond is at most sqrt(E S² P(|S| > M/2)) (Cauchy and Schwarz). M/2 is even.
         """
@@ -200,7 +200,7 @@ class _Spectrum:
         return ball(Fraction(self.period, 4)) - near + arb(0, self.cut_mean.upper()) + arb(0).union(far)
 
     def likely_margin(self, excess: float) -> int:
-        """The margin but for rounding, in doubles."""
+        """Return the margin in doubles, before certified rounding."""
         weights = np.array([float(weight.mid()) for weight in self.weights])
         j = np.arange(1, len(weights) + 1)
         low, high = -1, self.period // 2
@@ -216,7 +216,7 @@ class _Spectrum:
 
 
 def _power(phi: arb, cells: int) -> arb:
-    """phi^n for phi > 0, also where its ball does not tell."""
+    """Return phi^n for phi > 0, also where its ball does not tell."""
     return phi**cells if phi > 0 else arb(0).union(arb(phi.abs_upper()) ** cells)
 
 
@@ -249,7 +249,7 @@ class NoiseSum:
 
     @classmethod
     def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "NoiseSum":
-        """The sum.
+        """Return the sum of so many cells' noise.
 
         Raises:
             ValueError: the noise is wider than is computed with.
@@ -269,7 +269,7 @@ class NoiseSum:
         return "characteristic function" if isinstance(self.tails, _Spectrum) else "closed form"
 
     def margin(self, confidence: Fraction) -> tuple[int, float]:
-        """The smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
+        """Return the smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
 
         Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
         """
@@ -291,11 +291,11 @@ class NoiseSum:
         )
 
     def variance(self) -> Fraction:
-        """Var S, in counts squared, rounded up."""
+        """Return Var S, in counts squared, rounded up."""
         return self.cells * variance_of_cell(self.law)
 
     def mean_size(self) -> Fraction:
-        """E|S|, in counts, rounded up; never above Var S, as S is whole."""
+        """Return E|S|, in counts, rounded up; never above Var S, as S is whole."""
         if not isinstance(self.tails, _Spectrum):
             return require_finite(ceiling(self.tails.mean_size))
         with precision(_working_bits(self.cells, self.excess)):
@@ -312,12 +312,12 @@ def _working_bits(cells: int, excess: Fraction) -> int:
 
 
 def variance_of_cell(law: NoiseLaw) -> Fraction:
-    """Var X of one cell, in counts squared, rounded up."""
+    """Return Var X of one cell, in counts squared, rounded up."""
     return require_finite(ceiling(lambda: variance(law)))
 
 
 def require_finite(value: Fraction | None) -> Fraction:
-    """A number that exists.
+    """Return a number that must exist.
 
     Raises:
         ArithmeticError: it does not, or no precision tells.

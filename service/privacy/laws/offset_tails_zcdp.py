@@ -44,7 +44,7 @@ _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
 
 
 def osgt_rho(mechanism: TailParameters) -> Fraction:
-    """rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
+    """Return rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
 
     Otherwise s²/(2v) + s m/v, as ``product_tau`` at order 1 bounds tau(alpha)/alpha at every order.
     """
@@ -106,7 +106,7 @@ def _is_proven(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
 
 
 def _proven_start(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
-    """Some b with K <= rho p up to it, the largest of last, last/2, ...; None where none of them does.
+    """Return a b with K <= rho p proven up to it, the largest of last, last/2, ...; None where there is none.
 
     M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over
     a symmetric loss L. So what it exceeds its Taylor polynomial of degree n - 1 about p = 0 by, over p^n, grows
@@ -138,7 +138,7 @@ def _bessel(k: int, i: int) -> int:
 
 
 def _bits(mechanism: TailParameters, degree: int) -> int:
-    """A precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and what is compared is near."""
+    """Return a working precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and near its bound."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
     return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 

@@ -5,7 +5,7 @@ vector as cells of sensitivity s, not as one query of sensitivity cells*s, is wh
 
 A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts), and its
 parameters here are in units of g: with X integer noise and q the query's answer, a multiple of g, the output q + gX
-is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, known to everybody, so the
+is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, publicly known, so the
 privacy loss is that of integer noise with the parameters and the sensitivity divided by g, in every notion: no
 price looks at g. On another lattice the same parameters in counts cost something else, which is why g belongs to
 the mechanism that is charged, and not to a draw of it.

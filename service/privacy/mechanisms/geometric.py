@@ -55,7 +55,7 @@ class Geometric(Discrete):
 
 
 def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
-    """The KL divergence between the noise and the noise moved by s; the sup of tau/alpha is at alpha -> 1.
+    """Return the KL divergence between the noise and the noise moved by s; the sup of tau/alpha is at alpha -> 1.
 
     With e = 1/b, S = s e and q = exp(-e) the loss is S left of 0, -S right of s and (s-2x) e between; its mean
     is S - (e/sinh e)(1 - q^s), for s = 1 e tanh(e/2). Without cancellation: e/sinh e is (1 + C)(1 - t²) for

@@ -49,5 +49,5 @@ class Laplace(Continuous):
 
 
 def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
-    """S - 1 + exp(-S) for S = s/b: the KL divergence, where the supremum of tau/alpha is."""
+    """Return S - 1 + exp(-S) for S = s/b: the KL divergence, which is the supremum of tau/alpha."""
     return at.exp_excess(-sensitivity / scale)

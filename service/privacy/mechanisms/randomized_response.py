@@ -77,7 +77,7 @@ def pure_rho_curve(epsilon: Fraction) -> Curve:
 
 
 def _rho(epsilon: Number, at: Arithmetic) -> Number:
-    """epsilon-DP implies (epsilon tanh(epsilon/2))-zCDP, which is tight.
+    """Return epsilon tanh(epsilon/2), the least rho that epsilon-DP implies.
 
     The usual epsilon²/2 (Bun and Steinke 2016, Prop. 3.3) is looser: 4.5 against 2.72 at epsilon = 3.
     """

@@ -26,11 +26,11 @@ class Curve(NamedTuple):
     in_arrays: bool = True
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
-        """Its value for one mechanism."""
+        """Return the curve's value for one mechanism."""
         return self.prepared(arithmetic)(*orders)
 
     def prepared(self, arithmetic: Arithmetic) -> Callable[..., Number]:
-        """The formula with its parameters, as a function of the orders."""
+        """Return the formula with its parameters, as a function of the orders."""
         parameters = tuple(map(arithmetic.number, self.parameters))
         return lambda *orders: self.formula(*parameters, *orders, arithmetic)
 
@@ -63,7 +63,7 @@ class CurveTable:
             self._blocks.append(_Block(np.array(places), formula, tuple(columns)))
 
     def rough(self, *orders: Doubles) -> Doubles:
-        """The values in doubles, to search with."""
+        """Return the values in doubles, to search with."""
         values = np.empty((self._rows, _width(orders)))
         with np.errstate(all="ignore"):
             for block, part in self._parts(values.shape[1]):
@@ -72,7 +72,7 @@ class CurveTable:
         return values
 
     def bounds(self, *orders: Interval) -> Interval:
-        """Bounds of the values; not a number, or not narrow, where doubles do not reach."""
+        """Return bounds of the values; not a number, or not narrow, where doubles do not reach."""
         low, high = np.empty((2, self._rows, _width([order.high for order in orders])))
         with np.errstate(all="ignore"):
             for block, part in self._parts(low.shape[1]):

@@ -1,8 +1,9 @@
-"""Hashes of exact numbers that nobody outside this process can foresee, and memos by them.
+"""Hashes of exact numbers that cannot be foreseen outside this process, and memos by them.
 
-Python hashes a number to itself modulo 2^61 - 1: who chooses numbers chooses which of them collide, and to look up n
-colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts (SipHash), so
-here numbers are hashed by their text. What a client states is never the key of a dict, a set or a memo as a number.
+Python hashes a number to itself modulo 2^61 - 1: a client that chooses numbers chooses which of them collide, and
+looking up n colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts
+(SipHash), so here numbers are hashed by their text. A number that a client states is never itself the key of a dict, a
+set or a memo.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ R = TypeVar("R")
 
 
 def keyed(*values: object) -> int:
-    """A hash of values that is the same for equal ones, whole numbers and fractions alike; tuples are looked into."""
+    """Return a hash that is equal for equal values, whole numbers and fractions alike; tuples are looked into."""
     return hash(tuple([_as_text(value) if type(value) in _NUMBERS else value for value in values]))
 
 
@@ -97,7 +98,7 @@ class ValuesKey:
 
 
 class MemoisedFunction(Generic[P, R]):
-    """A function that remembers what it found; ``__wrapped__`` does not."""
+    """A function that memoises its results; ``__wrapped__`` does not."""
 
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
         update_wrapper(self, function)
@@ -109,5 +110,5 @@ class MemoisedFunction(Generic[P, R]):
 
 
 def memoised(maxsize: int) -> Callable[[Callable[P, R]], MemoisedFunction[P, R]]:
-    """``lru_cache`` for functions of numbers that clients choose, which are given by position."""
+    """Memoise a function of numbers that clients choose, which are given by position; as ``lru_cache``."""
     return lambda function: MemoisedFunction(function, maxsize)

@@ -31,9 +31,10 @@ INFINITE = Loss(None)
 
 
 def total_loss(weighted: Iterable[tuple[Loss, int]]) -> Loss:
-    """The sum of losses, each taken ``count`` times: composition is additive in every notion.
+    """Return the sum of losses, each taken ``count`` times: composition is additive in every notion.
 
-    It is exact while its denominator has at most 4096 bits, then rounded up.
+    Returns:
+        An upper bound, exact while its denominator has at most 4096 bits, then rounded up.
     """
     top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
     for loss, count in weighted:
@@ -53,7 +54,7 @@ def total_loss(weighted: Iterable[tuple[Loss, int]]) -> Loss:
 
 
 def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
-    """The sum of the ``how_many`` largest of losses, each present ``count`` times."""
+    """Return the sum of the ``how_many`` largest of losses, each present ``count`` times."""
     chosen: list[tuple[Loss, int]] = []
     remaining = how_many
     for loss, count in sorted(weighted, key=lambda pair: pair[0], reverse=True):
@@ -65,5 +66,5 @@ def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
 
 
 def least_loss(losses: Iterable[Loss]) -> Loss:
-    """The smallest of several bounds on one loss; infinite where there is none."""
+    """Return the smallest of several bounds on one loss; infinite where there is none."""
     return min(losses, default=INFINITE)

@@ -37,7 +37,7 @@ QueryNoiseType = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type
 _SECANTS = 40
 _HALVINGS = 100
 _BROAD = 1e12  # factor in either direction within which noise is searched
-_SHARES = 10**15  # what a share that is not exact is rounded down to a multiple of the inverse of
+_SHARES = 10**15  # a share that is not exact is rounded down to a multiple of its inverse
 
 
 class NoAllocation(ValueError):
@@ -55,7 +55,7 @@ class WeightedQuery:
 
 
 def sequence_plan(noise: Listed[QueryNoise]) -> Plan:
-    """All queries in sequence."""
+    """Return a plan of all queries in sequence."""
     return Sequence(parts=tuple(noise))
 
 
@@ -68,13 +68,13 @@ def cost_in_own_unit(noise: QueryNoise) -> Fraction:
 
 
 def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:
-    """The noise for which a query costs so much, or a little less where that is too long to be stated."""
+    """Return the noise for which a query costs so much, or a little less where that is too long to be stated."""
     s, c = query.sensitivity, query.cells
     return _with_parameter(kind, query, _shortened(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
 
 
 def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, confidence: Fraction) -> QueryNoise:
-    """The cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
+    """Return the cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
 
     Raises:
         ValueError: a margin or a confidence out of range.
@@ -114,7 +114,7 @@ def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fract
 
 
 def _shortened(value: Fraction) -> Fraction:
-    """More noise, by less than 1e-11 of itself, where the exact figure is beyond the limits of a number."""
+    """Return a figure within the limits of a number: itself, or one more by less than 1e-11 of itself."""
     if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
         return value
     return value_of_rank(rank_of(value) + 1)
@@ -156,7 +156,7 @@ class EmptyAccount:
         return used is not None and used <= self.budget.cap
 
     def rough_cap(self) -> float:
-        """The cap as a pure epsilon where it is one, else about as rho."""
+        """Return the cap as a pure epsilon where it is one, else about as rho."""
         match self.budget:
             case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
                 return double(epsilon_to_rho_at(cap, delta - declared))
@@ -166,7 +166,7 @@ class EmptyAccount:
                 return double(self.budget.cap)
 
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
-        """The cap in the mechanism's own unit; None where it is in another."""
+        """Return the cap in the mechanism's own unit; None where it is in another."""
         match self.budget.definition:
             case Definition.PURE if _is_pure(kind):
                 return self.budget.cap
@@ -181,7 +181,7 @@ class EmptyAccount:
 def divide_budget(
     account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], shares: Listed[Fraction]
 ) -> list[QueryNoise]:
-    """The least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
+    """Return the least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
 
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
@@ -200,7 +200,7 @@ def divide_budget(
 
 
 def _largest_admitted(account: EmptyAccount, plan: Callable[[Fraction], Plan]) -> Fraction:
-    """The largest amount of 12 digits whose plan is admitted; the loss grows with the amount."""
+    """Return the largest amount of 12 digits whose plan is admitted; the loss grows with the amount."""
     guess = _rough_root(lambda x: account.log_excess(plan(Fraction(x))), 1.0)
     rank = smallest(lambda rank: not account.admits(plan(value_of_rank(rank))), rank_of(Fraction(guess)))
     return value_of_rank(rank - 1)
@@ -209,7 +209,7 @@ def _largest_admitted(account: EmptyAccount, plan: Callable[[Fraction], Plan]) -
 def least_largest_error(
     account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], confidence: Fraction
 ) -> list[QueryNoise]:
-    """The noise whose largest weight times margin of error is as small as the budget admits.
+    """Return the noise whose largest weight times margin of error is as small as the budget admits.
 
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
@@ -234,7 +234,7 @@ def least_largest_error(
 
 
 def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
-    """About where a growing function is 0: secants in log x inside a bracket. Only a place to search from.
+    """Return about where a growing function is 0, by secants in log x inside a bracket: a place to search from.
 
     Raises:
         NoAllocation: not within a factor of 1e12.
@@ -258,13 +258,13 @@ def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0
 
 
 def proportional(queries: Listed[WeightedQuery]) -> list[Fraction]:
-    """Shares by weight, exact."""
+    """Return the queries' shares by weight, exact."""
     whole = sum((query.weight for query in queries), Fraction(0))
     return [query.weight / whole for query in queries]
 
 
 def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery]) -> list[Fraction]:
-    """Shares with the least sum of weight times variance, to some 1e-6; rounded down, so that they do not exceed 1.
+    """Return shares with the least sum of weight times variance, to some 1e-6, rounded down to at most 1 in all.
 
     At the optimum every query has the same gain, weight times variance, per loss. Losses are those of a pure budget,
     else rho, which is what losses converted to (epsilon, delta) go by.
@@ -277,7 +277,7 @@ def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: L
     around = np.exp(np.array([-1e-3, 1e-3]))
 
     def gain(unit: Doubles) -> Doubles:
-        """By the noise's parameter, its scale or its sigma; it grows with it."""
+        """Return the gain, which grows with the noise's parameter, its scale or its sigma."""
         near = unit * around
         loss = cells * _loss_of_unit(kind, near, s, in_rho)
         error = weight * _variance(kind, near)

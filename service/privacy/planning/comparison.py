@@ -34,7 +34,7 @@ def variance_of(mechanism: CalibratedNoise) -> Fraction:
 
 
 def gaussian_of_equal_variance(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
-    """Gaussian noise with its variance for sigma², rounded down to 12 digits: so that it has no more noise."""
+    """Return Gaussian noise with that variance for sigma², rounded down to 12 digits: it has no more noise."""
     v = value_of_rank(rank_of(variance_of(mechanism)))
     if isinstance(mechanism, Osgt):
         return Gaussian(sigma_squared=v, sensitivity=mechanism.sensitivity)
@@ -51,7 +51,7 @@ def is_sub_gaussian(mechanism: OffsetTails) -> bool:
 
 
 def deltas(mechanism: OffsetTails, epsilons: Iterable[Fraction]) -> list[ComparedFigures]:
-    """delta at equal variance, one cell."""
+    """Return delta (upper bounds) of one cell at equal variance."""
     gaussian = gaussian_of_equal_variance(mechanism)
     return [
         ComparedFigures(
@@ -62,7 +62,7 @@ def deltas(mechanism: OffsetTails, epsilons: Iterable[Fraction]) -> list[Compare
 
 
 def divergences(mechanism: OffsetTails, orders: Iterable[Fraction]) -> list[ComparedFigures]:
-    """tau(alpha) at equal variance, one cell."""
+    """Return tau(alpha) (upper bounds, nats) of one cell at equal variance."""
     gaussian = gaussian_of_equal_variance(mechanism)
     return [
         ComparedFigures(
@@ -73,7 +73,7 @@ def divergences(mechanism: OffsetTails, orders: Iterable[Fraction]) -> list[Comp
 
 
 def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fraction:
-    """epsilon of so many cells at delta, tight.
+    """Return a tight upper bound on epsilon (nats) of so many cells at delta, under ``add_remove``.
 
     Raises:
         NoSuchNoise: there is no tight figure.
@@ -86,20 +86,20 @@ def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fracti
 
 
 def gaussian_variance(mechanism: OffsetTails, epsilon: Fraction, delta: Fraction, cells: int) -> Fraction:
-    """sigma² of the least Gaussian noise that keeps the same (epsilon, delta) for so many cells."""
+    """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for so many cells."""
     kind = Gaussian if isinstance(mechanism, Osgt) else DiscreteGaussian
     least = least_gaussian(kind, Fraction(mechanism.sensitivity), Target(epsilon, delta, cells))
     return least.sigma_squared
 
 
 def tails(mechanism: OffsetTails, distances: Iterable[Fraction]) -> list[ComparedFigures]:
-    """P(|X| > x) at equal variance."""
+    """Return P(|X| > x) (upper bounds) at equal variance."""
     gaussian = gaussian_of_equal_variance(mechanism)
     return [ComparedFigures(at, _beyond(mechanism, at), _beyond(gaussian, at)) for at in distances]
 
 
 def tail_bound(mechanism: OffsetTails, x: Fraction) -> Fraction:
-    """2 exp(-x²/(2 sigma²)), which bounds P(|X| > x) of sub-Gaussian noise."""
+    """Return 2 exp(-x²/(2 sigma²)), rounded up, which bounds P(|X| > x) of sub-Gaussian noise."""
     return require_finite(ceiling(lambda: 2 * (-ball(x * x / (2 * mechanism.sigma_squared))).exp()))
 
 

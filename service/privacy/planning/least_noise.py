@@ -1,6 +1,6 @@
 """The least noise that keeps (epsilon, delta), by the exact condition and not by a conversion from zCDP.
 
-What is returned was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
+Every result was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
 noise, one cell of continuous offset tails), else by the tight accountant, whose delta is an upper bound. sigma² is a
 number of 12 significant digits, the smallest that holds: the next smaller one does not.
 """
@@ -76,7 +76,7 @@ class Target:
 def delta_of_cells(
     mechanism: CalibratedNoise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)
 ) -> Fraction | None:
-    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out.
+    """Return an upper bound on delta at epsilon of the mechanism on so many cells; None where digits run out.
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
     """
@@ -94,7 +94,7 @@ def delta_of_cells(
 
 
 def least_variance(mechanism: CalibratedNoise, target: Target) -> CalibratedNoise:
-    """The mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
+    """Return the mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
 
     The search takes delta to fall as sigma² grows; that the result keeps the target does not depend on it.
 
@@ -128,7 +128,7 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
 def least_gaussian(
     kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target
 ) -> CalibratedNoise:
-    """The Gaussian noise of least variance."""
+    """Return the Gaussian noise of least variance."""
     below = epsilon_to_rho_analytic(target.epsilon, target.delta)
     rho = gaussian_rho_at(target.epsilon, target.delta, below)
     start = target.cells * sensitivity * sensitivity / (2 * rho)
@@ -142,7 +142,7 @@ def least_gaussian(
 def _least_narrow_noise(
     kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target
 ) -> CalibratedNoise | None:
-    """The noise of least variance of those on the integers that are hardly wider than a place; see ``narrow_noise``."""
+    """Return the integer noise of least variance among those hardly wider than a place; see ``narrow_noise``."""
     if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
         return None
     largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
@@ -157,7 +157,7 @@ def _least_narrow_noise(
 
 
 def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> CalibratedNoise:
-    """The noise with offset tails of least variance: over the offset in sigmas, for each the sigma that it needs.
+    """Return the offset-tailed noise of least variance: over the offset in sigmas, each with the sigma it needs.
 
     Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
     they matter.
@@ -187,7 +187,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
 
 
 def _with_short_offset(mechanism: CalibratedNoise) -> CalibratedNoise:
-    """With an offset of 12 digits."""
+    """Return the mechanism with an offset of 12 digits."""
     if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m:
         return replace(mechanism, m=value_of_rank(rank_of(mechanism.m)))
     return mechanism
@@ -203,7 +203,7 @@ def _of_offset_ratio(
 
 
 def _best_offset(start: Callable[[float], CalibratedNoise], target: Target) -> CalibratedNoise:
-    """The least variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections near its best place."""
+    """Minimise the variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections."""
     known: dict[float, tuple[float, CalibratedNoise]] = {}
 
     def at(t: float) -> float:
@@ -229,7 +229,7 @@ def _best_offset(start: Callable[[float], CalibratedNoise], target: Target) -> C
 
 
 def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Target) -> CalibratedNoise:
-    """The mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
+    """Return the mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
 
     def noise(sigma: float) -> CalibratedNoise:
         changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
@@ -242,7 +242,7 @@ def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Targe
 
 
 def _root(over: Callable[[float], float], start: float) -> float:
-    """About the least sigma with over(sigma) <= 0: the secant method in log sigma, inside a bracket if there is one."""
+    """Return about the least sigma with over(sigma) <= 0, by secants in log sigma, inside a bracket if there is one."""
     x, low, high = math.log(start), -math.inf, math.inf
     before: tuple[float, float] | None = None
     start_at = x

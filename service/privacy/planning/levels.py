@@ -33,13 +33,13 @@ class Level:
 
 
 def find_level(plan: Plan, name: str) -> Level | None:
-    """The level of this name; None where the plan has none, or more than one."""
+    """Return the level of this name; None where the plan has none, or more than one."""
     levels = [level for level in levels_of(plan) if level.name == name]
     return levels[0] if len(levels) == 1 else None
 
 
 def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
-    """Every level, from left to right; none under another ``choice``, which a tabulation would have to follow."""
+    """Yield the levels from left to right; none under another ``choice``, which a tabulation would have to follow."""
     if isinstance(plan, Choice):
         level = _level(plan, pointer, count)
         if level is not None:
@@ -68,14 +68,14 @@ def _level(choice: Choice, pointer: str, count: int) -> Level | None:
 
 
 def _sole_mechanism(part: Plan) -> Mechanism | None:
-    """A mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
+    """Return a mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
     if isinstance(part, Parallel) and len(part.parts) == 1:
         (part,) = part.parts
     return part if isinstance(part, Mechanism) else None
 
 
 def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
-    """The noise of its total and its two steps; None where it is not whole counts."""
+    """Return the noise of its total and its two steps; None where it is not whole counts."""
     mechanisms = (level.total, level.step_1, level.step_2)
     total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
     return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

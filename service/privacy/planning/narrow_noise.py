@@ -26,7 +26,7 @@ _PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
 def least_narrow_noise(
     sensitivity: int, epsilon: float, delta: float, largest_offset: float
 ) -> tuple[float, float] | None:
-    """(sigma², m) of about the least variance, m at most so many sigmas; None where no width is narrow enough."""
+    """Return (sigma², m) of about the least variance, m at most so many sigmas; None if no width is narrow enough."""
     low, high = 0.0, math.log1p(largest_offset)
     best = (math.inf, 0.0, 0.0)
     for _ in range(_ZOOMS if largest_offset else 1):
@@ -46,7 +46,7 @@ def least_narrow_noise(
 
 
 def _least_widths(offsets: Doubles, sensitivity: int, epsilon: float, delta: float) -> Doubles:
-    """For each offset in sigmas log(sigma/(1 + offset)) of the narrowest noise that keeps delta; else infinite."""
+    """Return log(sigma/(1 + offset)) of the narrowest noise that keeps delta, by offset in sigmas; else infinite."""
     grid = np.linspace(math.log(_NARROWEST), math.log(WIDEST), _WIDTHS)
     keeps = np.array([_keeps(width, offsets, sensitivity, epsilon, delta) for width in grid])
     first = keeps.argmax(axis=0)
@@ -67,7 +67,7 @@ def _keeps(
 def _deltas_and_variances(
     sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float
 ) -> tuple[Doubles, Doubles]:
-    """delta and the variance of noise with such offsets in sigmas."""
+    """Return delta and the variance of noise with such offsets in sigmas."""
     x = np.arange(-_PLACES - sensitivity, _PLACES + sensitivity + 1)
     size = np.abs(x) / sigmas[:, None]
     mass = np.exp(-size * (size / 2 + offsets[:, None]))

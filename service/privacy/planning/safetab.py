@@ -83,7 +83,7 @@ class SafeTabAnalysis:
 def step_2_noise(
     kind: SafeTabNoiseType, margin: int, confidence: Fraction, exact: bool
 ) -> Geometric | DiscreteGaussian:
-    """The mechanism of step 2 that meets a margin of error.
+    """Return the mechanism of step 2 that meets a margin of error.
 
     Raises:
         ValueError: a margin or a confidence out of range.
@@ -101,7 +101,7 @@ def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
 
 
 def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
-    """The mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
+    """Return the mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
 
     So the budget is rho_base/(1 - gamma), as in the paper's Table 4; below its eq. 38 it says 1/gamma.
     """
@@ -122,7 +122,7 @@ def _with_share(mechanism: Geometric | DiscreteGaussian, share: Fraction, name: 
 
 
 def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
-    """The plan, ready to be registered.
+    """Return the plan, ready to be registered.
 
     At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
     groups of one record cost, each with a choice of its own; the cells of a table are disjoint, so one cell is moved.
@@ -139,7 +139,7 @@ def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
 
 
 def printed_analysis(design: Design, noise: Listed[LevelNoise], delta: Fraction) -> SafeTabAnalysis:
-    """epsilon of the plan by the paper's formula as it is printed."""
+    """Return epsilon of the plan by the paper's formula as it is printed."""
     if design.kind is Geometric:
         shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
         return SafeTabAnalysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
@@ -154,7 +154,7 @@ def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:
 
 
 def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussian, ...]], delta: Fraction) -> Fraction:
-    """Eqs. 39 and 40 with eq. 17 on the paper's orders: too small, as eq. 17 integrates where it should sum."""
+    """Return eqs. 39 and 40 with eq. 17 on the paper's orders: too small, as eq. 17 integrates where it should sum."""
     alphas = np.array([double(alpha) for alpha in GRID])
     total = np.zeros_like(alphas)
     for mechanisms in shares:
@@ -164,14 +164,14 @@ def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussi
 
 
 def _printed_tau(epsilon: float, alphas: Doubles) -> Doubles:
-    """Eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
+    """Return eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
     y = 2 * alphas - 1
     inside = np.tanh(epsilon / 2) * 2 * (alphas + (alphas - 1) * np.exp(-y * epsilon)) / (epsilon * y)
     return np.asarray(epsilon + np.log(inside) / (alphas - 1))
 
 
 def _printed_zcdp(rho: Fraction, delta: Fraction) -> Fraction:
-    """Eq. 6 on the paper's orders; any order gives a bound, and the best of these is evaluated once, rounded up."""
+    """Return eq. 6 on the paper's orders; any order gives a bound, and the best is evaluated once, rounded up."""
     alphas = np.array([double(alpha) for alpha in GRID])
     best = GRID[int(np.argmin(double(rho) * alphas + _rough_excess(alphas, delta)))]
     return max(rho * best + conversion(best, delta), Fraction(0))
@@ -208,7 +208,7 @@ _TABLE_2: dict[SafeTabNoiseType, tuple[tuple[str, str, int], ...]] = {
 
 
 def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
-    """Table 2 of the paper, where the design is the paper's; rounded figures, so that none is a bound."""
+    """Return Table 2 of the paper, where the design is the paper's; figures are rounded, so that none is a bound."""
     same = [level.margin for level in design.levels] == [level.margin for level in PAPER.levels]
     if not same or design.exact or delta != PAPER_DELTA:
         return []
@@ -221,7 +221,7 @@ def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
 
 
 def printed_level(design: Design, level: TargetLevel) -> tuple[Fraction, Fraction] | None:
-    """Step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
+    """Return step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
     if design.exact or (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
         return None
     printed = _TABLE_4[design.kind].get(level.margin)

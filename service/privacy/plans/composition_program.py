@@ -30,7 +30,7 @@ class Notion(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ProgramStep:
-    """One node of an outline: the costs of earlier places, combined.
+    """One step of a composition program: the costs of earlier places, combined.
 
     Attributes:
         how_many: the sum of so many largest of them; None: of all.
@@ -65,7 +65,7 @@ class CompositionProgram:
 
 
 Foldable = Priced | CompositionProgram
-"""What can be folded; whoever folds a plan more than once under one relation outlines it first."""
+"""Plans that ``fold`` accepts; a caller that folds a plan repeatedly under one relation builds the program first."""
 
 
 def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> CompositionProgram:
@@ -88,7 +88,7 @@ def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool 
 
 
 class _ProgramBuilder:
-    """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
+    """A program under construction: a mechanism's place is its number, a step's is ~number until all are known."""
 
     def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
         self._replaced, self._profiles = neighbouring is Neighbouring.REPLACE_ONE, profiles
@@ -99,7 +99,7 @@ class _ProgramBuilder:
         self._cost_places: dict[tuple[Condensed, bool], int] = {}
 
     def build(self) -> CompositionProgram:
-        """The outline, its steps' places after the mechanisms'."""
+        """Return the finished program, in which the steps' places follow the mechanisms'."""
         first = len(self._mechanisms)
         steps = [
             ProgramStep(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
@@ -108,7 +108,7 @@ class _ProgramBuilder:
         return CompositionProgram(tuple(self._mechanisms), tuple(steps), self._groups_compose)
 
     def cost(self, node: Condensed, one_side: bool) -> int:
-        """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
+        """Return the place of a node's cost; ``one_side``: of the removal or addition that is half of a replacement."""
         place = self._cost_places.get((node, one_side))
         if place is None:
             place = self._cost_places[node, one_side] = self._of_node(node, one_side)
@@ -131,7 +131,7 @@ class _ProgramBuilder:
         return self._step(node.degree, costs)
 
     def _larger_cost(self, one: int, half: int) -> int:
-        """The larger of a cost and of twice another; no step where one of them composes all that the other does."""
+        """Return the larger of a cost and of twice another; no new step where one contains the other."""
         once, twice = self._steps[~one], self._steps[~half]
         if once.how_many is None and twice.how_many is None:
             counts, doubled = Counter[int](), Counter[int]()
@@ -174,7 +174,7 @@ class _ProgramBuilder:
 
 
 def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion.
+    """Return the cost of a plan in one notion.
 
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
@@ -183,7 +183,7 @@ def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
 
 
 def evaluate(plan: CompositionProgram, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion, step by step; a mechanism is priced when a sum comes to it."""
+    """Return the cost of a program in one notion; a mechanism is priced when a step first needs it."""
     costs: dict[int, T] = {}
 
     def cost(place: int) -> T:

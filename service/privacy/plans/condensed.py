@@ -29,7 +29,7 @@ class Condensed(Keyed):
     size: int = field(compare=False)
 
     def __hash__(self) -> int:
-        """A leaf's is its mechanism's, which is known or needed anyway."""
+        """Return the hash; a leaf's is its mechanism's, which is known or needed anyway."""
         leaf = self.mechanism is not None and self.group == 1
         return hash(self.mechanism) if leaf else Keyed.__hash__(self)
 
@@ -48,7 +48,7 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
 
 
 def condense_sequence(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
-    """Return parts of which all lose, each so often; a composition inside of it is part of it."""
+    """Return the composition of parts, each so often; a composition inside of it is flattened."""
     counts: Counter[Condensed] = Counter()
     for part, count in parts:
         if part.mechanism is not None or part.degree is not None:

@@ -20,7 +20,7 @@ from service.privacy.plans.walking import Neighbouring, children_with_pointers, 
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
-    """The plan that a document states; mechanisms without a name are named by their path.
+    """Return the plan that a document states; mechanisms without a name are named by their path.
 
     Raises:
         InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
@@ -39,7 +39,7 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
 
 
 def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
-    """Every node with its JSON pointer in the plan's document, parents first."""
+    """Yield every node with its JSON pointer in the plan's document, parents first."""
     yield pointer, plan
     for step, part in children_with_pointers(plan):
         yield from walk(part, pointer + step)
@@ -116,7 +116,7 @@ def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") ->
 
 
 def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, faults: list[Fault]) -> None:
-    """``divided``: below a ``parallel`` or ``choice``, where a changed record can leave one part and enter another."""
+    """Add a plan's faults; ``divided``: below a ``parallel`` or ``choice``, between whose parts a record can move."""
     if isinstance(plan, Mechanism):
         replaced = neighbouring is Neighbouring.REPLACE_ONE
         faults += [Fault(f"{at}/{field}", detail) for field, detail in plan.faults(replaced=replaced, divided=divided)]
@@ -126,7 +126,7 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """The document of a plan in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
+    """Return a plan's document in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
 
     Without the partitions that it declares: no loss depends on them, and they may be a hundred thousand.
     """

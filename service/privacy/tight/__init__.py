@@ -33,7 +33,7 @@ from service.privacy.tight.worst_case import plan_sum
 FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 """Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
 ROUNDING = Fraction(1, 10**14)
-"""What covers the rounding of a few doubles."""
+"""A relative margin that covers the rounding of a few doubles."""
 LARGEST_EPSILON = Fraction(10) ** 30
 MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
 """For reading the laws and for one figure, some two seconds each; and for all figures that are asked for together."""
@@ -71,7 +71,7 @@ class TightProfile:
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "TightProfile | None":
-        """None where no tight figure is known, or it would take too long; ``figures``: how many will be asked for."""
+        """Return a plan's profile for ``figures`` figures; None where none is known, or it would take too long."""
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
                 laws, kept = evaluate_sum(plan_sum(plan, neighbouring))
@@ -85,7 +85,7 @@ class TightProfile:
             return None
 
     def epsilon(self, delta: Fraction) -> TightBound | None:
-        """The least epsilon at delta; None where none is found, as at a delta below what is lost for certain."""
+        """Return an upper bound on epsilon (nats) at delta; None if none is found, as below a certain loss."""
         finite_delta = delta
         if self.log_finite < 0:
             finite_delta -= Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING)
@@ -104,7 +104,7 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
-        """delta at epsilon, at most 1; None where digits run out."""
+        """Return an upper bound on delta at epsilon, at most 1; None where digits run out."""
         lost = min(Fraction(1), Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING))
         conditional: Fraction | None = None
         if self.analysis is None:

@@ -20,7 +20,7 @@ MOST_ATOMS = 1 << 21
 
 
 def atoms_of(law: ComposedLaw) -> Atoms:
-    """A law's atoms.
+    """Return a law's atoms.
 
     Raises:
         NotTight: it has a density, or far too many.
@@ -42,7 +42,7 @@ def atoms_of(law: ComposedLaw) -> Atoms:
 
 
 def _of_noise(v: float, m: float, s: int) -> Atoms:
-    """Mass proportional to exp(-x²/(2v) - |x| m/v) on the integers, against the same moved by s."""
+    """Return the losses of integer noise of mass proportional to exp(-x²/(2v) - |x| m/v), moved by s."""
     # from this x on the mass beyond is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
     reach = math.ceil(-m + math.sqrt(m * m + 2 * v * (340 + math.log1p(v)))) + 2 + s
     if 2 * reach + 1 > MOST_ATOMS:
@@ -54,7 +54,7 @@ def _of_noise(v: float, m: float, s: int) -> Atoms:
 
 
 def convolve(one: Atoms, two: Atoms) -> Atoms:
-    """The sum of two independent losses; equal losses once, and the rarest taken for infinite.
+    """Return the sum of two independent losses; equal losses once, and the rarest taken for infinite.
 
     Raises:
         NotTight: more than MOST atoms.
@@ -68,7 +68,7 @@ def convolve(one: Atoms, two: Atoms) -> Atoms:
 
 
 def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
-    """Atoms in order, nearly equal losses as one at the largest of them."""
+    """Sort atoms, and join nearly equal losses at the largest of them: an upper bound at every epsilon."""
     order = np.argsort(x)
     x, p = x[order], p[order]
     new = np.diff(x, prepend=-math.inf) > EQUAL_LOSSES * max(abs(x[0]), abs(x[-1]), 1e-300)
@@ -83,7 +83,7 @@ def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> At
 
 
 def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
-    """The atoms of a whole composition.
+    """Return the atoms of a whole composition.
 
     Raises:
         NotTight: too many, or a law with a density.
@@ -101,7 +101,7 @@ def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
 
 
 def profile(law: Atoms, epsilons: Doubles) -> Doubles:
-    """delta at each epsilon >= 0, an upper bound: sums of p (1 - exp(epsilon - x)) over the losses x above epsilon."""
+    """Return upper bounds on delta at each epsilon >= 0: sums of p (1 - exp(epsilon - x)) over losses x above it."""
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
@@ -110,7 +110,7 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
 
 
 def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None = None) -> Atoms:
-    """The law of the largest profile that is convex in exp(epsilon) and goes below the bounds at 0 = e_0 < ... < e_n.
+    """Return the law of the largest profile convex in exp(epsilon) and at or below the bounds at 0 = e_0 < ... < e_n.
 
     A profile is convex in exp(epsilon), so that this one is not below it: nor is any chord (Doroshenko et al. 2022),
     and bounds that rounding raised out of line are passed by. Below 0 it is that of a symmetric pair,
@@ -135,7 +135,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
 
 
 def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
-    """The corners of the lower convex hull of y over exp(x), and the slopes right of each corner but the last."""
+    """Return the corners of the lower convex hull of y over exp(x), and the slopes right of all but the last."""
 
     def slope(i: int, j: int) -> float:
         return math.exp(-x[j]) * (y[j] - y[i]) / -math.expm1(x[i] - x[j])
@@ -151,7 +151,7 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
-    """About how many atoms a composition has; infinite where a law has a density."""
+    """Return about how many atoms a composition has; infinite where a law has a density."""
     many = 1.0
     for law, count in laws.items():
         match law:
@@ -171,7 +171,7 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
 
 
 def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
-    """From about the least to the largest loss of a composition, for laws of which ``rough_atom_count`` is finite."""
+    """Return about the range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
     width = 0.0
     for law, count in laws.items():
         match law:
@@ -193,16 +193,20 @@ class AtomEnumeration:
 
     @classmethod
     def of(cls, laws: Mapping[ComposedLaw, int]) -> "AtomEnumeration":
-        """Raises NotTight where there are too many atoms."""
+        """Return the enumeration of a composition.
+
+        Raises:
+            NotTight: there are too many atoms.
+        """
         whole = enumerate_atoms(laws)
         return cls(sketch_of(compose_laws({whole: 1})), whole)
 
     def at(self, epsilon: float, rough: bool = False) -> tuple["AtomEnumeration", str]:  # noqa: ARG002  # one for all
-        """Itself: it is as good at every epsilon."""
+        """Return itself: it is as good at every epsilon."""
         return self, "atoms"
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, and its slope, rounded up.
+        """Return log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, rounded up, and its slope.
 
         Losses are known to SAME of the largest, by which epsilon is taken lower.
         """

@@ -54,7 +54,7 @@ class LossComposition:
     lattice: Lattice | None = None
 
     def cumulant(self, c: Doubles) -> Doubles:
-        """K at real c."""
+        """Return K at real c."""
         total = self.rho * c * (c + 1)
         for family in self.families:
             step = max(1, SMALL_BLOCK // len(c))
@@ -93,7 +93,7 @@ class ContourLine:
     lattice: Lattice | None
 
     def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
-        """The factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
+        """Return the factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
         z = (self.c + 1j * self.t)[:, None]
         if self.lattice is None:
             return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
@@ -105,7 +105,7 @@ class ContourLine:
         return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
 
     def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
-        """Upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
         spend(len(self.t) * len(epsilons))
         kernel, falling = self._kernels(epsilons)
         turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
@@ -133,13 +133,13 @@ class ContourLine:
 
 
 def sketch_of(composition: LossComposition) -> LossComposition:
-    """About the same composition with fewer numbers: to choose a line by, never to report from."""
+    """Return about this composition with fewer numbers: to choose a line by, never to report from."""
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
 @lru_cache(maxsize=8)  # a search asks again where it stands
 def best_c(cumulant: LossComposition, epsilon: float) -> float:
-    """The c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least: there the line passes the saddle point."""
+    """Return the c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least, where the line passes the saddle point."""
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -151,7 +151,7 @@ def best_c(cumulant: LossComposition, epsilon: float) -> float:
 
 
 def chernoff(cumulant: LossComposition, log_delta: float) -> float:
-    """About the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: where to start from."""
+    """Return about the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point."""
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -175,7 +175,7 @@ def _minimising_c(objective: Callable[[Doubles], Doubles]) -> float:
 
 
 def period(cumulant: LossComposition, c: float, epsilon: float) -> float:
-    """P so far apart that the repetitions are below exp(-ALIASED) of the answer.
+    """Return a period P so long that the repetitions are below exp(-ALIASED) of the answer.
 
     delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
     exp(K(b) - b epsilon -+ (b - c)P) for each b on the right side of c.
@@ -207,7 +207,7 @@ class _MemberQueue:
         self._taken = [0] * len(families)
 
     def next(self, how_many: int) -> Family | None:
-        """The next at most ``how_many`` of one family, the one least far looked at."""
+        """Return at most ``how_many`` members of the family with the fewest taken; None where none is left."""
         waiting = [(taken, k) for k, taken in enumerate(self._taken) if taken < len(self._families[k].count)]
         if not waiting:
             return None
@@ -218,7 +218,7 @@ class _MemberQueue:
 
 
 def trace_line(composition: LossComposition, c: float, h: float, points: int, beyond: float) -> ContourLine:
-    """M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
+    """Evaluate M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
 
     ``beyond`` bounds the part of ``left_out`` that lies at larger t.
 

@@ -52,7 +52,7 @@ class ContourSelector:
         return cls(laws, composition, sketch_of(composition))
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[ContourLine, str]:
-        """The line for epsilons near this one, and the method's name; a rough one is shorter."""
+        """Return the line for epsilons near this one, and the method's name; a rough one is shorter."""
         c = best_c(self.sketch, epsilon)
         repetition = period(self.sketch, c, epsilon)
         if not 0 < repetition < 1e60 or c * epsilon > LARGEST_PHASE:
@@ -66,7 +66,7 @@ class ContourSelector:
         return self._smoothed(c, epsilon, repetition, allowed, longest), "contour"
 
     def _smoothed(self, c: float, epsilon: float, repetition: float, allowed: float, longest: int) -> ContourLine:
-        """A line that a continuous Gaussian ends, of the composition or added to it; the less the more it changes.
+        """Return a line that a continuous Gaussian ends: the composition's own, or one added that is small enough.
 
         Where epsilon is near a kink of delta, at a loss of high probability, smoothing costs more than its second
         order: what four times as much changes tells.
@@ -104,7 +104,7 @@ class ContourSelector:
     def _with_rungs(
         self, c: float, repetition: float, allowed: float, longest: int
     ) -> Mapping[ComposedLaw, int] | None:
-        """Laplace noise replaced by geometric noise of many steps, which loses a little more.
+        """Replace Laplace noise by geometric noise of many steps, which loses a little more.
 
         It has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them: the
         least law on the lattice that dominates (Doroshenko et al. 2022).
@@ -134,7 +134,7 @@ class ContourSelector:
 
 
 def _line_with_gaussians(composition: LossComposition, c: float, h: float, rho: float) -> ContourLine:
-    """The line of a composition with continuous Gaussians of ``rho`` in all, to where they leave nothing."""
+    """Return the line of a composition with continuous Gaussians of ``rho`` in all, to where these leave nothing."""
     points = math.ceil(math.sqrt(NEGLIGIBLE / rho) / h) + 2
     end = h * (points - 1)
     # |M| <= exp(-rho t²) and |kernel| <= 1/t², c(c+1)/t² of that at t = 0: the integral from the last point on

@@ -34,10 +34,10 @@ class Family(Protocol):
         """The error of each member's K(c) is below ``contour.UNIT`` times |K(c)| and this."""
 
     def cumulant(self, c: Doubles) -> Doubles:
-        """K(c) of each member (rows) at each real c > 0 (columns)."""
+        """Return K(c) of each member (rows) at each real c > 0 (columns)."""
 
     def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
-        """K(c+it) - K(c) of each member (rows) at each t, modulo 2 pi i, and what its error is proportional to.
+        """Return K(c+it) - K(c) of each member (rows) at each t, modulo 2 pi i, and the scale of its error.
 
         The error is below ``contour.UNIT`` times the second figure.
         """
@@ -45,7 +45,7 @@ class Family(Protocol):
     def take(self, members: NDArray[np.intp]) -> Self: ...
 
     def thinned(self) -> Self:
-        """About the same losses with few numbers."""
+        """Return about these losses with few numbers."""
 
 
 FEW_MEMBERS = 64
@@ -68,11 +68,11 @@ class FamilyMembers:
         raise NotImplementedError
 
     def take(self, members: NDArray[np.intp]) -> Self:
-        """Some of the members."""
+        """Return some of the members."""
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
 
     def thinned(self) -> Self:
-        """Few members, each for those of nearly its spread, as often as makes up for their squared spreads."""
+        """Return few members, each for those of nearly its spread, with counts that keep the sum of squared spreads."""
         spread = self.spread
         if len(spread) <= FEW_MEMBERS:
             return self
@@ -83,14 +83,14 @@ class FamilyMembers:
 
 
 def log_1p(x: Doubles, y: Doubles) -> Complexes:
-    """log(1 + x + iy), relatively accurate for small arguments; no further down than -230 at a zero."""
+    """Return log(1 + x + iy), relatively accurate for small arguments; at least -230 at a zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         modulus = np.where(x < -0.5, np.log(np.maximum((1 + x) ** 2 + y * y, 1e-200)), np.log1p(x * (2 + x) + y * y))
     return np.asarray(modulus / 2 + 1j * np.arctan2(y, 1 + x))
 
 
 def expm1(x: Doubles, y: Doubles) -> Complexes:
-    """exp(x + iy) - 1."""
+    """Return exp(x + iy) - 1."""
     half = np.sin(y / 2)
     return np.asarray(np.expm1(x) * np.cos(y) - 2 * half * half + 1j * np.exp(x) * np.sin(y))
 
@@ -128,7 +128,7 @@ class Ladders(FamilyMembers):
         return np.where(self.s > 1, 1.0, 0.0)
 
     def _rungs(self, a: Doubles) -> Doubles:
-        """exp(-ea) times the sum of exp(aL) over the inner rungs, for real a."""
+        """Return exp(-ea) times the sum of exp(aL) over the inner rungs, for real a."""
         step = (self.e / self.s)[:, None] * a
         with np.errstate(invalid="ignore", divide="ignore"):
             inside = np.exp(-2 * step) * np.expm1(-2 * (self.s - 1)[:, None] * step) / np.expm1(-2 * step)
@@ -211,7 +211,7 @@ class Laplaces(FamilyMembers):
 
 
 def _sinhc(y: Doubles) -> Doubles:
-    """sinh(y)/y - 1."""
+    """Return sinh(y)/y - 1."""
     square = y * y
     series = square / 6 * (1 + square / 20 * (1 + square / 42 * (1 + square / 72 * (1 + square / 110))))
     safe = np.where(y < 0.3, 1.0, y)

@@ -15,7 +15,7 @@ from service.privacy.numerics.numbers import ball, ceiling
 
 
 def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
-    """delta(epsilon) of Gaussian noise, rounded up (Balle and Wang 2018, Theorem 8).
+    """Return delta(epsilon) of Gaussian noise, rounded up (Balle and Wang 2018, Theorem 8).
 
     Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) for mu = sqrt(2 rho).
     """
@@ -30,10 +30,15 @@ def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
 
 
 def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
-    """The least epsilon of Gaussian noise at ``delta``, rounded up by less than 1e-12 of itself.
+    """Return the least epsilon of Gaussian noise at ``delta``, rounded up by less than 1e-12 of itself.
 
-    ``above`` is an epsilon that is known to hold (the zCDP conversion's). The bracket's upper end is
-    returned, and holds by a certified evaluation, not by the search's word.
+    Args:
+        rho: of the noise, nats.
+        delta: above 0.
+        above: an epsilon that is known to hold, as the zCDP conversion's.
+
+    Returns:
+        An upper bound in nats: the bracket's upper end, which holds by a certified evaluation whatever the search did.
     """
     low, high = Fraction(0), above
     if _holds(rho, low, delta):
@@ -42,10 +47,15 @@ def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
 
 
 def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Fraction:
-    """The largest rho of Gaussian noise that keeps (epsilon, delta), rounded down by less than 1e-12 of itself.
+    """Return the largest rho of Gaussian noise that keeps (epsilon, delta), rounded down by less than 1e-12 of itself.
 
-    ``below`` is a rho above 0 that is known to keep it (the analytic conversion's); the bracket's lower end is
-    returned, as above.
+    Args:
+        epsilon: nats.
+        delta: above 0.
+        below: a rho above 0 that is known to keep it, as the analytic conversion's.
+
+    Returns:
+        A lower bound in nats: the bracket's lower end, which keeps (epsilon, delta) by a certified evaluation.
     """
     low, high = below, 2 * below
     while _holds(high, epsilon, delta):
@@ -67,5 +77,5 @@ def _holds(rho: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
 
 
 def _normal_distribution(x: arb) -> arb:
-    """The standard normal distribution function."""
+    """Return the standard normal distribution function."""
     return (-x / arb(2).sqrt()).erfc() / 2

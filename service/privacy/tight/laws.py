@@ -66,7 +66,7 @@ def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
 
 
 def _checked_double(value: Fraction) -> float:
-    """A figure as a double, where squares and products of such figures are."""
+    """Return a figure as a double, if squares and products of such figures are doubles too."""
     try:
         size = float(value)
     except OverflowError:
@@ -77,13 +77,13 @@ def _checked_double(value: Fraction) -> float:
 
 
 def total_rho(laws: Mapping[ComposedLaw, int]) -> Fraction:
-    """The rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
+    """Return the rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
     rhos = ((Loss(law.rho), count) for law, count in laws.items() if isinstance(law, GaussianLoss))
     return total_loss(rhos).nats or Fraction(0)
 
 
 def largest_loss(laws: Mapping[ComposedLaw, int]) -> Fraction | None:
-    """The largest finite loss of a composition, nats, or a little more; None where there is none."""
+    """Return the largest finite loss of a composition (nats), rounded up; None where there is none."""
     largest = [(Loss(_largest_of_law(law)), count) for law, count in laws.items()]
     return None if any(loss.nats is None for loss, _ in largest) else total_loss(largest).nats
 
@@ -99,7 +99,7 @@ def _largest_of_law(law: ComposedLaw) -> Fraction | None:
 
 
 def lattice_of(laws: Mapping[ComposedLaw, int], spacing: Fraction | None = None) -> Lattice | None:
-    """The lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
+    """Return the lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
     offset, common = Fraction(0), spacing or Fraction(0)
     widest = Fraction(0)
     for law, count in laws.items():
@@ -119,14 +119,14 @@ def lattice_of(laws: Mapping[ComposedLaw, int], spacing: Fraction | None = None)
 
 
 def gcd(one: Fraction, two: Fraction) -> Fraction:
-    """The largest rational of which both are multiples."""
+    """Return the largest rational of which both are multiples."""
     return Fraction(
         math.gcd(one.numerator * two.denominator, two.numerator * one.denominator), one.denominator * two.denominator
     )
 
 
 def compose_laws(laws: Mapping[ComposedLaw, int], lattice: Lattice | None = None) -> LossComposition:
-    """The laws as arrays, kind by kind.
+    """Return the composition of laws as arrays, kind by kind.
 
     Raises:
         NotTight: noise that has neither a cumulant function here nor, but by ``atoms``, few atoms.
@@ -168,12 +168,12 @@ def _families(kind: type, counts: Doubles, members: list[ComposedLaw]) -> Iterat
 
 
 def _split(family: Family, by: NDArray[Any]) -> Iterator[Family]:
-    """The members by what their formulas have in common."""
+    """Yield the members grouped by what their formulas have in common."""
     return (family.take(np.flatnonzero(by == value)) for value in np.unique(by))
 
 
 def merge_laws(laws: Iterable[tuple[ComposedLaw, int]]) -> Counter[ComposedLaw]:
-    """Equal laws once, with their counts."""
+    """Merge equal laws, and add up their counts."""
     counts: Counter[ComposedLaw] = Counter()
     for law, count in laws:
         counts[law] += count

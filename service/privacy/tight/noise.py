@@ -130,7 +130,7 @@ class Osgts(FamilyMembers):
         return np.ones_like(self.v)
 
     def _log(self, z: Complexes, scale: Doubles) -> Complexes:
-        """K(z) less ``scale``, which is real and near K(Re z)."""
+        """Return K(z) less ``scale``, which is real and near K(Re z)."""
         v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
         unit, e = 1 / np.sqrt(2 * v), s * (s + 2 * m) / (2 * v)
 
@@ -194,11 +194,11 @@ class AtomFamily:
         return np.full(1, 100.0)  # what rounding made of the sum of p
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
-        """All of it, as there is but one member."""
+        """Return all of it, as there is only one member."""
         return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
     def thinned(self) -> "AtomFamily":
-        """About the same law with few atoms: neighbours as one, at their mean."""
+        """Return about this law with few atoms: neighbours joined at their mean."""
         kept = np.flatnonzero(self.p > 0)
         if len(kept) <= FEW_ATOMS:
             return self
@@ -231,7 +231,7 @@ class AtomFamily:
         return size + 1j * mean * t, uncertain + np.abs(mean) * t
 
     def _summed(self, tilted: Doubles, mean: float, t: Doubles) -> Complexes:
-        """The sum of tilted (exp(it(x - mean)) - 1)."""
+        """Return the sum of tilted (exp(it(x - mean)) - 1)."""
         spend(CALL + len(t) * len(self.x) / 2)
         value = np.empty(len(t), complex)
         step = max(1, DIRECT // len(self.x))

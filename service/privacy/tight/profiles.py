@@ -23,7 +23,7 @@ LINES, LINE_POINTS = 64, 1 << 12  # by which a branch is evaluated, and how long
 
 
 def evaluate_sum(one: LawSum) -> tuple[dict[ComposedLaw, int], float]:
-    """A sum's laws, each ``WorstLaw`` evaluated, and log of the probability that no loss is infinite (rounded down).
+    """Return a sum's laws, each ``WorstLaw`` evaluated, and log of the probability of a finite loss (rounded down).
 
     Raises:
         NotTight: beyond the bounds on time and memory.
@@ -35,7 +35,7 @@ def evaluate_sum(one: LawSum) -> tuple[dict[ComposedLaw, int], float]:
 
 
 def contours_of(laws: Mapping[ComposedLaw, int]) -> tuple[ContourSelector, float]:
-    """Lines of a composition, and log of the probability that no loss is infinite.
+    """Return the contours of a composition, and log of the probability that no loss is infinite (rounded down).
 
     Discrete OSGT noise, whose cumulant function has no short form, goes in by its atoms, by its profile if they
     are many.
@@ -52,7 +52,7 @@ def contours_of(laws: Mapping[ComposedLaw, int]) -> tuple[ContourSelector, float
 
 
 def _split_infinite(laws: Iterable[tuple[ComposedLaw, int]]) -> tuple[dict[ComposedLaw, int], float]:
-    """Distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
+    """Return distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
     finite: dict[ComposedLaw, int] = {}
     kept = 0.0
     for law, count in laws:
@@ -92,7 +92,7 @@ class _Branch:
             return cls(None, lines, kept + finite)
 
     def profile(self, epsilons: Doubles) -> Doubles:
-        """Upper bounds on delta."""
+        """Return upper bounds on delta at the epsilons."""
         if self.atoms is not None:
             finite_delta = profile(self.atoms, epsilons)
         elif self.lines is not None:
@@ -102,7 +102,7 @@ class _Branch:
         return np.asarray(np.minimum(-math.expm1(self.log_finite) + math.exp(self.log_finite) * finite_delta, 1.0))
 
     def reach(self) -> float:
-        """Beyond it the profile is next to nothing but what is infinite."""
+        """Return the epsilon beyond which the profile is negligible, except for infinite losses."""
         if self.atoms is not None:
             return float(self.atoms.x[-1])
         high = 1.0
@@ -116,7 +116,7 @@ class _Branch:
 
 
 def _deltas_by_line(lines: ContourSelector, epsilons: Doubles) -> Doubles:
-    """Bounds on delta at a few epsilons, by the line for their middle."""
+    """Return upper bounds on delta at a few epsilons, by the line for their middle."""
     if len(epsilons) == 0:
         return epsilons
     line, _ = lines.at(float(epsilons[len(epsilons) // 2]), rough=True)
@@ -130,7 +130,7 @@ def _with_rungs(law: ComposedLaw) -> ComposedLaw:
 
 
 def evaluate_worst(worst: WorstLaw) -> Atoms:
-    """The law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
+    """Return the law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
     spend(CALL * len(worst.branches))
     branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
     every = [branch.atoms for branch in branches]

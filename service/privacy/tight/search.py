@@ -12,22 +12,22 @@ class LogDeltaBound(Protocol):
     """An upper bound on log delta, good near one epsilon and true everywhere."""
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """The bound, and about its slope."""
+        """Return an upper bound on log delta at epsilon, and about its slope."""
 
 
 class TightAnalysis(Protocol):
-    """Bounds near any epsilon."""
+    """Upper bounds on log delta near any epsilon."""
 
     @property
     def sketch(self) -> LossComposition:
         """About the composition, to choose by."""
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[LogDeltaBound, str]:
-        """The bound near epsilon, and the method's name; a rough one is quicker and further above."""
+        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above."""
 
 
 def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, str]:
-    """The bound near epsilon; where that takes too long the rough one, a little above, but as much a bound.
+    """Return the bound near epsilon; where that takes too long the rough one, which is a little above it.
 
     Raises:
         NotTight: even that takes too long.
@@ -44,7 +44,7 @@ CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may
 
 
 def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str] | None:
-    """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found.
+    """Return an epsilon >= 0 (nats) near the least that is proven at log delta, and the method; None if none is found.
 
     The rough bounds, by which the exact one is placed, answer for it where that takes too long.
 
@@ -74,7 +74,7 @@ def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str
 
 
 def _root(bound: LogDeltaBound, log_delta: float, start: float, close: float) -> float | None:
-    """An epsilon at which the bound is at most log delta, by at most ``close``: Newton's steps inside a bracket."""
+    """Return an epsilon where the bound is at most log delta, by at most ``close``: Newton's steps in a bracket."""
     low, high = -1.0, math.inf  # the bound holds at high, not at low
     epsilon = start
     for _ in range(_STEPS):

@@ -10,14 +10,14 @@ class NotTight(Exception):
 
 
 CALL = 1 << 11
-"""What a step takes that is done for one law at a time, however few its numbers are."""
+"""The work of a step that is done for one law at a time, however few its numbers are."""
 
 _work_left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 
 @contextmanager
 def work_limit(numbers: float) -> Iterator[None]:
-    """Bound the work done within the block, and by what is left outside it, where it counts too."""
+    """Limit the work done within the block, also by the outer limit, against which it counts too."""
     outer = _work_left.get()
     allowed = min(numbers, outer)
     token = _work_left.set(allowed)
@@ -31,7 +31,7 @@ def work_limit(numbers: float) -> Iterator[None]:
 
 
 def spend(numbers: float) -> None:
-    """Before so many numbers are computed, each by a short formula; some 50 nanoseconds.
+    """Take from the budget the work of computing so many numbers, each by a short formula of some 50 nanoseconds.
 
     Raises:
         NotTight: it would take too long.
@@ -43,5 +43,5 @@ def spend(numbers: float) -> None:
 
 
 def attempt_budget() -> float:
-    """Yield what is left but for a part, to try something with and then do otherwise."""
+    """Return most of the remaining budget: an attempt may use it, and the rest is for the alternative."""
     return _work_left.get() * 7 / 8

@@ -86,7 +86,7 @@ def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
 
 
 def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
-    """All, where there are no more than may be; else the worst as often as may be."""
+    """Return all sums where these are at most ``how_many``, else the worst one ``how_many`` times."""
     listed = list(weighted)
     if sum(count for _, count in listed) <= how_many:
         return _total(listed)
@@ -101,7 +101,7 @@ def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
 
 
 def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
-    """The sums without those that another is certainly worse than: of the same kind and larger, or containing it."""
+    """Return the sums that no other one is known to dominate, by being larger of one kind or by containing it."""
     largest: dict[ValuesKey, tuple[object, LawSum]] = {}
     for one in sums:
         kind, size = _rank(one)
@@ -118,7 +118,7 @@ def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
 
 
 def _rank(one: LawSum) -> tuple[object, object]:
-    """A kind in which laws are totally ordered, and where in it this one stands.
+    """Return a kind in which sums are totally ordered, and a sum's rank in it.
 
     Gaussians by rho; Laplace by e, geometric of equal steps and responses of equal many values likewise: less noise
     becomes more by adding independent noise, or by answering at random.
