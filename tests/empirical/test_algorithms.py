@@ -166,7 +166,7 @@ def test_the_nearest_row_with_a_sum_is_the_optimisers(values: list[int], total: 
     assert ((found - row[0]) ** 2).sum() <= best.fun * (1 + 1e-6) + 1e-6
 
 
-def test_invariants_hold() -> None:
+def test_invariant_counts_keep_the_sums_of_their_counties() -> None:
     generator = np.random.default_rng(6)
     counts = generator.integers(0, 5, (7, 40))
     counts[0] = 0  # a county of nobody

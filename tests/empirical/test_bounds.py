@@ -149,7 +149,7 @@ def test_an_event_is_told_in_the_values_that_came_in() -> None:
     assert (event.kind, event.start, event.stop, event.on_neighbour) == ("between", 1.0, 2.0, True)
 
 
-def test_what_only_one_input_makes_is_found() -> None:
+def test_outputs_of_only_one_input_are_found() -> None:
     generator = np.random.default_rng(34)
     bounded = generator.integers(-5, 6, 10_000).astype(float)  # uniform noise: at its end nothing is private
     bound = bound_from_residuals(bounded, 1, pure_epsilon_of_shift, 0.05, generator)
@@ -168,7 +168,7 @@ def test_a_sample_that_says_nothing_bounds_nothing(values: list[float]) -> None:
     assert bound_from_outputs(sample, sample, delta_at_least(0.0), 0.05, generator).event is None
 
 
-def test_constant_residuals_betray_everything() -> None:
+def test_constant_residuals_give_the_largest_bound_of_their_number() -> None:
     generator = np.random.default_rng(36)
     bound = bound_from_residuals(np.zeros(3000), 1, pure_epsilon_of_shift, 0.05, generator)
     assert bound.value == pytest.approx(log(1 / (1 - 0.05 ** (1 / 2000))), rel=1e-6)  # none of 2,000 was shifted

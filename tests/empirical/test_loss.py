@@ -75,6 +75,8 @@ def test_places_without_density_are_left_out() -> None:
         ([-5, -4, 0, 1, 6], SmoothingSetting(bandwidth=1e-4), "raise bandwidth"),
     ],
 )
-def test_what_has_no_estimate_is_refused(values: Sequence[int], setting: SmoothingSetting, expected: str) -> None:
+def test_samples_without_an_estimate_are_refused(
+    values: Sequence[int], setting: SmoothingSetting, expected: str
+) -> None:
     with pytest.raises(ValueError, match=expected):
         estimate_loss(residuals_of(np.array(values, float)), setting)

@@ -59,7 +59,7 @@ def test_the_bias_fades_with_the_sample() -> None:
     assert abs(found[1]) < 0.08
 
 
-def test_where_noise_as_wide_has_no_estimate_there_is_no_bias() -> None:
+def test_noise_without_an_estimate_has_no_bias() -> None:
     values = np.array([2] * 60 + [0] * 940)  # its range has bins, that of geometric noise of this width has not
     sample = residuals_of(values)
     assert estimate_loss(sample, SmoothingSetting()).epl > 0

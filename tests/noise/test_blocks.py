@@ -127,7 +127,7 @@ def test_only_bytes_below_the_squeeze_are_kept_unseen() -> None:
         assert len(script.script) == (0 if byte == 255 else 2)  # only the last is not kept, and drawn anew
 
 
-def test_what_is_not_kept_is_drawn_anew_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_value_is_drawn_anew_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     drops = [[3, 7], [], [0, 7], [1, 2], []]  # of three chunks, of the four values drawn anew, of the last two
     calls: list[int] = []
 

@@ -104,7 +104,7 @@ def _check_frequencies(law: NoiseLaw, size: int) -> None:
 
 
 @pytest.mark.parametrize("law", _SHORT, ids=lambda law: str(law)[:90])
-def test_frequencies_tails_and_moments(law: NoiseLaw) -> None:
+def test_samples_have_the_frequencies_tails_and_moments_of_their_law(law: NoiseLaw) -> None:
     _check_frequencies(law, 400_000)
 
 
@@ -115,7 +115,7 @@ def test_frequencies_tails_and_moments_of_ten_million(law: NoiseLaw) -> None:
 
 
 @pytest.mark.parametrize("law", [geometric(2**50), gaussian(2**100), NoiseLaw(scale=Fraction(2**50) - LONG)], ids=str)
-def test_the_widest_laws(law: NoiseLaw) -> None:
+def test_the_widest_laws_have_their_frequencies(law: NoiseLaw) -> None:
     _check_frequencies(law, 100_000)
 
 
@@ -246,7 +246,7 @@ def test_tables_take_little_memory(traced: None) -> None:
     assert after - before < 600_000 * len(built)
 
 
-def test_no_values() -> None:
+def test_a_sample_of_no_values_is_empty() -> None:
     assert sample(geometric(1), 0, Keystream(KEY)).shape == (0,)
     assert sample(geometric(10**6), 0, Keystream(KEY)).shape == (0,)
     assert add_noise([], geometric(1), Keystream(KEY)).shape == (0,)

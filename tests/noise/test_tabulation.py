@@ -79,7 +79,7 @@ def test_step_1_decides_with_its_own_noise() -> None:
     assert set(details) == {1, 2}
 
 
-def test_what_decides_is_not_what_is_published() -> None:
+def test_the_deciding_total_is_not_the_published_one() -> None:
     """The published total is drawn afresh: it lies below the threshold as often for either decision."""
     groups = 20_000
     people = np.full((groups, 1, 1), 250, np.int64).repeat(2, axis=1)

@@ -183,7 +183,7 @@ def test_three_crossing_margins_are_rounded_by_search() -> None:
         assert np.abs(found - fit(noisy, crossed)).max() < 1 + 1e-6
 
 
-def test_where_nothing_is_found_the_known_table_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_known_table_is_the_answer_if_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adjustment that failed for some noisy counts would tell something of them."""
     crossed = _margins(np.arange(8).reshape(2, 2, 2), [(0, 1), (1, 2), (0, 2)])
     known = find_table(crossed, "")
@@ -262,7 +262,7 @@ def test_margins_are_divided_into_as_few_hierarchies_as_two() -> None:
     assert all(one <= other for chain in three for one, other in itertools.pairwise(chain))
 
 
-def test_what_totals_are_missed_by_is_measured_against_them() -> None:
+def test_misses_are_measured_relative_to_the_totals() -> None:
     crossed = _margins(np.array([[10**6, 1], [1, 1]]), [(0,), (1,)])
     table = np.array([10**6, 1, 1, 1.0])
     assert not crossed.misses(table + np.array([TOLERANCE * 1e5, 0, 0, 0]))

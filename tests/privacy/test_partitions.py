@@ -84,7 +84,7 @@ def test_the_nearest_node_above_declares_for_what_is_drawn() -> None:
         ([str(number) for number in range(MOST_NAMES + 1)], ""),
     ],
 )  # fmt: skip
-def test_what_declares_nothing_is_refused_where_it_stands(partitions: Any, below: str) -> None:
+def test_an_empty_declaration_is_refused_at_its_pointer(partitions: Any, below: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_plan({"type": "sequence", "parts": [_plan(1, name="a"), _plan(partitions, name="b")]}, "/plan")
     ((pointer, detail),) = refused.value.faults
@@ -102,7 +102,7 @@ def test_what_declares_nothing_is_refused_where_it_stands(partitions: Any, below
         {"type": "declared", "epsilon": "1", "reference": "r"},
     ],
 )
-def test_what_is_never_drawn_declares_none(mechanism: dict[str, Any]) -> None:
+def test_mechanisms_that_are_never_drawn_declare_no_partitions(mechanism: dict[str, Any]) -> None:
     for plan in (mechanism | {"partitions": 3}, {"type": "repeat", "count": 2, "partitions": 3, "part": mechanism}):
         with pytest.raises(InvalidInput) as refused:
             read_plan(plan)

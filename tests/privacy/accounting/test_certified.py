@@ -107,7 +107,7 @@ def test_every_node_is_bounded_as_its_exact_fold(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 10**9, 2**53 + 1, 10**40])
-def test_counts_of_any_size(count: int) -> None:
+def test_certified_curves_hold_for_counts_of_any_size(count: int) -> None:
     parts = (Geometric(scale=Fraction(3)), Laplace(scale=Fraction(2)), Gaussian(sigma_squared=Fraction(5)))
     noisy = tuple(Repeat(part=part, count=count) for part in parts)
     for plan in (Sequence(parts=noisy), Parallel(parts=parts * 3, max_degree=count), Choice(parts=noisy)):
@@ -117,7 +117,7 @@ def test_counts_of_any_size(count: int) -> None:
 
 
 @pytest.mark.parametrize("noise", ["1e-400", "1e-320", "1e-300", "1e300", "1e400"])
-def test_what_no_double_holds_is_added_up_in_rationals(noise: str) -> None:
+def test_costs_beyond_doubles_are_added_up_in_rationals(noise: str) -> None:
     scale = Fraction(noise)
     plan = Sequence(
         parts=(Geometric(scale=scale), Laplace(scale=2 * scale), RandomizedResponse(epsilon=1 / scale, values=7))

@@ -68,7 +68,7 @@ def test_the_best_order_is_found_at_every_size(rho: str, delta: str) -> None:
 
 @pytest.mark.parametrize("order", ["1.0000001", "1.5", "3", "1e4", "1e9"])
 @pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.9"])
-def test_what_a_conversion_adds_is_the_theorems_term_rounded_up(order: str, delta: str) -> None:
+def test_a_conversion_adds_the_theorems_term_rounded_up(order: str, delta: str) -> None:
     a, d = oracle.number(order), oracle.number(delta)
     truth = exactly((mp.log(1 / d) + (a - 1) * mp.log(1 - 1 / a) - mp.log(a)) / (a - 1))
     added = conversion(Fraction(order), Fraction(delta))

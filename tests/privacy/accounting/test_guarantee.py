@@ -139,7 +139,7 @@ def test_declared_deltas_come_off_first() -> None:
     assert found.best[1].fixed is None
 
 
-def test_what_uses_all_of_delta_is_still_pure_beside_it() -> None:
+def test_a_plan_that_spends_all_of_delta_is_still_pure_beside_it() -> None:
     found = guarantee(declared(epsilon=Fraction(2), delta=USUAL_DELTA), ADD)
     assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2)), ("tight", Fraction(2))]
 

@@ -107,6 +107,6 @@ def test_sums_of_gaussian_noise_are_gaussian() -> None:
         (Osgt(sigma_squared=Fraction(40), m=Fraction(1, 10**101)), 1),
     ],
 )
-def test_what_has_no_closed_form_is_refused(mechanism: Continuous, cells: int) -> None:
+def test_sums_without_a_closed_form_are_refused(mechanism: Continuous, cells: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         ContinuousSum(mechanism.noise_law(), cells)

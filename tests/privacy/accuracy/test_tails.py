@@ -86,7 +86,7 @@ SUMMABLE = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['mechanism']} {row['parameters'][0]}")
-def test_reference_values(row: dict[str, Any]) -> None:
+def test_margins_and_tails_of_the_reference_are_reproduced(row: dict[str, Any]) -> None:
     law = law_of(row)
     for confidence, margin in row["margin"].items():
         assert margin_of_error(law, Fraction(confidence)) == margin
@@ -163,7 +163,7 @@ def test_the_margin_is_the_smallest_that_meets_its_confidence(law: NoiseLaw, con
 
 @pytest.mark.parametrize("scale", [10**12, 2**50])
 @pytest.mark.parametrize("confidence", ["0.05", "0.95", "0.999999"])
-def test_margins_of_wide_laws(scale: int, confidence: str) -> None:
+def test_margins_of_wide_laws_are_the_least_ones(scale: int, confidence: str) -> None:
     excess = 1 - number(Fraction(confidence))
     q = mp.exp(-mp.mpf(1) / scale)
     margin = margin_of_error(NoiseLaw(scale=Fraction(scale)), Fraction(confidence))

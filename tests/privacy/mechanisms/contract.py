@@ -56,7 +56,7 @@ class MechanismContract:
             _KNOWN[key] = exactly(self.tau(mechanism, alpha, times))
         return _KNOWN[key]
 
-    def test_there_are_examples(self) -> None:
+    def test_every_mechanism_has_examples(self) -> None:
         assert len({type(example) for example in self.EXAMPLES}) == 1
         assert len(self.EXAMPLES) >= 2
 
@@ -132,7 +132,7 @@ class MechanismContract:
         assert self.delta(with_law, epsilon) <= number(DELTA) * (1 + mp.mpf(10) ** -9)
         assert self.delta(with_law, epsilon * (1 - Fraction(1, 10**6))) > number(DELTA)
 
-    def test_what_is_drawn_has_its_law(self, mechanism: Mechanism) -> None:
+    def test_drawn_values_have_their_law(self, mechanism: Mechanism) -> None:
         law = mechanism.noise_law()
         assert (law is not None) is mechanism.ADDITIVE
         if law is not None and mechanism.DRAWN:

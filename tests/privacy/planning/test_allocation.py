@@ -57,7 +57,7 @@ def _can(budget: Budget, kind: QueryNoiseType) -> bool:
 @pytest.mark.parametrize("budget", BUDGETS, ids=lambda budget: budget.definition.value)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("objective", ["proportional", "weighted_error", "max_error"])
-def test_what_is_allocated_is_admitted_and_little_is_left(budget: Budget, kind: QueryNoiseType, objective: str) -> None:
+def test_an_allocation_is_admitted_and_leaves_little(budget: Budget, kind: QueryNoiseType, objective: str) -> None:
     account = EmptyAccount.of(budget)
 
     def allocate() -> list[QueryNoise]:

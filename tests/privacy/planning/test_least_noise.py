@@ -128,7 +128,7 @@ def test_the_known_offset_tails_are_beaten() -> None:
     assert _variance(float(found.sigma_squared), float(getattr(found, "m", 0))) < 27.70468 * (1 + 1e-6)
 
 
-def test_what_is_negligible_is_not_told_from_less() -> None:
+def test_negligible_deltas_are_not_told_from_smaller_ones() -> None:
     wide = DiscreteOsgt(sigma_squared=Fraction(40), m=Fraction(3))
     delta = delta_of_cells(wide, 1, Fraction(1))
     assert delta is not None

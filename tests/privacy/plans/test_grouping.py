@@ -200,7 +200,7 @@ def test_a_delta_never_passes_1_whatever_the_loss() -> None:
     assert of(declared(epsilon=Fraction(0), delta=Fraction(1, 3)), 10).delta == 1
 
 
-def test_what_is_not_known_of_a_group_is_infinite() -> None:
+def test_an_unknown_loss_of_a_group_is_infinite() -> None:
     order = ((Fraction(2), Fraction(1)),)
     assert of(declared(rho=Fraction(1, 3)), 3) == Declaration(rho=Fraction(3))
     assert of(declared(epsilon=Fraction(1), rho=Fraction(1), rdp=order), 2) == Declaration(

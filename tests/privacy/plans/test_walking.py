@@ -262,7 +262,7 @@ def test_declared_figures_are_taken_as_they_are_and_twice_one_sided_below_parall
     assert (nats(plan_rho(below, REPLACE)), plan_delta(below, REPLACE)) == (Fraction(4), Fraction(2, 5))
 
 
-def test_what_has_no_meaning_under_a_relation_is_not_priced() -> None:
+def test_a_plan_that_is_invalid_under_a_relation_is_not_priced() -> None:
     response = RandomizedResponse(epsilon=Fraction(1))
     declared = Declared(guarantee=Declaration(epsilon=Fraction(1)), reference="a proof")
     cases: list[tuple[Plan, Neighbouring]] = [

@@ -35,7 +35,7 @@ ADD = Neighbouring.ADD_REMOVE
     ],
 )
 @pytest.mark.parametrize("delta", [1e-5, 1e-3, 0.05])
-def test_atoms_and_lines_agree(laws: dict[ComposedLaw, int], delta: float) -> None:
+def test_enumeration_and_contours_agree(laws: dict[ComposedLaw, int], delta: float) -> None:
     atoms, lines = AtomEnumeration.of(laws), ContourSelector.of(laws)
     with np.errstate(all="ignore"):
         one, two = (least_epsilon(analysis, math.log(delta)) for analysis in (atoms, lines))
@@ -69,7 +69,7 @@ def test_a_line_finds_the_closed_form(count: int, epsilon: float) -> None:
         ),
     ],
 )
-def test_the_method_is_told(plan: Plan, method: str) -> None:
+def test_the_method_is_reported(plan: Plan, method: str) -> None:
     found = TightProfile.of(plan, ADD)
     assert found is not None
     bound = found.epsilon(Fraction(1, 10**7))

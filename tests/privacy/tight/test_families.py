@@ -57,7 +57,7 @@ def test_ladders_are_randomised_response(epsilon: str) -> None:
 
 
 @pytest.mark.parametrize("e", [1e-5, 0.01, 1.0, 5.0, 30.0])
-def test_laplace(e: float) -> None:
+def test_laplace_cumulants_are_those_of_the_loss_law(e: float) -> None:
     def transform(z: Any) -> Any:
         """From the loss's law: atoms of 1/2 at e and exp(-e)/2 at -e, density exp((x-e)/2)/4 between."""
         largest, w = mp.mpf(e), z + mp.mpf(1) / 2
@@ -70,7 +70,7 @@ def test_laplace(e: float) -> None:
 
 @pytest.mark.parametrize("v", ["1e-6", "0.000169", "0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
 @pytest.mark.parametrize("s", [1, 3])
-def test_discrete_gaussian(v: str, s: int) -> None:
+def test_discrete_gaussian_cumulants_are_those_of_the_theta_function(v: str, s: int) -> None:
     with mp.workdps(60):
         variance = oracle.number(v)
 

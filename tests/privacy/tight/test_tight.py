@@ -73,14 +73,14 @@ def geometric(loss: str, s: int = 1) -> Geometric:
 
 
 @pytest.mark.parametrize("row", rows("tight_geometric_composition"), ids=lambda row: row["delta"])
-def test_reference_compositions(row: dict[str, Any]) -> None:
+def test_reference_compositions_are_reproduced(row: dict[str, Any]) -> None:
     plan = Sequence(parts=tuple(Repeat(part=geometric(p["epsilon"]), count=p["count"]) for p in row["parts"]))
     found = epsilon(plan, row["delta"])
     assert Fraction(row["epsilon"]) * (1 - Fraction(1, 10**16)) <= found <= Fraction(row["epsilon"]) * (1 + WITHIN)
 
 
 @pytest.mark.parametrize("row", [row for row in rows("cost") if row["mechanism"] == "osgt"], ids=lambda row: row["m"])
-def test_reference_profiles_of_osgt(row: dict[str, Any]) -> None:
+def test_reference_profiles_of_osgt_are_reproduced(row: dict[str, Any]) -> None:
     noise = Osgt(sigma_squared=Fraction(row["sigma_squared"]), m=Fraction(row["m"]))
     for at, published in row["delta"].items():
         assert_just_above(delta(noise, Fraction(at)), mp.mpf(published) * (1 - mp.mpf(10) ** -16))
@@ -108,7 +108,7 @@ def test_the_discrete_gaussian_is_not_the_continuous_one() -> None:
     assert float(found) == pytest.approx(1.05104, abs=5e-6)
 
 
-def test_safetab() -> None:
+def test_tight_figures_of_safetab_are_reproduced() -> None:
     by_geometric, by_gaussian = safetab(base_geometric()), safetab(base_gaussian())
     assert float(epsilon(by_geometric, "1e-10")) == pytest.approx(14.05, abs=0.01)
     assert 11.6662 < epsilon(by_gaussian, "1e-10") < 11.69  # above the continuous Gaussian of the same rho
@@ -218,7 +218,7 @@ def test_a_composition_is_its_enumeration(names: list[str], target: str) -> None
 
 @pytest.mark.parametrize("names", [["geometric", "gaussian"], ["narrow", "response"], ["osgt"]])
 @pytest.mark.parametrize("variance", ["1/8", "50"])
-def test_beside_a_continuous_gaussian(names: list[str], variance: str) -> None:
+def test_mechanisms_compose_with_a_continuous_gaussian(names: list[str], variance: str) -> None:
     gaussian = Gaussian(sigma_squared=Fraction(variance), cells=1)
     atoms, rho = enumerated(*names), 1 / (2 * oracle.number(variance))
     plan = Sequence(parts=(gaussian, *composition(names)))
@@ -228,7 +228,7 @@ def test_beside_a_continuous_gaussian(names: list[str], variance: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "two"), [("1", "1"), ("1", "0.75"), ("0.3", "2")])
-def test_two_laplace_mechanisms(one: str, two: str) -> None:
+def test_two_laplace_mechanisms_agree_with_their_integral(one: str, two: str) -> None:
     plan = Sequence(parts=tuple(Laplace(scale=1 / Fraction(loss)) for loss in (one, two)))
     for at in ("0.000001", "0.1", "0.9", "1.6"):
         assert_just_above(delta(plan, Fraction(at)), exact.laplace_pair(one, two, at))
@@ -238,7 +238,7 @@ PUBLISHED = json.loads((Path(__file__).parent / "dp_accounting.json").read_text(
 
 
 @pytest.mark.parametrize("row", [row for row in PUBLISHED if row[4] != "replace"])
-def test_published_profiles(row: list[Any]) -> None:
+def test_published_profiles_are_reproduced(row: list[Any]) -> None:
     """Poisson sampling and negative epsilons are read off the profile of the mechanism itself.
 
     Of a pair at sampling rate q, one record removed, it is q delta(log(1 + (e^epsilon - 1)/q)) where that is
@@ -351,7 +351,7 @@ def test_a_choice_costs_what_its_worst_branch_does(branches: tuple[Plan, Plan]) 
     )
 
 
-def test_the_redistricting_release() -> None:
+def test_the_redistricting_release_is_just_above_its_continuous_gaussian() -> None:
     """Just above the continuous Gaussian of the same rho."""
     found = epsilon(pl94(), "1e-10", REPLACE)
     assert Fraction("16.465155374836333") < found < Fraction("16.46516")

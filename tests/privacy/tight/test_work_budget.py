@@ -12,7 +12,7 @@ from service.privacy.tight import MOST_TOGETHER, MOST_WORK, TightProfile
 from service.privacy.tight.work_budget import NotTight, attempt_budget, spend, work_limit
 
 
-def test_what_is_done_within_counts_outside_too() -> None:
+def test_work_in_an_inner_block_counts_in_the_outer_one() -> None:
     with work_limit(8):
         with work_limit(5):
             spend(5)
