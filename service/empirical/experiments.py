@@ -1,4 +1,4 @@
-"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs tell of its loss."""
+"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs show of its loss."""
 
 import math
 from collections.abc import Callable

@@ -4,8 +4,8 @@ Blocks of one partition whose cells all lie in some blocks of another have at mo
 have no table without negative counts, some blocks break that (Hall, Gale): those of the minimal cut of a flow from
 the one's totals to the other's, or, where totals differ as a whole, those of a part of the table that no cell leaves.
 With three and more partitions, each two may have a table and all have none; then there are no such blocks to name.
-What proves it is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
-y have one (Farkas): a linear program finds them, and integers check them. What is not proven is not said.
+The proof is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
+y have one (Farkas): a linear program finds them, and integers check them. Only proven contradictions are reported.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ the nearest whole counts, units are moved along edges until the totals are met; 
 make, the least that does is found. With three and more partitions there may be none, and finding one is hard in
 general: it is searched by branch and bound, first among floors and ceilings, then among all tables, within a number
 of nodes. Any table at all, which is asked for before there are counts to be near to, is found far sooner than a near
-one. What is found is checked in integers, and where doubles told totals apart too roughly, searched for from there.
+one. Every result is checked in integers, and where doubles were too coarse for the totals, searched for from there.
 """
 
 from dataclasses import dataclass

@@ -149,7 +149,14 @@ def open_weights(budget: Budget) -> Weights:
 def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
     """Return the price as it is added: rounded up where the common denominator would pass 10^60.
 
-    ``held``: it can be taken away again; then also where its denominator does not divide ``COMMON``.
+    Args:
+        totals: of the account before the charge.
+        asked: the price to add.
+        held: the charge can be taken away again; then it is also rounded up where its denominator does not divide
+            ``COMMON``.
+
+    Returns:
+        A price that is nowhere below ``asked``.
     """
 
     def manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:

@@ -197,7 +197,7 @@ def _best_statements(delta: Fraction, statements: Iterable[ApproximateStatement]
 
 
 def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[DeltaStatement]:
-    """Return the delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
+    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first."""
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
     statements: list[DeltaStatement] = []

@@ -49,7 +49,18 @@ class Price:
 
 
 def price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """Return a plan's addition to the totals of an account with these orders; memoised whatever its names are."""
+    """Return a plan's addition to the totals of an account with these orders.
+
+    Plans that differ in names only share one memo.
+
+    Args:
+        plan: valid under the relation (``notation.check_relation``).
+        neighbouring: the relation under which the price holds.
+        orders: of the account; empty where its budget needs no Rényi curve.
+
+    Returns:
+        Upper bounds: rational figures exact, irrational ones rounded up to whole quanta of 1e-15 nat.
+    """
     condensed = condense(plan)
     if condensed.size > MEMOISED_SIZE:
         return _price(condensed, neighbouring, orders)

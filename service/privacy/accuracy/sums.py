@@ -317,7 +317,7 @@ def variance_of_cell(law: NoiseLaw) -> Fraction:
 
 
 def require_finite(value: Fraction | None) -> Fraction:
-    """Return a number that must exist.
+    """Return the value, which must be finite.
 
     Raises:
         ArithmeticError: it does not, or no precision tells.

@@ -151,4 +151,4 @@ class DiscreteOsgtLoss(_PositiveLoss):
 
 
 LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
-"""Laws that mechanisms have."""
+"""The loss laws that mechanisms have."""
