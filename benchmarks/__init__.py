@@ -1,1 +1,1 @@
-"""How fast the service is, beside peers that are measured in the same run."""
+"""Benchmarks of the service beside peers that are measured in the same run."""

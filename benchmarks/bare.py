@@ -82,7 +82,7 @@ def postgresql_driver(url: str) -> Write:
 
 
 def sqlite_sqlalchemy(url: str) -> Write:
-    """The same through an engine, whose pool of one connection is the queue."""
+    """Write the rows through an SQLAlchemy engine, whose pool of one connection is the queue."""
     engine = create_engine(
         url, pool_size=1, max_overflow=0, connect_args={"isolation_level": None, "check_same_thread": False}
     )
@@ -106,7 +106,7 @@ def sqlite_sqlalchemy(url: str) -> Write:
 
 
 def postgresql_sqlalchemy(url: str) -> Write:
-    """The same through an engine."""
+    """Write the rows at PostgreSQL through an SQLAlchemy engine."""
     engine = create_engine(url, pool_size=_CONNECTIONS, max_overflow=0)
     statements = [text(statement) for statement in _STATEMENTS]
 

@@ -91,7 +91,7 @@ def _response(k: int) -> Mechanism:
 
 
 def _peer(mechanisms: Iterable[Mechanism]) -> Callable[[], float]:
-    """The same as its events, at its own orders."""
+    """Compute the figures with the peer library, from its events and at its own orders."""
     events = importlib.import_module("dp_accounting")  # it may not be installed
     rdp = importlib.import_module("dp_accounting.rdp")
     listed = [

@@ -88,7 +88,7 @@ def _compare(
 
 
 def _equal() -> Iterator[bytes]:
-    """The same release again and again, as a pipeline sends it."""
+    """Return one release that is sent again and again, as a pipeline does."""
     return itertools.repeat(_EQUAL)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.stats import gaussian_kde  # type: ignore[import-untyped]  # it publishes no types
 
 from service.empirical.experiments import Experiment, run as run_experiment
-from service.empirical.loss import Setting, estimate
+from service.empirical.loss import SmoothingSetting, estimate_loss
 from service.empirical.noise import two_sided_geometric
-from service.empirical.replicates import bias, bootstrap
+from service.empirical.replicates import bootstrap, estimate_bias
 from service.empirical.reproduction import table_sa1_a
 from service.empirical.residuals import Floats, residuals_of
 
@@ -41,22 +41,22 @@ def run() -> None:
 
 
 def _line(name: str, values: Floats, generator: np.random.Generator) -> None:
-    setting = Setting()
+    setting = SmoothingSetting()
     sample = residuals_of(values)
-    estimated = median(_timed(lambda: estimate(residuals_of(values), setting)) for _ in range(_ROUNDS))
+    estimated = median(_timed(lambda: estimate_loss(residuals_of(values), setting)) for _ in range(_ROUNDS))
     resampled = _timed(lambda: bootstrap(sample, setting, _REPLICATES, generator))
-    known = _timed(lambda: bias(sample, setting, _REPLICATES, generator))
+    known = _timed(lambda: estimate_bias(sample, setting, _REPLICATES, generator))
     few = values[:_PEERS_SIZE]
-    places = estimate(residuals_of(few), setting).x
+    places = estimate_loss(residuals_of(few), setting).x
     peers = _timed(lambda: gaussian_kde(few, bw_method=setting.bandwidth)(places))
     ratio = (peers / _PEERS_SIZE) / (estimated / _SIZE)
     times = f"{estimated:9.3f}{resampled:11.3f}{known:7.3f}{estimated + resampled + known:7.2f}"
     print(f"  {name:<28}{times}{peers:14.3f}{ratio:11,.0f}x  {_error(values, setting):.1e}", flush=True)
 
 
-def _error(values: Floats, setting: Setting) -> float:
+def _error(values: Floats, setting: SmoothingSetting) -> float:
     """The largest relative difference from scipy's density of all residuals, at some of the places."""
-    found = estimate(residuals_of(values), setting)
+    found = estimate_loss(residuals_of(values), setting)
     some = slice(None, None, found.x.size // 10)
     theirs = gaussian_kde(values, bw_method=setting.bandwidth)(found.x[some])
     return float(np.abs(found.smoothed[some] / theirs - 1).max())

@@ -1,4 +1,4 @@
-"""What a charge costs after a million releases in one account: the same statements, rows and time as the first ones."""
+"""Cost of a charge after a million releases in one account: the statements, rows and time of the first ones."""
 
 import time
 from collections import Counter

@@ -51,7 +51,7 @@ Ask = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Attack:
-    """What a role does, over and over, from so many connections; ``stays``: it waits for its answers."""
+    """An action that a role repeats from so many connections; with ``stays`` it waits for its answers."""
 
     role: str
     what: str
@@ -315,7 +315,7 @@ def _key(address: str, name: str, role: str) -> str:
 
 @contextmanager
 def _steward(address: str) -> Iterator[Callable[[str, Any], Any]]:
-    """Whoever prepares what is attacked: sends a body to a path and gives the answer."""
+    """Return a function that prepares the attacked resources: it posts a body to a path and returns the answer."""
     with httpx.Client(
         base_url=address, headers={"Authorization": f"Bearer {KEY}"}, timeout=300, trust_env=False
     ) as caller:

@@ -1,4 +1,4 @@
-"""What somebody else's charges take while bodies unfold, connections idle and forms never come.
+"""Latency of another client's charges while bodies unfold, connections idle and forms never arrive.
 
 ``python -m benchmarks.hostile_connections`` prints a line for each attack. An attack is a function that attacks an
 address with a key until a moment, in a process of its own, and gives the statuses of its answers.
@@ -42,7 +42,7 @@ Hostile = Callable[[str, str, float], Counter[int]]
 
 @dataclass(frozen=True)
 class Attack:
-    """What a role does, over and over, until a moment; without a role, without a key."""
+    """An action that a role repeats until a deadline; without a role it has no key."""
 
     role: str
     what: str

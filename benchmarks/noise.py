@@ -84,8 +84,8 @@ def _opendp(maker: str, metric: str, scale: float) -> Callable[[], object] | Non
 
 
 def _line(name: str, law: NoiseLaw, inexact: Callable[[], object] | None, opendp: Callable[[], object] | None) -> None:
-    sampler._prepared.cache_clear()
-    built = _seconds(lambda: sampler._prepared(law))
+    sampler._sampler_of.cache_clear()
+    built = _seconds(lambda: sampler._sampler_of(law))
     keystream, repeated = Keystream(), _Repeated()
     work: list[tuple[int, Callable[[], object]]] = [
         (_OURS, lambda: sample(law, _OURS, keystream)),

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.pricing import memos
 from service.api.computations.safetab import SafetabTarget, plan_safetab
-from service.postprocess.published import Published, blocks_of, project, rake
-from service.privacy.accuracy.sums import Sum
+from service.postprocess.published import PlaceTotal, blocks_of, project, rake
+from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.laws.noise_law import NoiseLaw
 
 _ROUNDS = 7
@@ -38,7 +38,7 @@ def run() -> None:
 
 
 def _margin(law: NoiseLaw) -> None:
-    Sum.of(law, _CELLS, Fraction(5, 100)).margin(Fraction(95, 100))
+    NoiseSum.of(law, _CELLS, Fraction(5, 100)).margin(Fraction(95, 100))
 
 
 def _totals() -> None:
@@ -46,8 +46,8 @@ def _totals() -> None:
     random = np.random.default_rng(2010)
     true = random.poisson(random.gamma(0.5, 200, _SHAPE))
     noisy = (true + np.rint(random.laplace(0, 3, _SHAPE)).astype(np.int64)).ravel()
-    published = [Published((0,), (place,), int(true[place].sum())) for place in range(_SHAPE[0])]
-    published += [Published((1, 2), place, int(true[:, *place].sum())) for place in np.ndindex(*_SHAPE[1:])]
+    published = [PlaceTotal((0,), (place,), int(true[place].sum())) for place in range(_SHAPE[0])]
+    published += [PlaceTotal((1, 2), place, int(true[:, *place].sum())) for place in np.ndindex(*_SHAPE[1:])]
     blocks = blocks_of(_SHAPE, published)
     print(f"{noisy.size:,} cells that meet {len(published):,} crossing totals in whole numbers")
     print(f"  {'totals checked, before a draw':<40}{_milliseconds(blocks_of, _SHAPE, published):9.1f} ms")

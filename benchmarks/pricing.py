@@ -48,7 +48,7 @@ def run() -> None:
 
 
 def _price(plan: Plan) -> None:
-    """What a client is told, by every notion and analysis, and what an (epsilon, delta) account adds up."""
+    """Compute what a client is told, by every notion and analysis, and what an (epsilon, delta) account adds up."""
     guarantee(plan, Neighbouring.REPLACE_ONE, deltas=(USUAL_DELTA,), orders=USUAL_ORDERS)
     price(plan, Neighbouring.REPLACE_ONE, ORDERS)
 
@@ -61,7 +61,7 @@ def memos() -> list[Any]:
 
 
 def _peer(variances: list[Fraction]) -> Callable[[], object]:
-    """The same losses as Gaussian events: a record moves two cells by one each, so the L2 sensitivity is sqrt(2)."""
+    """Compute the losses as Gaussian events: a record moves two cells by one each, so the L2 sensitivity is sqrt(2)."""
     events = importlib.import_module("dp_accounting")  # it may not be installed
     rdp = importlib.import_module("dp_accounting.rdp")
     gaussians = [events.GaussianDpEvent(math.sqrt(variance / 2)) for variance in variances]

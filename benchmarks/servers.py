@@ -61,7 +61,7 @@ def open_account(database: Database, name: str) -> None:
 
 
 def open_accounts(url: str, names: Iterable[str]) -> None:
-    """The same, several, in a database that is not open yet."""
+    """Open several accounts in a database that is not open yet."""
     database = opened(url)
     for name in names:
         open_account(database, name)

@@ -18,7 +18,7 @@ from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, La
 from service.privacy.plans import Repeat, Sequence
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, condense
-from service.privacy.tight import Tight
+from service.privacy.tight import TightProfile
 
 _ROUNDS = 15
 _INTERVAL = 1e-4  # of the peer's grid of losses
@@ -60,7 +60,7 @@ def _show(who: str, seconds: float, found: float, exact: float) -> None:
 
 
 def _epsilon(plan: Condensed) -> float:
-    tight = Tight.of(plan, Neighbouring.ADD_REMOVE)
+    tight = TightProfile.of(plan, Neighbouring.ADD_REMOVE)
     bound = None if tight is None else tight.epsilon(USUAL_DELTA)
     return math.nan if bound is None or bound.loss.nats is None else float(bound.loss.nats)
 

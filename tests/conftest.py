@@ -153,14 +153,14 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def postgresql_url(postgresql_server: str, _postgresql_template: str) -> Iterator[str]:
-    """The same, of PostgreSQL only: for what SQLite has not, such as connections that break."""
+    """Yield the URL of a fresh PostgreSQL database: for what SQLite has not, such as connections that break."""
     with _new_database(postgresql_server, _postgresql_template) as url:
         yield url
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """The same, opened."""
+    """Yield the fresh database, opened."""
     opened = open_database(database_url)
     opened.secret = _KEYED
     yield opened
@@ -169,13 +169,13 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def secret() -> Secret:
-    """The same in every run, so that tokens and digests are too."""
+    """Return a secret that is equal in every run, so that tokens and digests are too."""
     return _KEYED
 
 
 @pytest.fixture
 def signer(secret: Secret) -> Signer:
-    """Who signs with it."""
+    """Return the signer of that secret."""
     return signer_of(secret)
 
 

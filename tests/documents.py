@@ -73,7 +73,7 @@ def examples_of(path: Path) -> list[Example]:
 
 
 class Session:
-    """Where a file's examples run, on a service."""
+    """The session in which a file's examples run, on a service."""
 
     def __init__(self, address: str) -> None:
         self.address, self.names = address, dict[str, Any]()
@@ -88,7 +88,7 @@ class Session:
             client.close()
 
     def run(self, example: Example) -> str:
-        """What it prints."""
+        """Run a command and return what it prints."""
         code = example.code.replace(_ADDRESS, self.address)
         if example.language == "python":
             output = io.StringIO()
@@ -109,7 +109,7 @@ class Session:
 
 
 def differs(example: Example, printed: str) -> str | None:
-    """Where what was printed is not what the document says; None where it is."""
+    """Return where the output differs from the document; None where it does not."""
     expected, got = normalised(example.output or ""), normalised(printed)
     if example.noisy:
         pairs = list(zip(_integers(expected), _integers(got), strict=False))

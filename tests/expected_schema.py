@@ -1,4 +1,4 @@
-"""What the migrations make of fresh databases, written to where ``verify`` looks it up: run by ``make schema``."""
+"""Schema that the migrations create, written to where ``verify`` looks it up: run by ``make schema``."""
 
 import contextlib
 import json

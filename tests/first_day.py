@@ -253,7 +253,7 @@ def lived(home: Path) -> dict[str, Any]:
 
 
 def differences(expected: Any, got: Any, at: str = "") -> list[str]:
-    """Where two records differ by more than ids, hashes, times, keys, cursors and noise."""
+    """Return where two records differ by more than ids, hashes, times, keys, cursors and noise."""
     name = at.rpartition("/")[2]
     if name in _OPAQUE:
         return [] if isinstance(got, type(expected)) else [at]

@@ -73,7 +73,7 @@ class Fork:
 
 @functools.cache
 def _origin() -> socket.socket:
-    """Where the process that is forked is told what to run; it ends with this one."""
+    """Start the process that forks and is told what to run; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-m", "tests.forks", str(theirs.fileno())]

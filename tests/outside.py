@@ -22,7 +22,7 @@ _GIVEN = {
 
 
 def outside(root: Path, name: str, text: str) -> list[str]:
-    """What the file ``name``, of a path relative to the checkout's root, says of places that are not in it."""
+    """Return the places outside the checkout that a file mentions; ``name`` is relative to the checkout's root."""
     places = [found[0] for pattern in (_MACHINE, _BESIDE) for found in pattern.finditer(text)]
     if name not in _GIVEN:
         found = (one["path"] or one["after"] or one["cd"] for one in _CLIMBING.finditer(text))
@@ -33,7 +33,7 @@ def outside(root: Path, name: str, text: str) -> list[str]:
 
 
 def _is_inside(root: Path, file: Path, path: str) -> bool:
-    """Whether a path with .. in it leads from the file's directory to something in the checkout."""
+    """Tell whether a path with .. in it leads from the file's directory to something in the checkout."""
     reached = Path(os.path.normpath(file.parent / path))
     return reached.is_relative_to(root) and reached.exists()
 
@@ -52,7 +52,7 @@ def _climbs(name: str, text: str) -> Iterator[str]:
 
 
 def _level(node: ast.expr, below: dict[str, int]) -> int | None:
-    """How many directories below the root a path is, where that can be read off."""
+    """Return the number of directories between the root and a path, where that can be read off."""
     match node:
         case ast.Name(id=name):
             return below.get(name)

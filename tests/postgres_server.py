@@ -30,7 +30,7 @@ def installed() -> Path:
 
 
 def _binaries(home: Path) -> Path:
-    """Where ``initdb`` and ``postgres`` can be run from by the user that will run them.
+    """Return the directory from which the user that will run them can run ``initdb`` and ``postgres``.
 
     As root they are copied: another user may not be allowed into the directory of the virtual
     environment, and opening its parents to everybody would change the developer's machine.
@@ -90,7 +90,7 @@ class Cluster:
         return int((self.directory / "postmaster.pid").read_text().split("\n", 1)[0])
 
     def answers(self) -> bool:
-        """Whether one can connect to it."""
+        """Tell whether a connection to it succeeds."""
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self._plain):
             return True
         return False

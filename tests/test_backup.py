@@ -98,14 +98,14 @@ class Load:
 
 @dataclass
 class Place:
-    """Where a page's commands run: an installation's directory, with what its shell exports."""
+    """The place in which a page's commands run: an installation's directory, with what its shell exports."""
 
     home: Path
     settings: dict[str, str]
     exported: dict[str, str] = field(default_factory=dict)
 
     def do(self, commands: str) -> str:
-        """What they print; they must succeed."""
+        """Run commands, which must succeed, and return what they print."""
         given = environment(self.home, **self.settings) | self.exported
         given |= {"PATH": f"{Path(sys.executable).parent}:{installed()}:{given['PATH']}", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What continuous integration runs, where ``make`` and the programs that it looks for only take notes."""
+"""Steps of continuous integration, where ``make`` and the programs that it looks for only take notes."""
 
 import os
 import subprocess

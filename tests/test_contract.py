@@ -58,7 +58,7 @@ def _example(path: str, method: str = "post") -> Any:
 
 @pytest.fixture(scope="module")
 def names(client: TestClient) -> dict[str, str]:
-    """What the addresses' parameters stand for, made by the examples themselves."""
+    """Return the values of the addresses' parameters, made by the examples themselves."""
     account = json_of(client.post("/v1/accounts", json=_example("/v1/accounts")), 201)["name"]
     at = f"/v1/accounts/{account}"
     release = json_of(client.post(f"{at}/releases", json=_example("/v1/accounts/{account}/releases")), 201)["id"]
@@ -199,7 +199,7 @@ def opened(client: TestClient, names: dict[str, str]) -> str:
 def _check(
     case: schemathesis.Case[Any], app: FastAPI, names: dict[str, str], opened: str, headers: dict[str, str]
 ) -> None:
-    """Whatever is sent, to addresses that exist, the answer is one that the document has, and right for what was sent.
+    """Check that the answer to any request is one that the document has, and right for what was sent.
 
     Every check of schemathesis runs, those included that send the request again: without a key, by another method.
     """

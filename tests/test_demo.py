@@ -35,7 +35,7 @@ def allocation() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    """What ``python -m service demo`` prints."""
+    """Return what ``python -m service demo`` prints."""
     done = subprocess.run(_COMMAND, cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

@@ -1,4 +1,4 @@
-"""What is logged: lines of JSON that say who asked what, for how long, and how the service was started."""
+"""Log lines: JSON that says which principal asked what, for how long, and how the service was started."""
 
 import base64
 import json

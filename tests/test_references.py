@@ -1,4 +1,4 @@
-"""What the code cites can be looked up in the repository."""
+"""References: all that the code cites can be looked up in the repository."""
 
 import re
 from pathlib import Path

@@ -33,7 +33,7 @@ def _git(*arguments: str) -> str:
 
 
 def _files() -> list[str]:
-    """What is committed, or would be by ``git add --all``: a stray file is found before its commit."""
+    """Return the files that are committed, or would be by ``git add --all``: stray files are found early."""
     listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     return [name for name in listed if name and (_ROOT / name).is_file()]
 

@@ -1,4 +1,4 @@
-"""How many partitions were drawn: of each mechanism and repetition, and of each account."""
+"""Counts of the partitions drawn: of each mechanism and repetition, and of each account."""
 
 import json
 from typing import Any

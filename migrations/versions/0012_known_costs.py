@@ -1,4 +1,4 @@
-"""What figures of large plans are, so that they are not found anew whenever somebody looks."""
+"""Stored figures of large plans, so that they are not computed again at each read."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.empirical.bounds import (
-    Question,
+    BoundMethod,
+    bound_from_outputs,
+    bound_from_residuals,
     delta_at_least,
     epsilon_at_least,
-    of_outputs,
-    of_residuals,
     pure_epsilon_of_shift,
 )
 from service.noise import Keystream, NoiseLaw, add_noise, sample
 from service.privacy.accounting.guarantee import deltas_at, guarantee
 from service.privacy.accounting.pure import plan_epsilon
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, Mechanism
-from service.privacy.numerics.loss import Loss, least
+from service.privacy.numerics.loss import Loss, least_loss
 from service.privacy.numerics.numbers import double_up
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import Neighbouring
@@ -91,23 +91,23 @@ def audit(subjects: Sequence[Subject], size: int, generator: np.random.Generator
         drawn = subject.draw(size)
         for statement, claim, question in _claims(subject.plan, isinstance(drawn, tuple)):
             if isinstance(drawn, tuple):
-                bound = of_outputs(*drawn, question, RISK, generator)
+                bound = bound_from_outputs(*drawn, question, RISK, generator)
             else:
-                bound = of_residuals(drawn.astype(np.float64), subject.shift, question, RISK, generator)
+                bound = bound_from_residuals(drawn.astype(np.float64), subject.shift, question, RISK, generator)
             yield Finding(subject.name, statement, claim, bound.value)
 
 
-def _claims(plan: Plan, of_runs: bool) -> Iterator[tuple[str, float, Question]]:
+def _claims(plan: Plan, of_runs: bool) -> Iterator[tuple[str, float, BoundMethod]]:
     relation = Neighbouring.ADD_REMOVE
     pure = plan_epsilon(plan, relation)
     if pure.nats is not None:
         yield "epsilon", _bound_value(pure), epsilon_at_least() if of_runs else pure_epsilon_of_shift
     # Deltas and epsilons are rounded up: a bound against a larger one is weaker, and so stays valid.
     for delta in _DELTAS:
-        claimed = least(one.epsilon for one in guarantee(plan, relation, deltas=[delta]).approximate)
+        claimed = least_loss(one.epsilon for one in guarantee(plan, relation, deltas=[delta]).approximate)
         yield f"epsilon at delta {float(delta)}", _bound_value(claimed), epsilon_at_least(double_up(delta))
     for epsilon in _EPSILONS:
-        claimed = least(one.delta for one in deltas_at(plan, relation, epsilon))
+        claimed = least_loss(one.delta for one in deltas_at(plan, relation, epsilon))
         yield f"delta at epsilon {float(epsilon)}", _bound_value(claimed), delta_at_least(double_up(epsilon))
 
 

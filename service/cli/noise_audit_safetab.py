@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from service.cli.noise_audit import Runs, Subject
 from service.noise import Keystream, NoiseLaw
-from service.noise.tabulation import SIZES, Counts, Groups, Laws, Rules, tabulate
+from service.noise.tabulation import SIZES, Counts, DetailRules, GroupCounts, LevelLaws, tabulate
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.planning.levels import laws_of, levels_of
-from service.privacy.planning.safetab import Design, Kind, Level, noise_of, plan_of
+from service.privacy.planning.safetab import Design, SafeTabNoiseType, TargetLevel, noise_of, safetab_plan
 from service.privacy.plans import Plan
 
 _AT_ONCE = 1 << 16  # groups
 _DIGITS = 9  # of a loss, so that equal losses stay equal in whatever order they were added up
-_RULES = Rules((20, 40, 60), ((0, 2, 3, 4), tuple(range(9)), tuple(range(23))))
+_RULES = DetailRules((20, 40, 60), ((0, 2, 3, 4), tuple(range(9)), tuple(range(23))))
 _IMPOSSIBLE = 1e6  # the loss of a detail that one of the inputs cannot have, in doubles
 _WIDTHS = 60  # of the noise; the tail beyond is below the resolution of doubles at 1
 
-Tabulate = Callable[[Groups, Rules, Laws, Keystream], tuple[NDArray[np.int8], Counts]]
+Tabulate = Callable[[GroupCounts, DetailRules, LevelLaws, Keystream], tuple[NDArray[np.int8], Counts]]
 Losses = NDArray[np.float64]
 
 
@@ -57,7 +57,7 @@ def own_safetab(tabulating: Tabulate = tabulate) -> list[Subject]:
 
 def subject_of(case: Case, tabulating: Tabulate = tabulate) -> Subject:
     """Return a case as a subject: runs with and without the record, each as the loss that its output shows."""
-    plan = plan_of(case.design, [noise_of(case.design, level) for level in case.design.levels])
+    plan = safetab_plan(case.design, [noise_of(case.design, level) for level in case.design.levels])
 
     def draw(size: int) -> Runs:
         without, with_it = (_losses(case, plan, tabulating, more, size) for more in (0, 1))
@@ -74,7 +74,7 @@ def _losses(case: Case, plan: Plan, tabulating: Tabulate, more: int, runs: int) 
         level_laws = laws_of(level)
         if level_laws is None:
             raise ValueError("expected noise of whole counts")
-        laws, rest = Laws(*level_laws), runs * groups
+        laws, rest = LevelLaws(*level_laws), runs * groups
         parts = []
         while rest:
             parts.append(_tabulated(case, laws, tabulating, more, min(rest, _AT_ONCE)))
@@ -83,7 +83,7 @@ def _losses(case: Case, plan: Plan, tabulating: Tabulate, more: int, runs: int) 
     return np.round(total, _DIGITS)
 
 
-def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: int) -> Losses:
+def _tabulated(case: Case, laws: LevelLaws, tabulating: Tabulate, more: int, number: int) -> Losses:
     """Return the losses of so many groups, each with its own noise.
 
     A loss is the log ratio of the likelihoods of the group's answer with and without the record, by the claimed laws.
@@ -92,7 +92,7 @@ def _tabulated(case: Case, laws: Laws, tabulating: Tabulate, more: int, number: 
     counts = np.zeros((1, 2, 23), np.int64)
     counts[0, 0, 0] = case.size + more  # the record is in the first cell of each table
     only, rows = np.full(number, case.total_only), np.zeros(number, np.int64)
-    groups = Groups(np.full(number, case.size + more), only, counts, rows)
+    groups = GroupCounts(np.full(number, case.size + more), only, counts, rows)
     details, noisy = tabulating(groups, _RULES, laws, Keystream())
     firsts = np.concatenate([[0], np.cumsum(np.take(SIZES, details))[:-1]])
     if case.total_only:
@@ -126,12 +126,12 @@ def _width(law: NoiseLaw) -> float:
     return float(law.scale) if law.scale is not None else math.sqrt(law.sigma_squared or 1)
 
 
-def _design(kind: Kind, margins: tuple[int, ...], stability: int, stage_1: str) -> Design:
-    levels = tuple(Level(f"level {number}", margin) for number, margin in enumerate(margins, 1))
+def _design(kind: SafeTabNoiseType, margins: tuple[int, ...], stability: int, stage_1: str) -> Design:
+    levels = tuple(TargetLevel(f"level {number}", margin) for number, margin in enumerate(margins, 1))
     return Design(kind, levels, stability, Fraction(stage_1))
 
 
-def _cases(kind: Kind, of: str) -> list[Case]:
+def _cases(kind: SafeTabNoiseType, of: str) -> list[Case]:
     return [
         Case(f"{of}, at a threshold", _design(kind, (3,), 1, "1/2"), 19),
         Case(f"{of}, step 1 a tenth", _design(kind, (3,), 1, "1/10"), 39),

@@ -9,8 +9,8 @@ from service.empirical.reproduction import (
     FIGURE_1_EPL,
     FIGURE_1_MEAN,
     FIGURE_1_PEOPLE,
-    WHY_NOT,
-    Row,
+    TABLE_C_NOTE,
+    TableRow,
     figure_1,
     table_sa1_a,
     table_sa1_b,
@@ -37,11 +37,11 @@ def table_sa1() -> Iterator[tuple[str, bool]]:
     yield from _rows("bandwidth", table_sa1_b(REPLICATES, SEED), wanted=False)
     yield "(c) against the percentile that ends the range, at epsilon = 0.25 and bandwidth 0.1, varied for real", False
     yield from _rows("percentile", table_sa1_c(REPLICATES, SEED), wanted=False)
-    for line in WHY_NOT:
+    for line in TABLE_C_NOTE:
         yield line, False
 
 
-def _rows(what: str, rows: Iterable[Row], *, wanted: bool) -> Iterator[tuple[str, bool]]:
+def _rows(what: str, rows: Iterable[TableRow], *, wanted: bool) -> Iterator[tuple[str, bool]]:
     yield f"  {what:>10}   {'ours':^28}   {'printed':^28}", False
     for row in rows:
         ours = "no density between residuals" if row.mean is None else _figures(row.mean, row.interval)
@@ -66,11 +66,11 @@ def figure_one() -> Iterator[tuple[str, bool]]:
         yield f"  N = {people:,}, mu = {FIGURE_1_MEAN:,}", False
         for panel in figure_1(people, FIGURE_1_MEAN, REPLICATES, SEED):
             experiment = panel.experiment
-            missed = people == FIGURE_1_PEOPLE and abs(panel.off) > TOLERANCE
+            missed = people == FIGURE_1_PEOPLE and abs(panel.relative_error) > TOLERANCE
             parts = f", P = {experiment.parts}" if experiment.parts > 1 else ""
             budget = f"{experiment.algorithm.upper()}({experiment.epsilon:g}{parts})"
-            found = _figures(panel.found.epl, panel.interval)
-            yield f"    {budget:<18} {found:<28} {panel.off:+7.1%}{'  missed' if missed else ''}", missed
+            found = _figures(panel.estimate.epl, panel.interval)
+            yield f"    {budget:<18} {found:<28} {panel.relative_error:+7.1%}{'  missed' if missed else ''}", missed
     yield "", False
     yield (
         "In brackets the 95 % basic bootstrap interval. With fewer areas EPL is the same for all three, and too large:",

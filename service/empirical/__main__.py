@@ -9,15 +9,15 @@ from service.empirical.notation import experiment_of
 
 
 def main() -> None:
-    """Run it: lines of ``progress``, and at last one of ``result``, or of ``refused`` with the reason."""
+    """Run the experiment: write lines of ``progress``, then one of ``result``, or of ``refused`` with the reason."""
     try:
-        say("result", run(experiment_of(json.load(sys.stdin)), lambda part: say("progress", part)))
+        write_line("result", run(experiment_of(json.load(sys.stdin)), lambda part: write_line("progress", part)))
     except ValueError as error:  # about parameters that were asked for: nothing here is confidential
-        say("refused", str(error))
+        write_line("refused", str(error))
 
 
-def say(kind: str, value: Any) -> None:
-    """One line."""
+def write_line(kind: str, value: Any) -> None:
+    """Write one line of JSON to standard output."""
     sys.stdout.write(json.dumps({kind: value}) + "\n")
     sys.stdout.flush()
 

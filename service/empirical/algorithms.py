@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from service.empirical.noise import two_sided_geometric
 from service.empirical.residuals import Counts, Floats
 
-_AT_ONCE = 1 << 20  # values; larger arrays fall out of the processor's cache
+_CHUNK = 1 << 20  # values; larger arrays fall out of the processor's cache
 
 
-def averaged(shape: int, parts: int, loss: float, generator: np.random.Generator) -> Floats:
-    """ADPC: the mean of ``parts`` measurements, each with its own noise; with one part, GDPC."""
+def averaged_residuals(shape: int, parts: int, loss: float, generator: np.random.Generator) -> Floats:
+    """Return the residuals of ADPC: the mean of ``parts`` measurements, each with its own noise; one part is GDPC."""
     total = np.zeros(shape)
-    for start in range(0, shape, _AT_ONCE):
-        stop = min(shape, start + _AT_ONCE)
+    for start in range(0, shape, _CHUNK):
+        stop = min(shape, start + _CHUNK)
         for _ in range(parts):
             total[start:stop] += two_sided_geometric(loss, stop - start, generator)
     total /= parts
@@ -27,7 +27,7 @@ def averaged(shape: int, parts: int, loss: float, generator: np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
-class Raked:
+class RakedResiduals:
     """RDPC at the last level.
 
     Attributes:
@@ -39,8 +39,8 @@ class Raked:
     divided: int
 
 
-def raked(counts: Counts, loss: float, generator: np.random.Generator) -> Raked:
-    """RDPC (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count of the area above."""
+def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> RakedResiduals:
+    """Return RDPC's residuals (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count above."""
     levels = counts.ndim
     above: Floats = counts.sum() + two_sided_geometric(loss, (1,), generator).astype(np.float64)
     divided = 0
@@ -50,11 +50,11 @@ def raked(counts: Counts, loss: float, generator: np.random.Generator) -> Raked:
         sums = noisy.sum(axis=1)
         divided += int((sums <= 0).sum())
         above = (above[:, None] * _shares(noisy, sums)).ravel()
-    return Raked(above - counts.ravel(), divided)
+    return RakedResiduals(above - counts.ravel(), divided)
 
 
 def _shares(noisy: Counts, sums: Counts) -> Floats:
-    """Each child's part of its siblings' sum.
+    """Return each child's part of its siblings' sum.
 
     The paper divides by the sum whatever it is; where the children are few beside the noise it can be zero or negative,
     and then says nothing of how they divide: they get equal parts.
@@ -63,25 +63,25 @@ def _shares(noisy: Counts, sums: Counts) -> Floats:
     return np.where(positive, noisy / np.where(positive, sums[..., None], 1), 1 / noisy.shape[-1])
 
 
-def raked_first_area(
+def raked_first_area_counts(
     people: int, siblings: list[Counts], loss: float, runs: int, generator: np.random.Generator
 ) -> Floats:
-    """RDPC of the first area alone, ``runs`` times: only its ancestors and their siblings play a part.
+    """Return ``runs`` outputs of RDPC for the first area: only its ancestors and their siblings play a part.
 
     ``siblings`` holds for each level the true counts of the area's ancestor there, first, and of its siblings.
     """
-    found: Floats = people + two_sided_geometric(loss, runs, generator).astype(np.float64)
+    outputs: Floats = people + two_sided_geometric(loss, runs, generator).astype(np.float64)
     for true in siblings:
-        some = max(1, _AT_ONCE // true.size)
-        for start in range(0, runs, some):
-            part = found[start : start + some]
+        chunk = max(1, _CHUNK // true.size)
+        for start in range(0, runs, chunk):
+            part = outputs[start : start + chunk]
             noisy = true + two_sided_geometric(loss, (part.size, true.size), generator)
             part *= _shares(noisy, noisy.sum(axis=1))[:, 0]
-    return found
+    return outputs
 
 
-def consistent(counts: Counts, total_loss: float, loss: float, generator: np.random.Generator) -> Floats:
-    """Flaxman and Petti 2020's first case: a noisy total and noisy strata in each area, made consistent.
+def consistent_residuals(counts: Counts, total_loss: float, loss: float, generator: np.random.Generator) -> Floats:
+    """Return the residuals of the first case of Flaxman and Petti 2020: noisy totals and strata, made consistent.
 
     ``counts`` has one axis for all areas and one for their strata. The result minimises the absolute differences,
     each weighted by the loss of its measurement: the most likely counts under this noise. A change of the total by
@@ -96,29 +96,29 @@ def consistent(counts: Counts, total_loss: float, loss: float, generator: np.ran
     return (fitted - counts).ravel()
 
 
-def invariant(counts: Counts, loss: float, generator: np.random.Generator) -> Floats:
-    """The second case of Flaxman and Petti 2020: noisy counts, made non-negative with the true sum in each county.
+def invariant_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> Floats:
+    """Return the residuals of the second case of Flaxman and Petti 2020: counts with the true sum in each county.
 
     ``counts`` has one axis for the counties and one for all that is counted in them. The nearest such counts are found
     by least squares; they minimise the sum of absolute differences as well.
     """
     noisy = counts + two_sided_geometric(loss, counts.shape, generator)
-    return (onto_sums(noisy.astype(np.float64), counts.sum(axis=1).astype(np.float64)) - counts).ravel()
+    return (project_onto_sums(noisy.astype(np.float64), counts.sum(axis=1).astype(np.float64)) - counts).ravel()
 
 
-def first_cell(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
-    """The first count of a row in so many runs of an algorithm on it alone, by what it gets wrong on rows."""
-    found = np.empty(runs)
-    some = max(1, _AT_ONCE // row.size)
-    for start in range(0, runs, some):
-        part = found[start : start + some]
+def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
+    """Return the first count of a row in so many runs of an algorithm on it alone, from its residuals on rows."""
+    outputs = np.empty(runs)
+    chunk = max(1, _CHUNK // row.size)
+    for start in range(0, runs, chunk):
+        part = outputs[start : start + chunk]
         rows = np.broadcast_to(row, (part.size, row.size))
         part[:] = residuals_of(rows).reshape(rows.shape)[:, 0] + row[0]
-    return found
+    return outputs
 
 
-def onto_sums(values: Floats, sums: Floats) -> Floats:
-    """The nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974)."""
+def project_onto_sums(values: Floats, sums: Floats) -> Floats:
+    """Return the nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974)."""
     ordered = -np.sort(-values, axis=1)
     surplus = ordered.cumsum(axis=1) - sums[:, None]
     lowered = surplus / np.arange(1, values.shape[1] + 1)

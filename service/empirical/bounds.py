@@ -21,8 +21,8 @@ _CANDIDATES = 512  # places where an event may begin
 _SLACK = 1e-6  # of the shift: ties that rounding hides count against the bound
 _ROUNDING = 1e-7  # relative: scipy's inverses are off by up to 1e-9 where one of 10^8 succeeds
 
-Kind = Literal["at_least", "at_most", "between"]
-Pair = tuple[Floats, Floats]
+EventKind = Literal["at_least", "at_most", "between"]
+SamplePair = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Event:
         unlikely: how many of the tested were in the one it is compared with.
     """
 
-    kind: Kind
+    kind: EventKind
     start: float
     stop: float | None
     compared: float
@@ -48,7 +48,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class LowerBound:
     """A lower bound and the event that proves it.
 
     Attributes:
@@ -70,52 +70,52 @@ class _Events:
     mirrored: bool
     swapped: bool
     shift: float  # by which the other interval is moved; 0 in the same place of another sample
-    likely: Pair
-    unlikely: Pair
+    likely: SamplePair
+    unlikely: SamplePair
 
-    def counted(self, samples: Pair) -> tuple[Counts, Counts]:
-        """Count the values of two sorted samples in each event, and in what it is compared with."""
+    def counts_of(self, samples: SamplePair) -> tuple[Counts, Counts]:
+        """Count the values of two sorted samples in each event, and in the event that it is compared with."""
         first, second = samples[::-1] if self.swapped else samples
         if self.mirrored:
             first, second = -first[::-1], -second[::-1]
-        return _inside(first, self.likely), _inside(second, self.unlikely)
+        return _count_inside(first, self.likely), _count_inside(second, self.unlikely)
 
-    def sizes(self, samples: Pair) -> tuple[int, int]:
+    def sizes(self, samples: SamplePair) -> tuple[int, int]:
         """Count the values in all, in the same order."""
         first, second = samples[::-1] if self.swapped else samples
         return first.size, second.size
 
-    def shown(self, index: int, likely: int, unlikely: int) -> Event:
-        """One of them, in the values as they came in."""
+    def event_at(self, index: int, likely: int, unlikely: int) -> Event:
+        """Return one of the events, in terms of the original values."""
         sign = -1.0 if self.mirrored else 1.0
         start = float(self.likely[0][index])
         compared = sign * (start + self.shift) + 0.0  # a zero without a sign
         if self.kind == "tail":
-            kind: Kind = "at_most" if self.mirrored else "at_least"
+            kind: EventKind = "at_most" if self.mirrored else "at_least"
             return Event(kind, sign * start + 0.0, None, compared, self.swapped, likely, unlikely)
         stop = start + self.shift if self.shift else float(self.likely[1][index])
         return Event("between", sign * start + 0.0, sign * stop + 0.0, compared, self.swapped, likely, unlikely)
 
 
-Question = Callable[[_Events, Counts, Counts, tuple[int, int], float], Floats]
-"""What is bounded: from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is
-one minus the confidence."""
+BoundMethod = Callable[[_Events, Counts, Counts, tuple[int, int], float], Floats]
+"""A function from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is one minus
+the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
     """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
-    found: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
-    return np.where(successes >= trials, 1.0, np.minimum(found * (1 + _ROUNDING), 1.0))
+    bound: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
+    return np.where(successes >= trials, 1.0, np.minimum(bound * (1 + _ROUNDING), 1.0))
 
 
 def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
     """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down."""
-    found: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
-    return np.where(successes <= 0, 0.0, found * (1 - _ROUNDING))
+    bound: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
+    return np.where(successes <= 0, 0.0, bound * (1 - _ROUNDING))
 
 
-def epsilon_at_least(delta: float = 0.0) -> Question:
-    """A lower bound on epsilon at ``delta``."""
+def epsilon_at_least(delta: float = 0.0) -> BoundMethod:
+    """Return a method that bounds epsilon (nats) at ``delta`` from below."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         # Two intervals, each of half the risk, whether or not the counts depend on each other (Bonferroni).
@@ -126,8 +126,8 @@ def epsilon_at_least(delta: float = 0.0) -> Question:
     return bounded
 
 
-def delta_at_least(epsilon: float) -> Question:
-    """A lower bound on delta at ``epsilon``: by how much P(E) exceeds exp(epsilon) times the other probability."""
+def delta_at_least(epsilon: float) -> BoundMethod:
+    """Return a method that bounds delta at ``epsilon`` from below: P(E) less exp(epsilon) times the other."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         low = proportion_below(likely, np.array(sizes[0]), risk / 2)
@@ -140,56 +140,56 @@ def delta_at_least(epsilon: float) -> Question:
 
 
 def pure_epsilon_of_shift(events: _Events, likely: Counts, unlikely: Counts, _: tuple[int, int], risk: float) -> Floats:
-    """A lower bound on epsilon at delta = 0, for residuals only: the other event is inside the event, or beside it."""
+    """Return lower bounds on pure epsilon, for residuals only: the other event is inside the event, or beside it."""
     if events.kind == "tail":  # of the cases in the event at least exp(-epsilon) are in the other as well
         return _log_down(1 / proportion_above(unlikely, likely, risk))
     share = proportion_above(unlikely, likely + unlikely, risk)  # at least 1/(1 + exp(epsilon))
     return _log_down((1 - share) / share)
 
 
-def of_residuals(
-    residuals: Floats, shift: int, question: Question, risk: float, generator: np.random.Generator
-) -> Bound:
-    """The bound from independent, identically distributed residuals, against a shift by a whole number.
+def bound_from_residuals(
+    residuals: Floats, shift: int, question: BoundMethod, risk: float, generator: np.random.Generator
+) -> LowerBound:
+    """Return a lower bound from independent, identically distributed residuals, against a shift by a whole number.
 
     Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
     bounds is none at this confidence.
     """
     mixed = generator.permutation(residuals)
     choosing, testing = _split(mixed)
-    families = [events for mirrored in (False, True) for events in _shifted(choosing, float(shift), mirrored)]
-    return _certified((choosing, choosing), (testing, testing), families, question, risk, testing.size)
+    families = [events for mirrored in (False, True) for events in _shifted_events(choosing, float(shift), mirrored)]
+    return _certify((choosing, choosing), (testing, testing), families, question, risk, testing.size)
 
 
-def of_outputs(
-    outputs: Floats, neighbouring: Floats, question: Question, risk: float, generator: np.random.Generator
-) -> Bound:
-    """The bound from the outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
+def bound_from_outputs(
+    outputs: Floats, neighbouring: Floats, question: BoundMethod, risk: float, generator: np.random.Generator
+) -> LowerBound:
+    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
     (first, tested), (second, also_tested) = (_split(generator.permutation(part)) for part in (outputs, neighbouring))
     families = [
         events
         for mirrored in (False, True)
         for swapped in (False, True)
-        for events in _common(np.concatenate([first, second]), mirrored, swapped)
+        for events in _common_events(np.concatenate([first, second]), mirrored, swapped)
     ]
-    return _certified((first, second), (tested, also_tested), families, question, risk, tested.size + also_tested.size)
+    return _certify((first, second), (tested, also_tested), families, question, risk, tested.size + also_tested.size)
 
 
-def _split(mixed: Floats) -> Pair:
+def _split(mixed: Floats) -> SamplePair:
     part = mixed.size // _CHOOSING
     return np.sort(mixed[:part]), np.sort(mixed[part:])
 
 
 def _starts(values: Floats, mirrored: bool) -> Floats:
-    """Places where an event may begin: all values, or as many quantiles as are looked at."""
+    """Return the places where an event may begin: all values, or at most ``_CANDIDATES`` quantiles."""
     ordered = np.unique(-values if mirrored else values)
     if ordered.size > _CANDIDATES:
         ordered = np.unique(np.sort(-values if mirrored else values)[:: max(1, values.size // _CANDIDATES)])
     return ordered
 
 
-def _shifted(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
-    """Tails and intervals of the shift's length, each beside itself moved outward."""
+def _shifted_events(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
+    """Return tails and intervals of the shift's length, each compared with itself moved outward."""
     start = _starts(values, mirrored)
     slack = _SLACK * shift + 4 * np.spacing(np.abs(start) + 2 * shift)
     moved, beyond = start + shift - slack, np.full(start.size, np.inf)
@@ -199,8 +199,8 @@ def _shifted(values: Floats, shift: float, mirrored: bool) -> list[_Events]:
     return [tails, between]
 
 
-def _common(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
-    """The events that two samples have in common: tails, and intervals from each place to the next."""
+def _common_events(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
+    """Return the events that two samples have in common: tails, and intervals from each place to the next."""
     start = _starts(values, mirrored)
     ends = start, np.full(start.size, np.inf)
     tails = _Events("tail", mirrored, swapped, 0.0, ends, ends)
@@ -210,34 +210,34 @@ def _common(values: Floats, mirrored: bool, swapped: bool) -> list[_Events]:
     return [tails, _Events("between", mirrored, swapped, 0.0, gaps, gaps)]
 
 
-def _certified(
-    choosing: Pair, testing: Pair, families: list[_Events], question: Question, risk: float, tested: int
-) -> Bound:
-    """The most promising of all events by one part of the sample, bounded by the other.
+def _certify(
+    choosing: SamplePair, testing: SamplePair, families: list[_Events], question: BoundMethod, risk: float, tested: int
+) -> LowerBound:
+    """Choose the most promising event by one part of the sample, and bound by the other part.
 
     Promising is what is large at the risk that each event would have if all of them were tested: by any other
     measure the few cases of a far tail, which vary most, look best.
     """
     shared = risk / max(1, sum(events.likely[0].size for events in families))
-    best, found = 0.0, None
+    best, chosen = 0.0, None
     for events in families:
-        promise = question(events, *events.counted(choosing), events.sizes(choosing), shared)
+        promise = question(events, *events.counts_of(choosing), events.sizes(choosing), shared)
         if promise.size and promise.max() > best:
-            best, found = float(promise.max()), (events, int(promise.argmax()))
-    if found is None:
-        return Bound(0.0, None, tested)
-    events, index = found
-    likely, unlikely = events.counted(testing)
+            best, chosen = float(promise.max()), (events, int(promise.argmax()))
+    if chosen is None:
+        return LowerBound(0.0, None, tested)
+    events, index = chosen
+    likely, unlikely = events.counts_of(testing)
     value = float(question(events, likely, unlikely, events.sizes(testing), risk)[index])
-    return Bound(value, events.shown(index, int(likely[index]), int(unlikely[index])), tested)
+    return LowerBound(value, events.event_at(index, int(likely[index]), int(unlikely[index])), tested)
 
 
-def _inside(ordered: Floats, ends: Pair) -> Counts:
+def _count_inside(ordered: Floats, ends: SamplePair) -> Counts:
     inside: Counts = np.searchsorted(ordered, ends[1]) - np.searchsorted(ordered, ends[0])
     return inside
 
 
 def _log_down(ratios: Floats) -> Floats:
-    """Logarithms, a little below, and never below 0."""
+    """Return logarithms, rounded down, and at least 0."""
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(ratios * (1 - _ROUNDING)), 0.0)

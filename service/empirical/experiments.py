@@ -1,4 +1,4 @@
-"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs tell of its loss."""
+"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs show of its loss."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from service.empirical.algorithms import averaged, consistent, first_cell, invariant, raked, raked_first_area
-from service.empirical.bounds import Bound, epsilon_at_least, of_outputs, of_residuals, pure_epsilon_of_shift
-from service.empirical.loss import Estimate, Setting, estimate
+from service.empirical.algorithms import (
+    averaged_residuals,
+    consistent_residuals,
+    first_cell_counts,
+    invariant_residuals,
+    raked_first_area_counts,
+    raked_residuals,
+)
+from service.empirical.bounds import (
+    LowerBound,
+    bound_from_outputs,
+    bound_from_residuals,
+    epsilon_at_least,
+    pure_epsilon_of_shift,
+)
+from service.empirical.loss import Estimate, SmoothingSetting, estimate_loss
 from service.empirical.populations import Hierarchy, area_counts, hierarchy, stratified_counts
-from service.empirical.replicates import Bias, bias, bootstrap
+from service.empirical.replicates import Bias, bootstrap, estimate_bias
 from service.empirical.residuals import Counts, Floats, residuals_of
 
 Algorithm = Literal["gdpc", "rdpc", "adpc", "consistent", "invariant"]
@@ -24,7 +37,7 @@ MOST_VALUES = 200_000_000  # noise values of an experiment
 MOST_POINTS = 2_000  # of a curve that is kept
 _MOVED_TO = 1001  # the area that Flaxman 2019 moves somebody to, from area 0
 
-_PUBLISHED = Setting()
+_PUBLISHED = SmoothingSetting()
 
 Progress = Callable[[float], None]
 
@@ -62,7 +75,7 @@ class Experiment:
     total_share: float = 0.25
     noise: Measurement = "geometric"
     direct_runs: int = 0
-    setting: Setting = _PUBLISHED
+    setting: SmoothingSetting = _PUBLISHED
     replicates: int = 200
     risk: float = 0.05
     seed: int = 0
@@ -97,22 +110,22 @@ class Experiment:
 
 
 def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """The result as JSON has it; ``progress`` is told the part done, from 0 to 1.
+    """Return the experiment's result as JSON has it; ``progress`` is called with the part done, from 0 to 1.
 
     Raises:
         ValueError: the residuals leave nothing to estimate; the message says what would.
     """
     generator = np.random.default_rng(experiment.seed)
     progress(0.0)
-    residuals, counts, divided = simulated(experiment, generator)
+    residuals, counts, divided = simulate(experiment, generator)
     progress(0.5)
     sample, setting = residuals_of(residuals), experiment.setting
-    found = estimate(sample, setting)
+    estimate = estimate_loss(sample, setting)
     interval = bootstrap(sample, setting, experiment.replicates, generator) if experiment.replicates else None
     progress(0.7)
-    known = bias(sample, setting, experiment.replicates, generator) if experiment.replicates else None
+    bias = estimate_bias(sample, setting, experiment.replicates, generator) if experiment.replicates else None
     progress(0.85)
-    bound = of_residuals(residuals, 1, pure_epsilon_of_shift, experiment.risk, generator)
+    bound = bound_from_residuals(residuals, 1, pure_epsilon_of_shift, experiment.risk, generator)
     progress(0.9)
     tree = experiment.tree
     return {
@@ -120,77 +133,77 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
         "areas": tree.areas,
         "residuals": sample.size,
         "divided_equally": divided,
-        **shown_estimate(found, interval, known, MOST_POINTS),
-        "lower_bound": shown_bound(bound) | {"certified": experiment.algorithm in ("gdpc", "adpc")},
+        **estimate_json(estimate, interval, bias, MOST_POINTS),
+        "lower_bound": bound_json(bound) | {"certified": experiment.algorithm in ("gdpc", "adpc")},
         "direct": _direct(experiment, counts, generator) if experiment.direct_runs else None,
     }
 
 
-def simulated(experiment: Experiment, generator: np.random.Generator) -> tuple[Floats, Counts, int | None]:
-    """The residuals at the last level, the true counts, and of how many areas RDPC divided the count equally."""
+def simulate(experiment: Experiment, generator: np.random.Generator) -> tuple[Floats, Counts, int | None]:
+    """Return residuals at the last level, the true counts, and the number of areas that RDPC divided equally."""
     tree, loss = experiment.tree, experiment.epsilon
     if experiment.algorithm in STRATIFIED:
         counts = stratified_counts(tree, experiment.strata, generator)
         return _of_rows(experiment, _rows(experiment, counts), generator), counts, None
     counts = area_counts(tree, generator)
     if experiment.algorithm == "rdpc":
-        result = raked(counts, loss / (tree.levels + 1), generator)
+        result = raked_residuals(counts, loss / (tree.levels + 1), generator)
         return result.residuals, counts, result.divided
-    return averaged(tree.areas, experiment.parts, loss / experiment.parts, generator), counts, None
+    return averaged_residuals(tree.areas, experiment.parts, loss / experiment.parts, generator), counts, None
 
 
 def _rows(experiment: Experiment, counts: Counts) -> Counts:
-    """A row for all that is made consistent together: the counts of a county, or the strata of an area."""
+    """Return a row for all that is made consistent together: the counts of a county, or the strata of an area."""
     return counts.reshape(-1, experiment.county if experiment.algorithm == "invariant" else experiment.strata)
 
 
 def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generator) -> Floats:
-    """The residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
+    """Return the residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
     if experiment.algorithm == "invariant":
-        return invariant(rows, _loss(experiment, experiment.epsilon), generator)
+        return invariant_residuals(rows, _loss(experiment, experiment.epsilon), generator)
     share = experiment.total_share
     totals, strata = (_loss(experiment, part * experiment.epsilon) for part in (share, 1 - share))
-    return consistent(rows, totals, strata, generator)
+    return consistent_residuals(rows, totals, strata, generator)
 
 
 def _loss(experiment: Experiment, budget: float) -> float:
-    """Of a measurement for a shift by one, where a changed record shifts two of those that share the budget."""
+    """Return the loss of a measurement for a shift by one; a changed record shifts two that share the budget."""
     return budget / 2 if experiment.noise == "geometric" else -math.log1p(-budget / 2)
 
 
 def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> dict[str, Any]:
-    """The direct estimate: the first area's noisy count in runs on D and on D', which has one person moved out of it.
+    """Return the direct estimate: the first area's noisy counts in runs on D and on D', which has one person moved.
 
     Tails as the paper compares them, and a bound that holds for any algorithm, since the runs are independent.
     """
     with_person, without = direct_runs(experiment, counts, generator)
     tree, within_county = experiment.tree, experiment.algorithm == "invariant"
     x, ratios = tail_ratios(with_person, without, experiment.setting.percentile)
-    bound = of_outputs(with_person, without, epsilon_at_least(), experiment.risk, generator)
+    bound = bound_from_outputs(with_person, without, epsilon_at_least(), experiment.risk, generator)
     finite = ratios[np.isfinite(ratios)]
     return {
         "runs": experiment.direct_runs,
         "moved_to": min(_MOVED_TO, (experiment.areas_of_county if within_county else tree.areas) - 1),
         "epl": float(np.abs(finite).max()) if finite.size else None,
         "curve": [{"x": float(at), "epl": _number(ratio)} for at, ratio in zip(x, ratios, strict=True)],
-        "lower_bound": shown_bound(bound) | {"certified": True},
+        "lower_bound": bound_json(bound) | {"certified": True},
     }
 
 
 def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """The first area's outputs on D and on D', both less its true count in D."""
+    """Return the first area's outputs on D and on D', both less its true count in D."""
     tree, runs = experiment.tree, experiment.direct_runs
     true = int(counts.ravel()[0])
     if experiment.algorithm in STRATIFIED:
         row = _rows(experiment, counts)[0]
         first, second = (
-            first_cell(each, runs, lambda rows: _of_rows(experiment, rows, generator))
+            first_cell_counts(each, runs, lambda rows: _of_rows(experiment, rows, generator))
             for each in (row, _with_one_moved(experiment, row))
         )
         return first - true, second - true
     if experiment.algorithm != "rdpc":
         loss = experiment.epsilon / experiment.parts
-        first, second = (averaged(runs, experiment.parts, loss, generator) for _ in range(2))
+        first, second = (averaged_residuals(runs, experiment.parts, loss, generator) for _ in range(2))
         return first, second - (tree.areas > 1)
     target = min(_MOVED_TO, tree.areas - 1)
     before, after = [], []
@@ -204,12 +217,12 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
         before.append(siblings)
         after.append(moved)
     loss = experiment.epsilon / (tree.levels + 1)
-    first, second = (raked_first_area(tree.people, each, loss, runs, generator) for each in (before, after))
+    first, second = (raked_first_area_counts(tree.people, each, loss, runs, generator) for each in (before, after))
     return first - true, second - true
 
 
 def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
-    """The first row of D': its first stratum has one person less.
+    """Return the first row of D': its first stratum has one person less.
 
     Of ``invariant`` the person stays in the county: were its total another, the answers could not be the same, and no
     epsilon would do.
@@ -225,7 +238,7 @@ def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
 
 
 def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Floats, Floats]:
-    """log of P(first >= k)/P(second >= k) at whole k within the percentiles; infinite where one never happened."""
+    """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened."""
     both = np.concatenate([first, second])
     low, high = np.percentile(both, [100 - percentile, percentile])
     x = np.unique(np.rint(np.linspace(low, high, min(int(high - low) + 1, MOST_POINTS))))
@@ -234,25 +247,25 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
         return x, np.log(above[0] / first.size) - np.log(above[1] / second.size)
 
 
-def shown_estimate(
-    found: Estimate, interval: tuple[float, float] | None, known: Bias | None, bins: int
+def estimate_json(
+    estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """An estimate as JSON has it, with at most so many points of its curve, equally far apart."""
-    every = -(-found.x.size // bins)
-    columns = (found.x, found.density, found.smoothed, found.ratios)
+    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart."""
+    every = -(-estimate.x.size // bins)
+    columns = (estimate.x, estimate.density, estimate.smoothed, estimate.ratios)
     points = zip(*(column[::every] for column in columns), strict=True)
     return {
-        "epl": found.epl,
-        "at": found.at,
+        "epl": estimate.epl,
+        "at": estimate.at,
         "interval": None if interval is None else list(interval),
         "bias": None
-        if known is None
+        if bias is None
         else {
-            "epsilon": known.epsilon,
-            "mean": known.mean,
-            "bias": known.bias,
-            "interval": list(known.interval),
-            "replicates": known.replicates,
+            "epsilon": bias.epsilon,
+            "mean": bias.mean,
+            "bias": bias.bias,
+            "interval": list(bias.interval),
+            "replicates": bias.replicates,
         },
         "curve": [
             {"x": float(x), "density": float(density), "smoothed": float(smoothed), "epl": _number(ratio)}
@@ -261,13 +274,13 @@ def shown_estimate(
     }
 
 
-def shown_bound(bound: Bound) -> dict[str, Any]:
-    """A lower bound on epsilon as JSON has it."""
-    return {"epsilon_lower_bound": bound.value, "event": shown_event(bound)}
+def bound_json(bound: LowerBound) -> dict[str, Any]:
+    """Return a lower bound on epsilon as JSON has it."""
+    return {"epsilon_lower_bound": bound.value, "event": event_json(bound)}
 
 
-def shown_event(bound: Bound) -> dict[str, Any] | None:
-    """The event that proves a bound, as JSON has it."""
+def event_json(bound: LowerBound) -> dict[str, Any] | None:
+    """Return the event that proves a bound, as JSON has it."""
     event = bound.event
     if event is None:
         return None

@@ -16,7 +16,7 @@ LARGEST_RANGE = 100_000  # unit bins
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SmoothingSetting:
     """The smoothing of the density, and the range in which the largest ratio is looked for.
 
     Attributes:
@@ -51,8 +51,8 @@ class Estimate:
     ratios: Floats
 
 
-def estimate(residuals: Residuals, setting: Setting) -> Estimate:
-    """EPL of a sample.
+def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
+    """Estimate the empirical privacy loss (EPL) of a sample, in nats; it is neither an upper nor a lower bound.
 
     The bins are those of the authors' analysis: edges at -B, -B + 1, ... below B. So the last bin is left out where
     2B is whole.
@@ -83,7 +83,7 @@ def estimate(residuals: Residuals, setting: Setting) -> Estimate:
     return Estimate(float(abs(ratios[largest])), float(x[largest]), x, density, smoothed, ratios)
 
 
-def reach_of(residuals: Residuals, setting: Setting) -> float:
-    """B: the range goes from -B to B."""
+def reach_of(residuals: Residuals, setting: SmoothingSetting) -> float:
+    """Return B, where the range goes from -B to B."""
     ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
     return max(abs(end) for end in ends) * setting.multiplier

@@ -9,19 +9,19 @@ _BEYOND = 46.0  # nats: noise further out than this many, and the size's logarit
 
 
 def two_sided_geometric(loss: float, shape: int | tuple[int, ...], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Noise of mass proportional to exp(-loss |x|): a shift by one costs ``loss`` (nats)."""
+    """Draw noise of mass proportional to exp(-loss |x|): a shift by one costs ``loss`` (nats)."""
     success = -np.expm1(-loss)
     difference: NDArray[np.int64] = generator.geometric(success, shape) - generator.geometric(success, shape)
     return difference
 
 
 def two_sided_geometric_counts(loss: float, size: int, generator: np.random.Generator) -> Residuals:
-    """A sample of that noise: value by value, or, where fewer values than draws can occur, how often each occurs."""
+    """Draw such noise: value by value, or, where fewer values than draws can occur, the count of each value."""
     furthest = int(np.ceil((_BEYOND + np.log(size)) / loss))  # beyond it a sample has a value with probability 1e-20
     if 2 * furthest >= size:
         return residuals_of(two_sided_geometric(loss, size, generator))
     positions = np.arange(-furthest, furthest + 1)
     masses = np.exp(-loss * np.abs(positions))
     counts = generator.multinomial(size, masses / masses.sum())
-    (found,) = np.nonzero(counts)
-    return Residuals(positions[found].astype(np.float64), counts[found].astype(np.int64), 1)
+    (occurring,) = np.nonzero(counts)
+    return Residuals(positions[occurring].astype(np.float64), counts[occurring].astype(np.int64), 1)

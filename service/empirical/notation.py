@@ -4,11 +4,11 @@ from fractions import Fraction
 from typing import Any
 
 from service.empirical.experiments import Experiment
-from service.empirical.loss import Setting
+from service.empirical.loss import SmoothingSetting
 
 
 def experiment_of(parameters: dict[str, Any]) -> Experiment:
-    """The experiment that parameters describe, which are complete and within their limits."""
+    """Return the experiment that parameters describe, which are complete and within their limits."""
     exact = {
         name: float(Fraction(parameters[name]))
         for name in ("epsilon", "bandwidth", "percentile", "multiplier", "confidence", "total_share")
@@ -24,7 +24,7 @@ def experiment_of(parameters: dict[str, Any]) -> Experiment:
         total_share=exact["total_share"],
         noise=parameters.get("noise", "geometric"),  # jobs of earlier versions do not say
         direct_runs=parameters["direct_runs"],
-        setting=Setting(exact["bandwidth"], exact["percentile"], exact["multiplier"]),
+        setting=SmoothingSetting(exact["bandwidth"], exact["percentile"], exact["multiplier"]),
         replicates=parameters["bootstrap"],
         risk=float(1 - Fraction(parameters["confidence"])),
         seed=parameters["seed"],

@@ -36,7 +36,7 @@ class Hierarchy:
 
 
 def hierarchy(people: int, levels: int, mean: int) -> Hierarchy:
-    """The hierarchy whose areas have about ``mean`` (mu) people: floor((N/mu)^(1/J)) children each.
+    """Return the hierarchy whose areas have about ``mean`` (mu) people: floor((N/mu)^(1/J)) children each.
 
     In integers: in floating point the cube root of 10^6 is a little below 100. Where there are fewer people than mu,
     there is one area.
@@ -52,7 +52,7 @@ def hierarchy(people: int, levels: int, mean: int) -> Hierarchy:
 
 
 def area_counts(tree: Hierarchy, generator: np.random.Generator) -> Counts:
-    """Everybody in an area at random, all equally likely: the counts, with one axis a level."""
+    """Place each person in a random area, all equally likely; return the counts, with one axis a level."""
     return _multinomial(tree.people, np.full(tree.areas, 1 / tree.areas), generator).reshape(tree.shape)
 
 

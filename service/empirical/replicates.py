@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from service.empirical.loss import Setting, estimate, reach_of
+from service.empirical.loss import SmoothingSetting, estimate_loss, reach_of
 from service.empirical.noise import two_sided_geometric_counts
-from service.empirical.residuals import Floats, Residuals, resampled, rounded
+from service.empirical.residuals import Floats, Residuals, resample, round_positions
 
 _FINENESS = 20  # lattice steps a bandwidth: what is rounded moves EPL by some 10^-4 of itself
 _FEW = 200  # distinct values that need no rounding
@@ -16,9 +16,9 @@ _FEWEST = 20  # replicates that say something
 
 
 def bootstrap(
-    residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator
+    residuals: Residuals, setting: SmoothingSetting, replicates: int, generator: np.random.Generator
 ) -> tuple[float, float] | None:
-    """A 95 % interval for the loss that EPL estimates.
+    """Return a 95 % interval for the loss that EPL estimates.
 
     The basic bootstrap (Davison and Hinkley 1997, 5.2), which takes what resampling adds off the estimate. So it
     corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
@@ -26,15 +26,15 @@ def bootstrap(
     resample, or where too few are affordable.
     """
     unit = _unit(residuals, setting)
-    few = _thinned(residuals, setting, unit)
-    number = _affordable(replicates, few.positions.size + _smoothing_work(few, setting))
+    few = _with_few_values(residuals, setting, unit)
+    number = _affordable_number(replicates, few.positions.size + _smoothing_work(few, setting))
     if number == 0:
         return None
-    found = _replicated(lambda: resampled(few, generator), setting, number)
-    if found is None:
+    epls = _replicate(lambda: resample(few, generator), setting, number)
+    if epls is None:
         return None
-    epl = estimate(residuals, setting).epl
-    low, high = _interval(found / unit)
+    epl = estimate_loss(residuals, setting).epl
+    low, high = _interval(epls / unit)
     return max(0.0, 2 * epl - high), max(0.0, 2 * epl - low)
 
 
@@ -60,8 +60,10 @@ class Bias:
         return self.mean - self.epsilon
 
 
-def bias(residuals: Residuals, setting: Setting, replicates: int, generator: np.random.Generator) -> Bias | None:
-    """The bias of EPL at this sample size.
+def estimate_bias(
+    residuals: Residuals, setting: SmoothingSetting, replicates: int, generator: np.random.Generator
+) -> Bias | None:
+    """Return the bias of EPL at this sample size.
 
     The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
     range the same length, and the known loss does not inherit the bias that is to be measured. None where EPL has no
@@ -74,38 +76,38 @@ def bias(residuals: Residuals, setting: Setting, replicates: int, generator: np.
     unit = _unit(residuals, setting)
     values = min(residuals.size, int(60 / (unit * epsilon)))
     wide = replace(residuals, positions=residuals.positions / unit, per_unit=1)
-    number = _affordable(replicates, values + _smoothing_work(wide, setting))
+    number = _affordable_number(replicates, values + _smoothing_work(wide, setting))
     if number == 0:
         return None
-    found = _replicated(lambda: two_sided_geometric_counts(unit * epsilon, residuals.size, generator), setting, number)
-    if found is None:
+    epls = _replicate(lambda: two_sided_geometric_counts(unit * epsilon, residuals.size, generator), setting, number)
+    if epls is None:
         return None
-    found /= unit
-    return Bias(epsilon, float(found.mean()), _interval(found), number)
+    epls /= unit
+    return Bias(epsilon, float(epls.mean()), _interval(epls), number)
 
 
-def _unit(residuals: Residuals, setting: Setting) -> int:
+def _unit(residuals: Residuals, setting: SmoothingSetting) -> int:
     """Return how many counts may be one, for replicates: residuals k times as wide show 1/k of the loss."""
     return max(1, int(setting.bandwidth * residuals.deviation / _FINENESS))
 
 
-def _thinned(residuals: Residuals, setting: Setting, unit: int) -> Residuals:
+def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int) -> Residuals:
     """Return the residuals in few distinct values."""
     if unit > 1:
-        return rounded(replace(residuals, positions=residuals.positions / unit), 1)
+        return round_positions(replace(residuals, positions=residuals.positions / unit), 1)
     if residuals.per_unit or residuals.positions.size <= _FEW:
         return residuals
-    return rounded(residuals, int(np.ceil(_FINENESS / (setting.bandwidth * residuals.deviation))))
+    return round_positions(residuals, int(np.ceil(_FINENESS / (setting.bandwidth * residuals.deviation))))
 
 
-def _smoothing_work(residuals: Residuals, setting: Setting) -> float:
-    """About how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
+def _smoothing_work(residuals: Residuals, setting: SmoothingSetting) -> float:
+    """Return about how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
     bandwidth = setting.bandwidth * residuals.deviation
     width = 2 * reach_of(residuals, setting) + 80 * bandwidth
     return width * (residuals.per_unit or _FINENESS / bandwidth)
 
 
-def _affordable(replicates: int, numbers: float) -> int:
+def _affordable_number(replicates: int, numbers: float) -> int:
     """Return the number of replicates that are computed, of so many numbers each; 0 where too few to say anything."""
     if not numbers < _MOST_NUMBERS:  # nor where it is NaN, without a deviation
         return 0
@@ -113,13 +115,13 @@ def _affordable(replicates: int, numbers: float) -> int:
     return number if number >= min(replicates, _FEWEST) else 0
 
 
-def _replicated(draw: Callable[[], Residuals], setting: Setting, number: int) -> Floats | None:
+def _replicate(draw: Callable[[], Residuals], setting: SmoothingSetting, number: int) -> Floats | None:
     try:
-        return np.array([estimate(draw(), setting).epl for _ in range(number)])
+        return np.array([estimate_loss(draw(), setting).epl for _ in range(number)])
     except ValueError:  # a resample without a range: an interval over the others would be too short
         return None
 
 
-def _interval(found: Floats) -> tuple[float, float]:
-    low, high = np.percentile(found, [2.5, 97.5])
+def _interval(epls: Floats) -> tuple[float, float]:
+    low, high = np.percentile(epls, [2.5, 97.5])
     return float(low), float(high)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.empirical.experiments import Algorithm, Experiment, simulated
-from service.empirical.loss import Estimate, Setting, estimate
+from service.empirical.experiments import Algorithm, Experiment, simulate
+from service.empirical.loss import Estimate, SmoothingSetting, estimate_loss
 from service.empirical.noise import two_sided_geometric
 from service.empirical.replicates import bootstrap
 from service.empirical.residuals import residuals_of
@@ -17,7 +17,7 @@ FIGURE_1_PEOPLE, FIGURE_1_MEAN = 10**9, 1_000  # the paper states neither; this 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """EPL over repeated simulations.
 
     Attributes:
@@ -71,7 +71,7 @@ _PERCENTILES = {
     "99.9": (0.2410, 0.1858, 0.3195),
 }
 
-WHY_NOT = (
+TABLE_C_NOTE = (
     "The printed rows of (c) are the first five of (b), digit for digit, and all of them are EPL at bandwidth 0.1 and",
     "percentile 95 up to the luck of the draw: what was said to vary was held fixed. Above it varies. A narrow kernel",
     "follows the jumps between neighbouring whole residuals (at 0.001 nothing is left between them, and EPL has no",
@@ -79,66 +79,67 @@ WHY_NOT = (
 )
 
 
-def table_sa1_a(replicates: int, seed: int) -> Iterator[Row]:
-    """EPL against epsilon."""
+def table_sa1_a(replicates: int, seed: int) -> Iterator[TableRow]:
+    """Yield EPL against epsilon."""
     generator = np.random.default_rng(seed)
     for label, printed in _EPSILONS.items():
-        yield _row(label, printed, float(label), Setting(), replicates, generator)
+        yield _row(label, printed, float(label), SmoothingSetting(), replicates, generator)
 
 
-def table_sa1_b(replicates: int, seed: int) -> Iterator[Row]:
-    """EPL at epsilon = 0.25 against the bandwidth, varied for real."""
+def table_sa1_b(replicates: int, seed: int) -> Iterator[TableRow]:
+    """Yield EPL at epsilon = 0.25 against the bandwidth, which really varies."""
     generator = np.random.default_rng(seed)
     for label, printed in _BANDWIDTHS.items():
-        yield _row(label, printed, 0.25, Setting(bandwidth=float(label)), replicates, generator)
+        yield _row(label, printed, 0.25, SmoothingSetting(bandwidth=float(label)), replicates, generator)
 
 
-def table_sa1_c(replicates: int, seed: int) -> Iterator[Row]:
-    """EPL at epsilon = 0.25 against the percentile that ends the range, varied for real."""
+def table_sa1_c(replicates: int, seed: int) -> Iterator[TableRow]:
+    """Yield EPL at epsilon = 0.25 against the percentile that ends the range, which really varies."""
     generator = np.random.default_rng(seed)
     for label, printed in _PERCENTILES.items():
-        yield _row(label, printed, 0.25, Setting(percentile=float(label)), replicates, generator)
+        yield _row(label, printed, 0.25, SmoothingSetting(percentile=float(label)), replicates, generator)
 
 
 def _row(
     label: str,
     printed: tuple[float, float, float],
     epsilon: float,
-    setting: Setting,
+    setting: SmoothingSetting,
     replicates: int,
     generator: np.random.Generator,
-) -> Row:
+) -> TableRow:
     # The success probability is epsilon/2, so that a shift by one costs -log(1 - epsilon/2): only that reproduces (a).
     loss = -np.log1p(-epsilon / 2)
     try:
-        found = [
-            estimate(residuals_of(two_sided_geometric(loss, CELLS, generator)), setting).epl for _ in range(replicates)
+        epls = [
+            estimate_loss(residuals_of(two_sided_geometric(loss, CELLS, generator)), setting).epl
+            for _ in range(replicates)
         ]
     except ValueError:
-        return Row(label, printed, None, None)
-    low, high = np.percentile(found, [2.5, 97.5])
-    return Row(label, printed, float(np.mean(found)), (float(low), float(high)))
+        return TableRow(label, printed, None, None)
+    low, high = np.percentile(epls, [2.5, 97.5])
+    return TableRow(label, printed, float(np.mean(epls)), (float(low), float(high)))
 
 
 @dataclass(frozen=True)
-class Panel:
+class FigurePanel:
     """One curve of Figure 1, with its 95 % bootstrap interval."""
 
     experiment: Experiment
-    found: Estimate
+    estimate: Estimate
     interval: tuple[float, float] | None
 
     @property
-    def off(self) -> float:
+    def relative_error(self) -> float:
         """Return the relative distance of EPL from the printed one."""
-        return self.found.epl / FIGURE_1_EPL - 1
+        return self.estimate.epl / FIGURE_1_EPL - 1
 
 
 _FIGURE_1: Sequence[tuple[Algorithm, float, int]] = (("gdpc", 0.025, 1), ("adpc", 0.05, 4), ("rdpc", 0.1, 1))
 
 
-def figure_1(people: int, mean: int, replicates: int, seed: int) -> Iterator[Panel]:
-    """The three algorithms at the budgets that have EPL 0.025, three levels deep."""
+def figure_1(people: int, mean: int, replicates: int, seed: int) -> Iterator[FigurePanel]:
+    """Yield the three algorithms at the budgets that have EPL 0.025, three levels deep."""
     for algorithm, epsilon, parts in _FIGURE_1:
         experiment = Experiment(
             algorithm=algorithm,
@@ -147,11 +148,11 @@ def figure_1(people: int, mean: int, replicates: int, seed: int) -> Iterator[Pan
             levels=3,
             mean=mean,
             parts=parts,
-            setting=Setting(bandwidth=0.15),
+            setting=SmoothingSetting(bandwidth=0.15),
             seed=seed,
         )
         generator = np.random.default_rng(seed)
-        residuals, _, _ = simulated(experiment, generator)
+        residuals, _, _ = simulate(experiment, generator)
         sample = residuals_of(residuals)
-        found = estimate(sample, experiment.setting)
-        yield Panel(experiment, found, bootstrap(sample, experiment.setting, replicates, generator))
+        estimate = estimate_loss(sample, experiment.setting)
+        yield FigurePanel(experiment, estimate, bootstrap(sample, experiment.setting, replicates, generator))

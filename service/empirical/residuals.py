@@ -46,7 +46,7 @@ class Residuals:
         return cumulated
 
     def percentile(self, percent: float) -> float:
-        """The percentile, interpolated linearly between order statistics as numpy's default does."""
+        """Return the percentile, interpolated linearly between order statistics as numpy's default does."""
         index = (self.size - 1) * percent / 100
         low = int(index)
         first, second = self.positions[np.searchsorted(self.cumulated, [low, min(low + 1, self.size - 1)], "right")]
@@ -54,31 +54,31 @@ class Residuals:
 
     def below(self, edges: Floats) -> Counts:
         """Count the residuals below each edge."""
-        found: Counts = np.concatenate([[0], self.cumulated])[np.searchsorted(self.positions, edges, "left")]
-        return found
+        counts: Counts = np.concatenate([[0], self.cumulated])[np.searchsorted(self.positions, edges, "left")]
+        return counts
 
 
 def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
-    """The sample of finite ``values``."""
+    """Return the sample of finite ``values``."""
     whole = np.issubdtype(values.dtype, np.integer) or bool(np.all(values == np.rint(values)))
     if whole and values.size and float(values.max()) - float(values.min()) < _COUNTED_SPAN:
         lowest = values.min()
         counts = np.bincount((values - lowest).astype(np.int64))
-        (found,) = np.nonzero(counts)
-        return Residuals((found + lowest).astype(np.float64), counts[found].astype(np.int64), 1)
+        (occurring,) = np.nonzero(counts)
+        return Residuals((occurring + lowest).astype(np.float64), counts[occurring].astype(np.int64), 1)
     positions, counts = np.unique(values.astype(np.float64), return_counts=True)
     return Residuals(positions, counts.astype(np.int64), int(whole))
 
 
-def rounded(residuals: Residuals, per_unit: int) -> Residuals:
+def round_positions(residuals: Residuals, per_unit: int) -> Residuals:
     """Return the residuals on a lattice of so many nodes a unit: resampling affords no more where few values repeat."""
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
     return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)
 
 
-def resampled(residuals: Residuals, generator: np.random.Generator) -> Residuals:
-    """As many residuals, drawn from these with replacement (Efron 1979)."""
+def resample(residuals: Residuals, generator: np.random.Generator) -> Residuals:
+    """Draw as many residuals from these with replacement (Efron 1979)."""
     counts = generator.multinomial(residuals.size, residuals.counts / residuals.size)
-    (found,) = np.nonzero(counts)
-    return Residuals(residuals.positions[found], counts[found].astype(np.int64), residuals.per_unit)
+    (occurring,) = np.nonzero(counts)
+    return Residuals(residuals.positions[occurring], counts[occurring].astype(np.int64), residuals.per_unit)

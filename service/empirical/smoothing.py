@@ -18,33 +18,33 @@ _SHORT_SUM = 4_000_000  # kernel values in a sum that is taken directly
 _LONG_SUM = 100_000_000  # and at most, for the places that the transform left open
 _SHORT_CONVOLUTION = 2_000_000  # products
 _LARGEST_LATTICE = 1 << 24  # nodes
-_LOST = 1e-9  # of the peak: below, a transform's rounding and the four nodes show
+_UNCERTAIN = 1e-9  # of the peak: below, a transform's rounding and the four nodes show
 _SMALLEST = 1e-300  # a sum of kernel values below has lost digits to the end of the doubles
 
 
 def densities(residuals: Residuals, bandwidth: float, first: float, number: int) -> Floats:
-    """The kernel density at first, first + 1, ..., ``number`` places; 0 where it is below what doubles hold.
+    """Return the kernel density at ``number`` places from ``first`` on, one apart; 0 where doubles do not hold it.
 
     Raises:
         ValueError: the residuals are so wide that the lattice would not fit in memory.
     """
     places: Floats = first + np.arange(number, dtype=np.float64)
     if not residuals.per_unit and _terms(residuals, bandwidth, places) <= _SHORT_SUM:
-        found = _summed(residuals, bandwidth, places)
+        sums = _kernel_sums(residuals, bandwidth, places)
     else:
         origin, per_unit, weights = _lattice(residuals, bandwidth, first, number)
-        found, exact = _convolved(weights, per_unit, first - origin, number, bandwidth)
+        sums, exact = _convolution(weights, per_unit, first - origin, number, bandwidth)
         if not exact:
-            (lost,) = np.nonzero(found < _LOST * found.max(initial=0.0))
-            few = _terms(residuals, bandwidth, places[lost]) <= _LONG_SUM
-            found[lost] = _summed(residuals, bandwidth, places[lost]) if few else 0.0
-    found[found < _SMALLEST] = 0.0
-    density: Floats = found / (residuals.size * bandwidth * np.sqrt(2 * np.pi))
+            (uncertain,) = np.nonzero(sums < _UNCERTAIN * sums.max(initial=0.0))
+            few = _terms(residuals, bandwidth, places[uncertain]) <= _LONG_SUM
+            sums[uncertain] = _kernel_sums(residuals, bandwidth, places[uncertain]) if few else 0.0
+    sums[sums < _SMALLEST] = 0.0
+    density: Floats = sums / (residuals.size * bandwidth * np.sqrt(2 * np.pi))
     return density
 
 
 def _window(residuals: Residuals, bandwidth: float, places: Floats) -> tuple[Counts, Counts]:
-    """For each place, the first position in its kernel's reach and the first beyond it."""
+    """Return, for each place, the first position in its kernel's reach and the first beyond it."""
     low: Counts = np.searchsorted(residuals.positions, places - _REACH * bandwidth)
     high: Counts = np.searchsorted(residuals.positions, places + _REACH * bandwidth, "right")
     return low, high
@@ -55,14 +55,14 @@ def _terms(residuals: Residuals, bandwidth: float, places: Floats) -> int:
     return int((high - low).sum())
 
 
-def _summed(residuals: Residuals, bandwidth: float, places: Floats) -> Floats:
-    """Sums of kernel values; their terms are positive, so they lose no digits."""
-    found = np.zeros(places.size)
+def _kernel_sums(residuals: Residuals, bandwidth: float, places: Floats) -> Floats:
+    """Return sums of kernel values; their terms are positive, so they lose no digits."""
+    sums = np.zeros(places.size)
     low, high = _window(residuals, bandwidth, places)
     for number, (start, end, place) in enumerate(zip(low, high, places, strict=True)):
         distance = (residuals.positions[start:end] - place) / bandwidth
-        found[number] = np.exp(-0.5 * distance * distance) @ residuals.counts[start:end]
-    return found
+        sums[number] = np.exp(-0.5 * distance * distance) @ residuals.counts[start:end]
+    return sums
 
 
 def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) -> tuple[float, int, Floats]:
@@ -97,14 +97,14 @@ def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) 
     return float(origin), per_unit, weights
 
 
-def _convolved(weights: Floats, per_unit: int, offset: float, number: int, bandwidth: float) -> tuple[Floats, bool]:
-    """Sums of weight times kernel at offset, offset + 1, ... from the first node; whether no digits were lost."""
+def _convolution(weights: Floats, per_unit: int, offset: float, number: int, bandwidth: float) -> tuple[Floats, bool]:
+    """Return sums of weight times kernel at offset, offset + 1, ..., and whether they kept all digits."""
     length = (number - 1) * per_unit + 1
     steps = np.arange(1 - weights.size, length) / per_unit
     kernel = np.exp(-0.5 * ((offset + steps) / bandwidth) ** 2)
     if weights.size * length <= _SHORT_CONVOLUTION:
-        found = np.convolve(weights, kernel, "valid")
-        return found[::per_unit].copy(), bool(weights.min() >= 0)
+        sums = np.convolve(weights, kernel, "valid")
+        return sums[::per_unit].copy(), bool(weights.min() >= 0)
     size = fft.next_fast_len(kernel.size, real=True)
     product = fft.irfft(fft.rfft(kernel, size) * fft.rfft(weights, size), size)
     return product[weights.size - 1 : weights.size - 1 + length : per_unit].copy(), False

@@ -1,7 +1,8 @@
 """The noise of an attempt that was not committed, kept for the next attempt at the same request.
 
-Noise is sampled before its charge is committed. Whoever runs the database sees it then, and could let the commit fail:
-a client that tries again, as it should, would hand them fresh noise for the same counts each time, and be charged once.
+Noise is sampled before its charge is committed. The operator of the database sees the noise then, and could make the
+commit fail: a client that tries again, as it should, would hand over fresh noise for the same counts each time, and be
+charged once. Hence a repeated attempt draws the same noise.
 """
 
 import secrets
@@ -33,7 +34,7 @@ class Attempts:
         self.forget(identity)
 
     def key(self, identity: str | None) -> bytes | None:
-        """Return the key of a request, kept until it is forgotten; None likewise."""
+        """Return the key of a request, kept until ``forget``; None where the identity is None."""
         if identity is None:
             return None
         with self._lock:

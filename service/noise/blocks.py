@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
-from service.noise.table import CHUNK, Table, chunks
+from service.noise.table import CHUNK, InverseTable, chunks
 from service.noise.uniform import WORD, Uniform
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import ball
@@ -31,7 +31,7 @@ for _n in range(1, 18):
     _INVERSE_FACTORIALS.append(_INVERSE_FACTORIALS[-1] / _n)
 
 
-class Blocks:
+class BlockSampler:
     """Values of a wide law by blocks of 2^shift integers.
 
     Args:
@@ -43,7 +43,7 @@ class Blocks:
     def __init__(self, law: NoiseLaw, shift: int) -> None:
         self._law, self._shift = law, shift
         width = 1 << shift
-        self._table = Table(
+        self._table = InverseTable(
             NoiseLaw(
                 sigma_squared=None if law.sigma_squared is None else law.sigma_squared / width**2,
                 scale=None if law.scale is None else law.scale / width,
@@ -63,14 +63,14 @@ class Blocks:
             OverflowError: a value that has more than 64 bits.
         """
         dropped = [number * CHUNK + self._draw_chunk(part, keystream) for number, part in enumerate(chunks(out))]
-        again = np.concatenate(dropped) if dropped else np.empty(0, np.int64)
-        if again.size:
-            anew = np.empty(again.size, np.int64)
-            self.draw(anew, keystream)
-            out[again] = anew
+        places = np.concatenate(dropped) if dropped else np.empty(0, np.int64)
+        if places.size:
+            redrawn = np.empty(places.size, np.int64)
+            self.draw(redrawn, keystream)
+            out[places] = redrawn
 
     def _draw_chunk(self, out: NDArray[np.int64], keystream: Keystream) -> NDArray[np.int64]:
-        """Fill ``out``, and say which places of it were not kept."""
+        """Fill ``out``, and return the places of it that were rejected."""
         self._table.draw(out, keystream)
         uniform = keystream.words(out.size, "u1")
         # T is the same in every block where the law is geometric: one limit for all, and nothing to look up.
@@ -123,17 +123,17 @@ def _exponent(law: NoiseLaw, size: int) -> Fraction:
 
 
 def _squeeze(law: NoiseLaw, width: int) -> NDArray[np.uint8]:
-    """For each block the bytes below which a place is kept without looking at it; 0 for all after the last.
+    """Return, for each block, the byte below which every place is kept; 0 for all blocks after the last.
 
     Within a block t is at most its value T at the far end |x| = jB + B. Below floor(2^8 (1 - T)) a first byte means
     U < 1 - T <= exp(-T) <= exp(-t). T grows with j: the table ends where 1 - T falls below a byte's worth.
     """
-    found: list[int] = []
+    limits: list[int] = []
     step, growth = _exponent(law, width), 2 * law.quadratic * width**2  # T at 0, and from a block to the next
     for _ in range(_LONGEST_SQUEEZE):
         limit = int((1 - step) * (1 << _SQUEEZE_BITS)) if step < 1 else 0
         if not limit:
             break
-        found.append(limit)
+        limits.append(limit)
         step += growth
-    return np.array([*found, 0], np.uint8)
+    return np.array([*limits, 0], np.uint8)

@@ -16,12 +16,12 @@ class Keystream:
     """Uniform bits from AES-256 in counter mode (FIPS 197, NIST SP 800-38A) under a secret key.
 
     Make one for each call that draws: it belongs to one thread, and a copy of it, as a fork would make one, repeats
-    its bits. To who does not know the 256-bit key they cannot be told from fair coin tosses, as long as fewer than
-    some 2^60 blocks are read.
+    its bits. Without the 256-bit key they cannot be told from fair coin tosses, as long as fewer than some 2^60 blocks
+    are read.
 
     Args:
         key: 32 bytes; fresh ones from the operating system, as is the first counter, unless given. A key that is
-            given, whose first counter is 0, is from ``attempts`` or for tests: who knows it knows the noise.
+            given, whose first counter is 0, is from ``attempts`` or for tests: the key reveals the noise.
 
     Raises:
         ValueError: a key of another length.
@@ -35,9 +35,9 @@ class Keystream:
         self._encrypt = Cipher(AES256(key), CTR(counter)).encryptor().update
 
     def read(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Return the next ``count`` bytes."""
         return self._encrypt(bytes(count))
 
     def words(self, count: int, dtype: str) -> NDArray[Any]:
-        """The next ``count`` integers of an integer type such as ``<u2``, uniform over all its values; read-only."""
+        """Return the next ``count`` integers of a type such as ``<u2``, uniform over all its values; read-only."""
         return np.frombuffer(self.read(count * np.dtype(dtype).itemsize), dtype)

@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from service.noise.blocks import Blocks
+from service.noise.blocks import BlockSampler
 from service.noise.keystream import Keystream
-from service.noise.table import CHUNK, Table, chunks
+from service.noise.table import CHUNK, InverseTable, chunks
 from service.privacy.laws.noise_law import NoiseLaw
 
 # At these limits |X| > 2^63 - 1 has probability below exp(-8190).
@@ -30,7 +30,7 @@ _KEPT_LAWS = 64  # with 0.2 to 0.5 MB each
 
 
 def sample(law: NoiseLaw, size: int, keystream: Keystream) -> NDArray[np.int64]:
-    """``size`` independent values of ``law``, exact.
+    """Return ``size`` independent values of ``law``: its distribution is exact, given uniform bits.
 
     Raises:
         ValueError: a negative size, or a law too wide for 64-bit results.
@@ -39,7 +39,7 @@ def sample(law: NoiseLaw, size: int, keystream: Keystream) -> NDArray[np.int64]:
     if size < 0:
         raise ValueError(f"expected a size of at least 0, got {size}")
     values = np.empty(size, np.int64)
-    _prepared(law).draw(values, keystream)
+    _sampler_of(law).draw(values, keystream)
     return values
 
 
@@ -49,7 +49,7 @@ def add_noise(
     keystream: Keystream,
     out: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Each count plus an independent value of ``law``, clamped to the limits of a 64-bit integer; in ``out`` if given.
+    """Add an independent value of ``law`` to each count, clamped to 64 bits; the result is in ``out`` if given.
 
     The sum is formed without wrap-around. Clamping it is post-processing of the noisy count, so it
     costs no privacy, and it happens in practice only to counts that lie at the limits themselves.
@@ -61,12 +61,12 @@ def add_noise(
     try:
         true = np.asarray(counts, np.int64)
     except OverflowError:
-        # Which one is told to nobody: counts are secret.
+        # The message does not say which count it is: counts are secret.
         raise ValueError("expected every count to be a 64-bit integer") from None
     noisy = np.empty(true.size, np.int64) if out is None else out
     if noisy.shape != true.shape:
         raise ValueError("expected a result of as many values as there are counts")
-    _prepared(law).draw(noisy, keystream)
+    _sampler_of(law).draw(noisy, keystream)
     for number, part in enumerate(chunks(noisy)):  # what is computed on the way stays in the processor's cache
         _add(part, true[number * CHUNK : number * CHUNK + part.size])
     return noisy
@@ -83,8 +83,8 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 
 
 @lru_cache(maxsize=_KEPT_LAWS)
-def _prepared(law: NoiseLaw) -> Table | Blocks:
-    """The tables of a law. They are never changed, so threads share them."""
+def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
+    """Return the sampler of a law. It never changes, so threads share it."""
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
     if not (scale_fits or sigma_fits):  # where both parts are there the narrower one bounds the values
@@ -95,11 +95,11 @@ def _prepared(law: NoiseLaw) -> Table | Blocks:
         )
     bits = _width_bits(law)
     narrow = _NARROW_GEOMETRIC if law.sigma_squared is None else _NARROW
-    return Table(law) if bits < narrow else Blocks(law, bits - _BLOCK_LAW)
+    return InverseTable(law) if bits < narrow else BlockSampler(law, bits - _BLOCK_LAW)
 
 
 def _width_bits(law: NoiseLaw) -> int:
-    """floor(log2) of the smaller of sigma and scale, -1 where that is below 1."""
+    """Return floor(log2) of the smaller of sigma and scale, -1 where that is below 1."""
     squares = [law.sigma_squared, None if law.scale is None else law.scale**2]
     square = min(value for value in squares if value is not None)
     whole = int(square)

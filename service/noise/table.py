@@ -35,12 +35,12 @@ CHUNK = 1 << 16  # values
 
 
 def chunks(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """``values`` in views so short that what is computed of one stays in a core's cache."""
+    """Yield views of ``values`` so short that the work on one stays in a core's cache."""
     for start in range(0, values.size, CHUNK):
         yield values[start : start + CHUNK]
 
 
-class Table:
+class InverseTable:
     """The inverse distribution function of a law, or of its restriction to 0, 1, 2, ....
 
     16 random bits choose one of 65,536 buckets of 2^48 words. Where every word of a bucket decides, and for the same
@@ -89,13 +89,13 @@ class Table:
             return
         bottom = keystream.words(rest.size, "<u8") >> np.uint64(_GUIDE_BITS)
         words = top[rest].astype(np.uint64) << np.uint64(WORD - _GUIDE_BITS) | bottom
-        found, decided = self._look_up(words, words)
+        looked_up, decided = self._look_up(words, words)
         for i in np.flatnonzero(~decided):
-            found[i] = self._refine(int(words[i]), int(found[i]), keystream)
-        out[rest] = found
+            looked_up[i] = self._refine(int(words[i]), int(looked_up[i]), keystream)
+        out[rest] = looked_up
 
     def _look_up(self, first: NDArray[Any], last: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """For words from ``first`` to ``last``: a value, and whether it is that of all of them.
+        """Return, for words from ``first`` to ``last``, a value, and whether it is that of all of them.
 
         F(k) is at or below U for every k with high_k < first, above U for every k with low_k > last. Where none lies
         between, the value is the number of the former, counted from that with only the first word below it.
@@ -112,14 +112,14 @@ class Table:
         return value
 
     def _distribution(self, k: int) -> arb:
-        """F(k). With S(k) the mass from k on, the restricted law has all of S(0) = (1 + P(X = 0))/2."""
+        """Return F(k). With S(k) the mass from k on, the restricted law has all of S(0) = (1 + P(X = 0))/2."""
         if self._one_sided:
             return 1 - tail(self._law, k) / (2 - tail(self._law, 0)) if k >= 0 else arb(0)
         return 1 - tail(self._law, k) / 2 if k >= 0 else tail(self._law, -k - 1) / 2
 
 
 def _upper_tails(law: NoiseLaw, *, one_sided: bool) -> list[tuple[int, int]]:
-    """Bounds of 2^96 P(X >= k) for k = 1, 2, ... while it may be 2^-64 or more.
+    """Return bounds of 2^96 P(X >= k) for k = 1, 2, ..., as long as P(X >= k) may be 2^-64 or more.
 
     Weights exp(-g(k)), g(k) = quadratic k² + linear k, have ratios exp(-quadratic (2k+1) - linear), which fall by
     exp(-2 quadratic) from one to the next. So what lies from k on is below weight/(1 - ratio) there.

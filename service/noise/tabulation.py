@@ -26,7 +26,7 @@ MOST_AGES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DetailRules:
     """The rules for the detail that a group gets.
 
     Attributes:
@@ -38,7 +38,7 @@ class Rules:
     age_bins: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-USUAL = Rules(
+USUAL_RULES = DetailRules(
     thresholds=(500, 1000, 7000),
     age_bins=(
         (0, 18, 45, 65),
@@ -63,7 +63,7 @@ SIZES = (1, 1, *(SEXES * bins for bins in BINS))
 
 
 @dataclass(frozen=True, slots=True)
-class Laws:
+class LevelLaws:
     """The noise of a level: of a marked group's total, of the total that decides, and of what is published then."""
 
     total: NoiseLaw
@@ -72,7 +72,7 @@ class Laws:
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupCounts:
     """True counts of groups.
 
     Attributes:
@@ -88,31 +88,33 @@ class Groups:
     rows: NDArray[np.int64]
 
 
-def tabulate(groups: Groups, rules: Rules, laws: Laws, keystream: Keystream) -> tuple[NDArray[np.int8], Counts]:
-    """Each group's detail, and the noisy counts of all groups one after the other."""
+def tabulate(
+    groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
+) -> tuple[NDArray[np.int8], Counts]:
+    """Return each group's detail, and the noisy counts of all groups one after the other."""
     details = np.zeros(groups.totals.size, np.int8)
-    decided = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
-    details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, decided, side="right")
+    deciding_totals = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
+    details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, deciding_totals, side="right")
     ends = np.cumsum(np.take(SIZES, details))
     published = np.empty(int(ends[-1]) if ends.size else 0, np.int64)
     for detail, size in enumerate(SIZES):
-        those = np.flatnonzero(details == detail)
-        if not those.size:
+        members = np.flatnonzero(details == detail)
+        if not members.size:
             continue
-        counts = groups.totals[those]
+        counts = groups.totals[members]
         if detail > 1:
-            counts = binned(groups.sex_by_age[groups.rows[those]], rules.age_bins[detail - 2])
+            counts = bin_ages(groups.sex_by_age[groups.rows[members]], rules.age_bins[detail - 2])
         law = laws.total if detail == TOTAL_ONLY else laws.step_2
-        places = (ends[those] - size)[:, None] + np.arange(size)
+        places = (ends[members] - size)[:, None] + np.arange(size)
         published[places.ravel()] = add_noise(counts.ravel(), law, keystream)
     return details, published
 
 
-def binned(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
-    """Counts by sex and single year of age added up to age bins; a bin beyond the last single year is empty."""
+def bin_ages(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
+    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is empty."""
     ages = sex_by_age.shape[-1]
-    reached = [age for age in first_ages if age < ages]
+    nonempty = [age for age in first_ages if age < ages]
     sums = np.zeros((*sex_by_age.shape[:-1], len(first_ages)), np.int64)
     if len(sex_by_age):
-        sums[..., : len(reached)] = np.add.reduceat(sex_by_age, reached, axis=-1)
+        sums[..., : len(nonempty)] = np.add.reduceat(sex_by_age, nonempty, axis=-1)
     return sums

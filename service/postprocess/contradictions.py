@@ -4,8 +4,8 @@ Blocks of one partition whose cells all lie in some blocks of another have at mo
 have no table without negative counts, some blocks break that (Hall, Gale): those of the minimal cut of a flow from
 the one's totals to the other's, or, where totals differ as a whole, those of a part of the table that no cell leaves.
 With three and more partitions, each two may have a table and all have none; then there are no such blocks to name.
-What proves it is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
-y have one (Farkas): a linear program finds them, and integers check them. What is not proven is not said.
+The proof is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
+y have one (Farkas): a linear program finds them, and integers check them. Only proven contradictions are reported.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components  # type: ignore[import-unt
 from service.errors import Fault, InvalidInput
 from service.postprocess.crossing import OPEN, Crossing, Reals, project
 from service.postprocess.flows import Network
-from service.postprocess.rounding import MOST_PLACES, any_whole, matrix
+from service.postprocess.rounding import MOST_PLACES, find_whole_counts, sum_matrix
 
 Integers = NDArray[np.int64]
 
@@ -32,8 +32,8 @@ _EXCEEDING = (
 )
 
 
-def check(crossing: Crossing, at: str) -> Reals:
-    """A table without negative counts that nearly meets the totals, from these alone; of two partitions any counts.
+def check_totals(crossing: Crossing, at: str) -> Reals:
+    """Return a non-negative table that nearly meets the totals, from these alone; of two partitions any counts.
 
     Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
     known: where totals of very unlike sizes cross, doubles may not get to a table that there is.
@@ -50,14 +50,14 @@ def check(crossing: Crossing, at: str) -> Reals:
     if len(crossing.partitions) <= 2:
         return ones.astype(float)
     even = project(ones, crossing)
-    if crossing.misses(even) and _proven(crossing):
+    if crossing.misses(even) and _is_infeasible(crossing):
         detail = "expected totals that one table without negative counts can have: all of these together, none has"
         raise InvalidInput.at(at, detail)
     return even
 
 
-def table_of(crossing: Crossing, at: str) -> Integers:
-    """A table of whole counts that meets the totals, from the totals alone.
+def find_table(crossing: Crossing, at: str) -> Integers:
+    """Return a table of whole counts that meets the totals, from the totals alone.
 
     So an adjustment that is asked for these totals can never fail, whatever the noise: it has this table.
 
@@ -71,18 +71,18 @@ def table_of(crossing: Crossing, at: str) -> Integers:
             " hierarchies cross"
         )
         raise InvalidInput.at(at, detail)
-    found = any_whole(check(crossing, at), crossing)
-    if found.counts is None:
+    search = find_whole_counts(check_totals(crossing, at), crossing)
+    if search.counts is None:
         detail = (
             "expected totals that whole counts can have: only counts with fractions have all of these"
-            if found.proven
+            if search.proven
             else "expected totals for which whole counts are found: within the limit of the search there were none"
         )
         raise InvalidInput.at(at, detail)
-    return found.counts
+    return search.counts
 
 
-def _proven(crossing: Crossing) -> bool:
+def _is_infeasible(crossing: Crossing) -> bool:
     """Tell whether there are numbers that prove that no table without negative cells meets the totals.
 
     They are the dual values of the least by which a table misses the totals, at most 1 in size, rounded to multiples
@@ -92,18 +92,18 @@ def _proven(crossing: Crossing) -> bool:
     atoms = crossing.atoms[0].size
     if atoms * len(crossing.partitions) > MOST_PLACES:
         return False
-    sums = matrix(np.arange(atoms), np.ones(atoms), crossing)
+    sums = sum_matrix(np.arange(atoms), np.ones(atoms), crossing)
     beside = eye_array(totals.size, format="csr")
-    found = linprog(
+    program = linprog(
         np.concatenate([np.zeros(atoms), np.ones(2 * totals.size)]),
         A_eq=hstack([sums, beside, -beside], format="csr"),
         b_eq=totals,
         method="highs-ds",
         options={"maxiter": _ITERATIONS},
     )
-    if found.x is None:
+    if program.x is None:
         return False
-    y = np.rint(found.eqlin.marginals * 2.0**48).astype(np.int64)
+    y = np.rint(program.eqlin.marginals * 2.0**48).astype(np.int64)
     starts = np.cumsum([0, *(one.totals.size for one in crossing.partitions)])
     of_atoms = np.zeros(atoms, np.int64)
     for blocks, start in zip(crossing.atoms, starts, strict=False):
@@ -121,7 +121,7 @@ def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, 
 
 
 def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
-    """Blocks that exceed in a part of the table: what is connected by sharing cells, and closed."""
+    """Return the blocks that exceed in a closed part of the table, whose blocks are connected by shared cells."""
     rows, columns = crossing.atoms[one], crossing.atoms[other]
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     both = (rows != OPEN) & (columns != OPEN)
@@ -143,7 +143,7 @@ def _cut(crossing: Crossing, one: int, other: int) -> tuple[int, Integers]:
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     pairs = np.unique(np.stack([crossing.atoms[one], crossing.atoms[other]]), axis=1)
     rows, columns = pairs[:, (pairs != OPEN).any(axis=0)]
-    left = Network.of((rows, columns), (mine, theirs)).completed(np.zeros(rows.size, np.int64))
-    if left.reached.size and left.reached[-1] == mine.size + theirs.size:
-        return other, np.setdiff1d(np.arange(theirs.size), left.reached - mine.size)
-    return one, left.reached[left.reached < mine.size]
+    flow = Network.of((rows, columns), (mine, theirs)).complete(np.zeros(rows.size, np.int64))
+    if flow.reached.size and flow.reached[-1] == mine.size + theirs.size:
+        return other, np.setdiff1d(np.arange(theirs.size), flow.reached - mine.size)
+    return one, flow.reached[flow.reached < mine.size]

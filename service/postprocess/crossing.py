@@ -73,8 +73,10 @@ class Crossing:
 
     @classmethod
     def of(cls, partitions: Sequence[Partition], at: str) -> "Crossing":
-        """Raises:
-        InvalidInput: more cells or larger totals than are adjusted.
+        """Return the crossing of partitions, without the cells that have no total.
+
+        Raises:
+            InvalidInput: more cells or larger totals than are adjusted.
         """
         if any(sum(one.totals.tolist()) > LARGEST_TOTALS for one in partitions):
             raise InvalidInput.at(at, "expected crossing totals that add up to at most 2^40 units")
@@ -97,17 +99,17 @@ class Crossing:
     def misses(self, counts: Reals) -> bool:
         """Tell whether real counts miss a total by more than the tolerance."""
         return any(
-            bool((np.abs(_sums(one, counts) - one.totals) > TOLERANCE * np.maximum(one.totals, 1)).any())
+            bool((np.abs(_block_sums(one, counts) - one.totals) > TOLERANCE * np.maximum(one.totals, 1)).any())
             for one in self.partitions
         )
 
 
-Fit = Callable[[Integers, Crossing], Reals]
+Adjustment = Callable[[Integers, Crossing], Reals]
 """An adjustment: from the counts of a crossing's cells to real ones that meet its totals."""
 
 
 def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]:
-    """Margins as chains, in each of which one includes the next; two chains wherever two are enough.
+    """Return margins as chains, in each of which one includes the next; two chains wherever two are enough.
 
     Margins neither of which includes the other are in different chains. Two chains are a colouring of these pairs.
     """
@@ -131,40 +133,40 @@ def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]
     return [chain for chain in chains if chain]
 
 
-def _sums(one: Partition, counts: Reals) -> Reals:
-    """The sums of blocks; the first of ``bincount`` are those of open cells."""
+def _block_sums(one: Partition, counts: Reals) -> Reals:
+    """Return the sums of blocks; the first of ``bincount`` is that of open cells."""
     return np.asarray(np.bincount(one.block + 1, counts, one.totals.size + 1)[1:], np.float64)
 
 
-def _bounded(counts: Integers) -> Reals:
-    """As doubles that can be told apart, which only counts feel that are beyond all use."""
+def _as_doubles(counts: Integers) -> Reals:
+    """Return counts as doubles, clipped to a range in which doubles tell integers apart."""
     return np.asarray(np.clip(counts.astype(float), -_LARGEST_COUNT, _LARGEST_COUNT))
 
 
 def rake(counts: Integers, crossing: Crossing) -> Reals:
-    """Counts in the proportions of those given, as far as the totals let them; negative ones are 0.
+    """Return counts that meet the totals, in the proportions of the given ones as far as possible; negative ones are 0.
 
     A block without a count above 0 begins with equal ones. May miss totals, if no table meets them: see ``misses``.
     """
-    fitted = np.maximum(_bounded(counts), 0.0)
+    fitted = np.maximum(_as_doubles(counts), 0.0)
     for one in crossing.partitions:
-        empty = np.append((_sums(one, fitted) == 0) & (one.totals > 0), False)  # OPEN is the last one
+        empty = np.append((_block_sums(one, fitted) == 0) & (one.totals > 0), False)  # OPEN is the last one
         fitted[empty[one.block]] = 1.0
-    fitted = _scaled(fitted, crossing)
-    return _nearest(fitted, crossing) if crossing.misses(fitted) else fitted
+    fitted = _fit_proportions(fitted, crossing)
+    return _nearest_counts(fitted, crossing) if crossing.misses(fitted) else fitted
 
 
 def project(counts: Integers, crossing: Crossing) -> Reals:
-    """The nearest counts that meet the totals. May miss them, if no table meets them: see ``misses``."""
-    return _nearest(_bounded(counts), crossing)
+    """Return the nearest counts that meet the totals; they may miss them if no table meets them, see ``misses``."""
+    return _nearest_counts(_as_doubles(counts), crossing)
 
 
-def _scaled(counts: Reals, crossing: Crossing) -> Reals:
-    """Iterative proportional fitting, until the totals are met or the sweeps are over."""
+def _fit_proportions(counts: Reals, crossing: Crossing) -> Reals:
+    """Fit counts to the totals by iterative proportional fitting, until these are met or the sweeps are over."""
     fitted = counts
     for _ in range(min(_SWEEPS, _WORK // ((counts.size + _CALL) * len(crossing.partitions)))):
         for one in crossing.partitions:
-            sums = _sums(one, fitted)
+            sums = _block_sums(one, fitted)
             some = sums > _NOTHING
             factors = np.where(some, one.totals / np.where(some, sums, 1.0), 0.0)
             fitted = fitted * np.append(factors, 1.0)[one.block]
@@ -173,20 +175,20 @@ def _scaled(counts: Reals, crossing: Crossing) -> Reals:
     return fitted
 
 
-def _nearest(counts: Reals, crossing: Crossing) -> Reals:
-    """The projection, and what is done about what rounding leaves of it.
+def _nearest_counts(counts: Reals, crossing: Crossing) -> Reals:
+    """Return the projection, corrected where rounding makes it miss totals.
 
     Small totals beside large ones, or beside large counts, are missed by what is the last digit of these. Factors
     near 1 mend that: they round each cell by a share of itself. Else another projection from there does.
     """
-    found = counts
+    nearest = counts
     for _ in range(_PROJECTIONS):
-        found = _Dual(found, crossing).solve()
-        if crossing.misses(found):
-            found = _scaled(found, crossing)
-        if not crossing.misses(found):
+        nearest = _Dual(nearest, crossing).solve()
+        if crossing.misses(nearest):
+            nearest = _fit_proportions(nearest, crossing)
+        if not crossing.misses(nearest):
             break
-    return found
+    return nearest
 
 
 class _Dual:
@@ -201,15 +203,15 @@ class _Dual:
         for one in self.parts:
             self.alive &= np.append(one.totals > 0, True)[one.block]
         self.totals = np.concatenate([one.totals for one in self.parts]).astype(float)
-        self.cells = self.added(self.alive.astype(float))
+        self.cells = self.block_sums(self.alive.astype(float))
 
-    def added(self, counts: Reals) -> Reals:
-        """A counts, of all partitions."""
+    def block_sums(self, counts: Reals) -> Reals:
+        """Return A times the counts: their sums over the blocks of all partitions."""
         self.passes += 1
-        return np.concatenate([_sums(one, counts) for one in self.parts])
+        return np.concatenate([_block_sums(one, counts) for one in self.parts])
 
     def spread(self, y: Reals) -> Reals:
-        """A'y."""
+        """Return A'y."""
         spread, start = np.zeros(self.counts.size), 0
         for one in self.parts:
             spread += np.append(y[start : start + one.totals.size], 0.0)[one.block]
@@ -217,19 +219,19 @@ class _Dual:
         return spread
 
     def at(self, y: Reals) -> tuple[Reals, Reals]:
-        """z + A'y, and what the table misses that is made of it, which is the slope."""
+        """Return z + A'y, and the slope there: by how much its non-negative part exceeds the totals."""
         shifted = self.counts + self.spread(y)
-        return shifted, self.added(np.maximum(shifted, 0.0) * self.alive) - self.totals
+        return shifted, self.block_sums(np.maximum(shifted, 0.0) * self.alive) - self.totals
 
     def solve(self) -> Reals:
-        """Newton's method; the table of the last step."""
+        """Minimise by Newton's method, and return the table of the last step."""
         y = np.zeros(self.totals.size)
         allowed = TOLERANCE / 4 * np.maximum(self.totals, 1)
         for number in range(_STEPS):
             work = self.passes * (self.counts.size + _CALL) * len(self.parts)
             if work > _WORK or np.abs(y).max(initial=0.0) > _FURTHEST:
                 break
-            y = self.swept(y)
+            y = self.sweep(y)
             shifted, missed = self.at(y)
             if not (np.abs(missed) > allowed).any():
                 break
@@ -243,25 +245,25 @@ class _Dual:
 
     def length(self, y: Reals, step: Reals, slope: float) -> float:
         """Return the length of about the least value along a step: its slope is bracketed, and then made small."""
-        low, high, tried = 0.0, np.inf, 1.0
+        low, high, candidate = 0.0, np.inf, 1.0
         below, above = slope, 0.0
         for _ in range(_TRIALS):
-            here = float((step * self.at(y + tried * step)[1]).sum())
-            if abs(here) <= 0.1 * abs(slope):
+            slope_here = float((step * self.at(y + candidate * step)[1]).sum())
+            if abs(slope_here) <= 0.1 * abs(slope):
                 break
-            if here < 0:
-                low, below = tried, here
+            if slope_here < 0:
+                low, below = candidate, slope_here
             else:
-                high, above = tried, here
+                high, above = candidate, slope_here
             if high == np.inf:
-                tried = 4 * low
+                candidate = 4 * low
             else:
                 share = min(max(below / (below - above), 0.05), 0.95)
-                tried = low + share * (high - low)
-        return tried
+                candidate = low + share * (high - low)
+        return candidate
 
-    def swept(self, y: Reals) -> Reals:
-        """y after the exact minimum along each partition's part of it in turn: that meets its totals.
+    def sweep(self, y: Reals) -> Reals:
+        """Return y after the exact minimum along each partition's part of it in turn, which meets its totals.
 
         With the k largest cells above 0, t = (total - their sum)/k is added to each; k is the last with all above 0.
         """
@@ -285,11 +287,11 @@ class _Dual:
         return moved
 
     def direction(self, active: Reals, missed: Reals) -> Reals:
-        """Newton's step by conjugate gradients, damped as long as totals are missed by much."""
+        """Return Newton's step by conjugate gradients, damped as long as totals are missed by much."""
         size = float(np.sqrt((missed * missed).sum()))
         share = min(1.0, size / float(np.sqrt((self.totals * self.totals).sum()) + 1))
         damping = max(1e-3 * share, 1e-14) * np.maximum(self.cells, 1.0)
-        scale = np.maximum(self.added(active), 1e-3) + damping
+        scale = np.maximum(self.block_sums(active), 1e-3) + damping
 
         step, rest = np.zeros_like(missed), -missed
         scaled = rest / scale
@@ -297,7 +299,7 @@ class _Dual:
         for _ in range(min(missed.size, 200) + 10):
             if not product > 0 or float(np.sqrt((rest * rest).sum())) <= min(1e-2, share) * 1e-2 * size:
                 break
-            curved = self.added(active * self.spread(along)) + damping * along
+            curved = self.block_sums(active * self.spread(along)) + damping * along
             bend = float((along * curved).sum())
             if not bend > 0:
                 break

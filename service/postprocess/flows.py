@@ -16,13 +16,13 @@ from service.postprocess.crossing import OPEN
 Integers = NDArray[np.int64]
 
 _LARGEST = 2**30 - 1
-"""What an edge carries at a time. scipy's flows have 31 bits, and it takes one direction's from the other's."""
+"""The most that an edge carries at once. scipy's flows have 31 bits, and it takes one direction's from the other's."""
 _BITS = 8
-"""How many are gone down at a time. What then is left to move is below 2^8 for each edge and node: 2^29 in all."""
+"""Bits that a pass goes down. The rest to be moved is then below 2^8 for each edge and node: 2^29 in all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class FlowResult:
     """Counts after a flow, what each block still lacks, and the nodes that what is left over reaches.
 
     Nothing is left over if and only if all that was lacking was met.
@@ -56,8 +56,8 @@ class Network:
         np.add.at(lacking, self.heads, counts)
         return lacking
 
-    def moved(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> Moved:
-        """A maximal flow of 2^shift units at a time, at most ``up`` of them more in a cell and ``down`` fewer."""
+    def move(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> FlowResult:
+        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more in a cell and ``down`` fewer."""
         lacking = self.lacking(counts)
         units = np.minimum(np.abs(lacking) >> shift, _LARGEST)
         giving, taking = np.flatnonzero(lacking > 0), np.flatnonzero(lacking < 0)
@@ -72,20 +72,20 @@ class Network:
         if self.tails.size:
             along = np.asarray(flow[self.tails, self.heads]).ravel().astype(np.int64)
             counts = counts + (along << shift)
-        left = (graph - flow).tocsr()
-        left.data = (left.data > 0).astype(np.int32)
-        left.eliminate_zeros()
-        reached = breadth_first_order(left, source, return_predecessors=False)
-        return Moved(counts, self.lacking(counts), np.sort(reached[reached != source]).astype(np.int64))
+        residual = (graph - flow).tocsr()
+        residual.data = (residual.data > 0).astype(np.int32)
+        residual.eliminate_zeros()
+        reached = breadth_first_order(residual, source, return_predecessors=False)
+        return FlowResult(counts, self.lacking(counts), np.sort(reached[reached != source]).astype(np.int64))
 
-    def completed(self, counts: Integers) -> Moved:
-        """Counts that are not negative and lack as little as any can, reached from these: many units at a time first.
+    def complete(self, counts: Integers) -> FlowResult:
+        """Move units from these counts to non-negative ones that lack as little as possible, many at a time first.
 
         Counts and needs of up to 2^40 units, or as many cells as have 62 bits in all.
         """
         most = max(int(np.abs(self.lacking(counts)).sum()), 1)
         shifts = [*range(max(0, most.bit_length() - 30), 0, -_BITS), 0]
         for shift in shifts:
-            found = self.moved(counts, np.full(counts.size, _LARGEST), counts >> shift, shift)
-            counts = found.counts
-        return found
+            flow = self.move(counts, np.full(counts.size, _LARGEST), counts >> shift, shift)
+            counts = flow.counts
+        return flow

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from service.errors import Fault, InvalidInput
 from service.postprocess import crossing, tables
-from service.postprocess.contradictions import table_of
-from service.postprocess.crossing import Crossing, Fit, Partition, hierarchies
-from service.postprocess.rounding import whole
-from service.postprocess.tables import LARGEST_SUM, Total
+from service.postprocess.contradictions import find_table
+from service.postprocess.crossing import Adjustment, Crossing, Partition, hierarchies
+from service.postprocess.rounding import round_adjustment
+from service.postprocess.tables import LARGEST_SUM, MarginTotal
 
 Integers = NDArray[np.int64]
 Adjust = Callable[..., list[int] | list[float]]
@@ -28,7 +28,7 @@ _OPEN = -1  # the block of cells that are in no published place
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PlaceTotal:
     """The total of the place that has these values along these axes."""
 
     axes: tuple[int, ...]
@@ -37,7 +37,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class TotalBlocks:
     """For each cell its block, and for each block what its cells must add up to."""
 
     block: Integers
@@ -45,14 +45,14 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class CrossedTotals:
     """Totals of several hierarchies, and whole counts of their cells that meet them all."""
 
     crossing: Crossing
-    known: Integers
+    fallback: Integers
 
 
-def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks | Crossed:
+def blocks_of(shape: Sequence[int], published: Sequence[PlaceTotal]) -> TotalBlocks | CrossedTotals:
     """Return the totals that adjusted cells of a table must add up to.
 
     Raises:
@@ -61,18 +61,18 @@ def blocks_of(shape: Sequence[int], published: Sequence[Published]) -> Blocks | 
     _check(published)
     chains = hierarchies([frozenset(one.axes) for one in published])
     if len(chains) < 2:
-        return _blocks(shape, published, range(len(published)))
+        return _hierarchy_blocks(shape, published, range(len(published)))
     partitions = []
     for chain in chains:
         numbers = [number for number, one in enumerate(published) if frozenset(one.axes) in chain]
-        blocks = _blocks(shape, published, numbers)
+        blocks = _hierarchy_blocks(shape, published, numbers)
         partitions.append(Partition(blocks.block, blocks.totals, "/published/{}/total".format))
     crossed = Crossing.of(partitions, "/published")
-    return Crossed(crossed, table_of(crossed, "/published"))
+    return CrossedTotals(crossed, find_table(crossed, "/published"))
 
 
-def _blocks(shape: Sequence[int], published: Sequence[Published], numbers: Sequence[int]) -> Blocks:
-    """The blocks of one hierarchy, of which these are the totals; others are 0 and have no cells."""
+def _hierarchy_blocks(shape: Sequence[int], published: Sequence[PlaceTotal], numbers: Sequence[int]) -> TotalBlocks:
+    """Return the blocks of the hierarchy of these totals; the blocks of all others have total 0 and no cells."""
     block = np.full(tuple(shape), _OPEN, np.int64)
     totals = np.zeros(len(published), np.int64)
     totals[numbers] = [published[number].total for number in numbers]
@@ -91,10 +91,10 @@ def _blocks(shape: Sequence[int], published: Sequence[Published], numbers: Seque
     if contradictions.any():
         detail = "expected a total that is not exceeded by the published parts of its place, and met where they are all"
         raise InvalidInput([Fault(f"/published/{number}/total", detail) for number in np.flatnonzero(contradictions)])
-    return Blocks(block.ravel(), totals)
+    return TotalBlocks(block.ravel(), totals)
 
 
-def _check(published: Sequence[Published]) -> None:
+def _check(published: Sequence[PlaceTotal]) -> None:
     faults = [
         Fault(f"/published/{number}/total", "expected no negative total: no counts that are not negative have it")
         for number, one in enumerate(published)
@@ -106,29 +106,29 @@ def _check(published: Sequence[Published]) -> None:
         raise InvalidInput(faults)
 
 
-def rake(cells: Integers, blocks: Blocks | Crossed) -> Integers:
-    """Each block in the proportions of its noisy cells, or as far as crossing totals let them."""
-    if isinstance(blocks, Crossed):
-        return _crossed(cells, blocks, crossing.rake)
-    return _adjusted(cells, blocks, tables.rake)
+def rake(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
+    """Adjust each block in the proportions of its noisy cells, as far as crossing totals let them."""
+    if isinstance(blocks, CrossedTotals):
+        return _adjust_crossed(cells, blocks, crossing.rake)
+    return _adjust_blocks(cells, blocks, tables.rake)
 
 
-def project(cells: Integers, blocks: Blocks | Crossed) -> Integers:
-    """The nearest table, by least squares; a rounding of it where totals cross."""
-    if isinstance(blocks, Crossed):
-        return _crossed(cells, blocks, crossing.project)
-    return _adjusted(cells, blocks, tables.project)
+def project(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
+    """Return the nearest whole table, by least squares; a rounding of the nearest one where totals cross."""
+    if isinstance(blocks, CrossedTotals):
+        return _adjust_crossed(cells, blocks, crossing.project)
+    return _adjust_blocks(cells, blocks, tables.project)
 
 
-def _crossed(cells: Integers, totals: Crossed, fit: Fit) -> Integers:
-    """Cells of no published place only lose their sign."""
+def _adjust_crossed(cells: Integers, totals: CrossedTotals, fit: Adjustment) -> Integers:
+    """Adjust cells to crossing totals; cells of no published place are only clamped at 0."""
     adjusted = np.maximum(cells, 0)
-    adjusted[totals.crossing.places] = whole(fit, cells, totals.crossing, totals.known)
+    adjusted[totals.crossing.places] = round_adjustment(fit, cells, totals.crossing, totals.fallback)
     return adjusted
 
 
-def _adjusted(cells: Integers, blocks: Blocks, adjust: Adjust) -> Integers:
-    """Whole numbers, none negative, every total met; cells of no published place only lose their sign.
+def _adjust_blocks(cells: Integers, blocks: TotalBlocks, adjust: Adjust) -> Integers:
+    """Adjust cells to non-negative whole numbers that meet every total; others are only clamped at 0.
 
     Cells are brought within bounds first, which only counts that are beyond all use feel: sums must have 64 bits.
     """
@@ -140,9 +140,9 @@ def _adjusted(cells: Integers, blocks: Blocks, adjust: Adjust) -> Integers:
     sizes = np.bincount(blocks.block[order], minlength=blocks.totals.size)
     starts = np.cumsum(sizes) - sizes
     for size in np.unique(sizes[sizes > 0]):  # blocks of one size at a time, a row for each
-        those = np.flatnonzero(sizes == size)
-        places = order[starts[those][:, None] + np.arange(size)]
-        total = Total((0,), tuple(blocks.totals[those].tolist()))
-        found = adjust(bounded[places].ravel().tolist(), places.shape, [total], integer=True)
-        adjusted[places] = np.array(found, np.int64).reshape(places.shape)
+        members = np.flatnonzero(sizes == size)
+        places = order[starts[members][:, None] + np.arange(size)]
+        total = MarginTotal((0,), tuple(blocks.totals[members].tolist()))
+        values = adjust(bounded[places].ravel().tolist(), places.shape, [total], integer=True)
+        adjusted[places] = np.array(values, np.int64).reshape(places.shape)
     return adjusted

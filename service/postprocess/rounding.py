@@ -7,7 +7,7 @@ the nearest whole counts, units are moved along edges until the totals are met; 
 make, the least that does is found. With three and more partitions there may be none, and finding one is hard in
 general: it is searched by branch and bound, first among floors and ceilings, then among all tables, within a number
 of nodes. Any table at all, which is asked for before there are counts to be near to, is found far sooner than a near
-one. What is found is checked in integers, and where doubles told totals apart too roughly, searched for from there.
+one. Every result is checked in integers, and where doubles were too coarse for the totals, searched for from there.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # it publishes no types
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
-from service.postprocess.crossing import LARGEST_TOTALS, OPEN, Crossing, Fit
+from service.postprocess.crossing import LARGEST_TOTALS, OPEN, Adjustment, Crossing
 from service.postprocess.flows import Network
 
 Integers = NDArray[np.int64]
@@ -36,73 +36,75 @@ _GAP = 0.1  # another table may be nearer to the real one by this share of the s
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class RoundingSearch:
     """Whole counts of the cells of a crossing, or none; ``proven``: that there are none."""
 
     counts: Integers | None
     proven: bool = False
 
 
-def rounded(real: Reals, crossing: Crossing) -> Search:
-    """Whole counts near real ones, which meet the totals about."""
+def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
+    """Return whole counts near real ones that meet the totals approximately."""
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
     if len(crossing.partitions) <= 2:
-        return _of_cells(real, Search(_by_flow(sums, crossing)), crossing)
-    found = _by_search(sums, crossing, near=True, nearest=True)
-    if not _exact(found, crossing):
-        found = _by_search(sums, crossing, near=False, nearest=True)
-    return _of_cells(real, found, crossing)
+        return _cells_from_atoms(real, RoundingSearch(_by_flow(sums, crossing)), crossing)
+    search = _by_search(sums, crossing, near=True, nearest=True)
+    if not _meets_exactly(search, crossing):
+        search = _by_search(sums, crossing, near=False, nearest=True)
+    return _cells_from_atoms(real, search, crossing)
 
 
-def any_whole(real: Reals, crossing: Crossing) -> Search:
-    """Whole counts that meet the totals, whichever; real ones that nearly do show where to look first."""
+def find_whole_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
+    """Return any whole counts that meet the totals; real ones that nearly do show where to look first."""
     if len(crossing.partitions) <= 2:
-        return rounded(real, crossing)
+        return round_counts(real, crossing)
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
-    found = _by_search(sums, crossing, near=True, nearest=False)
+    search = _by_search(sums, crossing, near=True, nearest=False)
     for _ in range(_ROUNDS):
-        if _exact(found, crossing):
+        if _meets_exactly(search, crossing):
             break
-        if found.counts is not None:
-            sums = found.counts.astype(float)
-        found = _by_search(sums, crossing, near=False, nearest=False)
-        if found.counts is None:
+        if search.counts is not None:
+            sums = search.counts.astype(float)
+        search = _by_search(sums, crossing, near=False, nearest=False)
+        if search.counts is None:
             break
-    return _of_cells(real, found, crossing)
+    return _cells_from_atoms(real, search, crossing)
 
 
-def _exact(found: Search, crossing: Crossing) -> bool:
+def _meets_exactly(search: RoundingSearch, crossing: Crossing) -> bool:
     """Tell whether atoms' units are found, and meet every total."""
-    return found.counts is not None and not any(part.any() for part in _missing(found.counts, crossing, of_atoms=True))
+    return search.counts is not None and not any(
+        part.any() for part in _missing(search.counts, crossing, of_atoms=True)
+    )
 
 
-def _of_cells(real: Reals, found: Search, crossing: Crossing) -> Search:
-    """Cells' counts from atoms' units, if they meet the totals."""
-    if found.counts is None:
-        return found
-    counts = _shared(real, found.counts, crossing)
-    return Search(counts if meets(counts, crossing) else None)
+def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -> RoundingSearch:
+    """Return cells' counts from atoms' units, if they meet the totals."""
+    if search.counts is None:
+        return search
+    counts = _share_units(real, search.counts, crossing)
+    return RoundingSearch(counts if meets_totals(counts, crossing) else None)
 
 
-def whole(fit: Fit, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
-    """Whole counts near those of an adjustment; the table that is known where none is found."""
-    found = rounded(fit(counts[crossing.places], crossing), crossing).counts
-    return known if found is None else found
+def round_adjustment(fit: Adjustment, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
+    """Return whole counts near those of an adjustment; the known table where none are found."""
+    rounded = round_counts(fit(counts[crossing.places], crossing), crossing).counts
+    return known if rounded is None else rounded
 
 
-def meets(counts: Integers, crossing: Crossing) -> bool:
+def meets_totals(counts: Integers, crossing: Crossing) -> bool:
     """Tell whether whole counts are not negative and meet every total exactly."""
     return not (counts < 0).any() and not any(missing.any() for missing in _missing(counts, crossing, of_atoms=False))
 
 
 def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[Integers]:
     """Return what blocks lack, exactly."""
-    found = []
+    lacking = []
     for number, one in enumerate(crossing.partitions):
         sums = np.zeros(one.totals.size + 1, np.int64)
         np.add.at(sums, crossing.atoms[number] if of_atoms else one.block, counts)  # OPEN is the last one
-        found.append(one.totals - sums[:-1])
-    return found
+        lacking.append(one.totals - sums[:-1])
+    return lacking
 
 
 def _slack(crossing: Crossing) -> float:
@@ -111,17 +113,17 @@ def _slack(crossing: Crossing) -> float:
     return max(2.0**-20, largest * 2.0**-46)
 
 
-def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
-    """Each atom's units, shared out to its cells: their floors, and one more for the largest remainders.
+def _share_units(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
+    """Share each atom's units out to its cells: their floors, and one more for the largest remainders.
 
     Of real counts that miss totals the floors may be more than the units: then they are scaled down to these.
     """
     floors = np.maximum(np.floor(real - _slack(crossing)), 0).astype(np.int64)
-    taken = _added(floors, crossing)
+    taken = _atom_sums(floors, crossing)
     if (taken > sums).any():
         share = np.minimum(sums / np.maximum(taken, 1), 1.0) * (1 - 2.0**-50)
         floors = np.where((taken > sums)[crossing.atom], (floors * share[crossing.atom]).astype(np.int64), floors)
-        taken = _added(floors, crossing)
+        taken = _atom_sums(floors, crossing)
     sizes = np.bincount(crossing.atom)
     every, rest = np.divmod(sums - taken, sizes)
     order = np.lexsort((floors - real, crossing.atom))
@@ -132,15 +134,15 @@ def _shared(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
     return shared
 
 
-def _added(counts: Integers, crossing: Crossing) -> Integers:
-    """The sums of atoms, exactly."""
+def _atom_sums(counts: Integers, crossing: Crossing) -> Integers:
+    """Return the sums of atoms, exactly."""
     sums = np.zeros(crossing.atoms[0].size, np.int64)
     np.add.at(sums, crossing.atom, counts)
     return sums
 
 
 def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
-    """Atoms' units for two partitions: a flow from what lacks units to where they can be put.
+    """Return atoms' units for two partitions, by a flow between the blocks that lack units and those with too many.
 
     Where real counts miss totals by more than roundings reach, any nearby table that the flow leads to.
     """
@@ -151,9 +153,9 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
     start = np.rint(sums).astype(np.int64)
     above = np.ceil(sums + slack).astype(np.int64) - start
     below = start - np.maximum(np.floor(sums - slack), 0).astype(np.int64)
-    best = network.moved(start, above, below)
+    best = network.move(start, above, below)
     if best.lacking.any():
-        best = network.completed(start)
+        best = network.complete(start)
         return None if best.lacking.any() else best.counts
     low, high = 0, _MOVES
     while high - low > 1:  # the least limit of a move that does
@@ -161,13 +163,13 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
         limit = 0.5 + middle / (2 * _MOVES)
         up = np.where(start + above - sums <= limit, above, 0)
         down = np.where(sums - start + below <= limit, below, 0)
-        found = network.moved(start, up, down)
-        low, high, best = (middle, high, best) if found.lacking.any() else (low, middle, found)
+        flow = network.move(start, up, down)
+        low, high, best = (middle, high, best) if flow.lacking.any() else (low, middle, flow)
     return best.counts
 
 
-def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) -> Search:
-    """Atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
+def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) -> RoundingSearch:
+    """Return atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
 
     ``nearest``: about the nearest to the real ones, and not the first that are found.
 
@@ -187,25 +189,25 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
         columns.append((every, -ones, floors.astype(float), dear))
     places, signs, bounds, costs = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     if not places.size:  # whole already
-        return Search(floors)
+        return RoundingSearch(floors)
     needed = np.concatenate(_missing(floors, crossing, of_atoms=True))
-    found = milp(
+    solution = milp(
         np.append(costs, ((floors - sums) ** 2).sum())
         * nearest,  # the last of a column that is always 1, so that gaps have a meaning
-        constraints=LinearConstraint(matrix(places, signs, crossing, beside=1), needed, needed),
+        constraints=LinearConstraint(sum_matrix(places, signs, crossing, beside=1), needed, needed),
         integrality=np.ones(costs.size + 1),
         bounds=Bounds(np.append(np.zeros(costs.size), 1), np.append(bounds, 1)),
         options={"node_limit": NODES if nearest else NODES_OF_ANY, "mip_rel_gap": _GAP},
     )
-    if found.x is None:
+    if solution.x is None:
         largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
-        return Search(None, proven=not near and found.status == _INFEASIBLE and largest <= _TOLD_APART)
+        return RoundingSearch(None, proven=not near and solution.status == _INFEASIBLE and largest <= _TOLD_APART)
     units = floors.copy()
-    np.add.at(units, places, (signs * np.rint(found.x[:-1])).astype(np.int64))
-    return Search(units)
+    np.add.at(units, places, (signs * np.rint(solution.x[:-1])).astype(np.int64))
+    return RoundingSearch(units)
 
 
-def matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
+def sum_matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
     """Return the matrix that adds atoms up: a row for each total, a column for each variable, and more in none."""
     rows, columns, starts = [], [], 0
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from service.errors import Fault, InvalidInput
 from service.postprocess import crossing
-from service.postprocess.contradictions import check, table_of
-from service.postprocess.crossing import Crossing, Fit, Partition
-from service.postprocess.rounding import whole
+from service.postprocess.contradictions import check_totals, find_table
+from service.postprocess.crossing import Adjustment, Crossing, Partition
+from service.postprocess.rounding import round_adjustment
 
 Integers = NDArray[np.int64]
 Adjusted = list[int] | list[float]
@@ -33,7 +33,7 @@ LARGEST_SUM = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class MarginTotal:
     """Published sums: one for each place along ``axes``, in row-major order; without axes, of all cells."""
 
     axes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class _Numbered(Total):
+class _NumberedTotal(MarginTotal):
     """With its place among all totals."""
 
     number: int
@@ -63,8 +63,8 @@ class _Blocks:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, table: Integers, finest: Total | None) -> "_Blocks":
-        """The blocks of a table with a hierarchy of totals, of which the finest decides."""
+    def of(cls, table: Integers, finest: MarginTotal | None) -> "_Blocks":
+        """Return the blocks of a table with a hierarchy of totals, of which the finest decides."""
         first = () if finest is None else tuple(sorted(finest.axes))
         order = (*first, *(axis for axis in range(table.ndim) if axis not in first))
         arranged = np.transpose(table, order)
@@ -73,21 +73,21 @@ class _Blocks:
         return cls(np.ascontiguousarray(arranged).reshape(blocks, -1), published, order, arranged.shape)
 
     def back(self, adjusted: NDArray[np.generic]) -> Adjusted:
-        """Adjusted cells, in the order in which they came."""
+        """Return adjusted cells in their original order."""
         inverse = np.argsort(self.order)
         values: Adjusted = np.transpose(adjusted.reshape(self.shape), inverse).ravel().tolist()
         return values
 
 
-def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
-    """Each block in the proportions of its noisy counts, negative ones taken as 0; equal parts where none is above 0.
+def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
+    """Scale each block to its total: negative counts are taken as 0, and parts are equal where none is above 0.
 
     Raises:
         InvalidInput: a shape that the counts do not have, or totals that contradict each other.
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
-        return _crossed(crossing.rake, table, finest, integer=integer)
+        return _adjust_crossed(crossing.rake, table, finest, integer=integer)
     blocks = _Blocks.of(table, finest[0] if finest else None)
     positive = np.maximum(blocks.counts, 0)
     if blocks.totals is None:
@@ -96,13 +96,13 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *
     sums = positive.sum(axis=1)
     if not integer:
         return blocks.back(positive * (blocks.totals / sums)[:, None])
-    floors, remainders = _scaled(positive, blocks.totals, sums)
+    floors, remainders = _proportions(positive, blocks.totals, sums)
     missing = blocks.totals - floors.sum(axis=1)
     return blocks.back(floors + _ones_for_the_largest(remainders, missing))
 
 
-def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total], *, integer: bool) -> Adjusted:
-    """The nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
+def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
+    """Return the nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
 
     Of crossing totals whole counts are a rounding of the nearest table.
 
@@ -111,7 +111,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
-        return _crossed(crossing.project, table, finest, integer=integer)
+        return _adjust_crossed(crossing.project, table, finest, integer=integer)
     blocks = _Blocks.of(table, finest[0] if finest else None)
     if blocks.totals is None:
         positive = np.maximum(blocks.counts, 0)
@@ -133,7 +133,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Total]
     return blocks.back(cells + _ones_for_the_largest(reached, missing))
 
 
-def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer: bool) -> Adjusted:
+def _adjust_crossed(fit: Adjustment, table: Integers, finest: Sequence[_NumberedTotal], *, integer: bool) -> Adjusted:
     """Return the table for crossing totals, with a partition for the finest of each hierarchy."""
     indices = np.indices(table.shape).reshape(table.ndim, -1)
     partitions = []
@@ -146,9 +146,9 @@ def _crossed(fit: Fit, table: Integers, finest: Sequence[_Numbered], *, integer:
     crossed, counts = Crossing.of(partitions, "/totals"), table.ravel()
     cells = np.maximum(counts, 0)
     if integer:
-        cells[crossed.places] = whole(fit, counts, crossed, table_of(crossed, "/totals"))
+        cells[crossed.places] = round_adjustment(fit, counts, crossed, find_table(crossed, "/totals"))
         return list(cells.tolist())
-    check(crossed, "/totals")
+    check_totals(crossed, "/totals")
     real = cells.astype(float)
     real[crossed.places] = met = fit(counts[crossed.places], crossed)
     if crossed.misses(met):
@@ -167,8 +167,8 @@ def _active(descending: Integers, excess: Integers) -> Integers:
     return np.asarray(np.maximum((descending > excess // k).sum(axis=1), 1))
 
 
-def _scaled(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
-    """Floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
+def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
+    """Return floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
     if int(positive.max()) * int(totals.max()) < LARGEST_SUM:
         floors, remainders = np.divmod(positive * totals[:, None], sums[:, None])
         return floors, remainders
@@ -178,7 +178,7 @@ def _scaled(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integ
 
 
 def _ones_for_the_largest(scores: NDArray[np.generic], how_many: Integers) -> Integers:
-    """In each row a one at so many places of the largest scores, the first of equal ones."""
+    """Return ones at the ``how_many`` largest scores of each row, the first of equal ones."""
     ranks = np.empty(scores.shape, dtype=np.int64)
     order = np.argsort(-scores.astype(np.int64), axis=1, kind="stable")
     np.put_along_axis(ranks, order, np.broadcast_to(np.arange(scores.shape[1]), scores.shape), axis=1)
@@ -199,8 +199,8 @@ def _table(counts: Sequence[int], shape: Sequence[int]) -> Integers:
     return table.reshape(tuple(shape))
 
 
-def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
-    """The totals that decide, one for each hierarchy; all others are sums of them.
+def _finest(shape: tuple[int, ...], totals: Sequence[MarginTotal]) -> list[_NumberedTotal]:
+    """Return the totals that decide, one for each hierarchy; all others are sums of them.
 
     Raises:
         InvalidInput: a total that is not one of this table, is negative, or contradicts another.
@@ -208,7 +208,9 @@ def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
     faults = [fault for number, total in enumerate(totals) for fault in _faults(shape, total, f"/totals/{number}")]
     if faults:
         raise InvalidInput(faults)
-    ordered = sorted((_Numbered(total.axes, total.values, number) for number, total in enumerate(totals)), key=_axes)
+    ordered = sorted(
+        (_NumberedTotal(total.axes, total.values, number) for number, total in enumerate(totals)), key=_axes
+    )
     for finer, fine in enumerate(ordered):
         for coarse in ordered[:finer]:
             _check_common(shape, coarse, fine)
@@ -216,12 +218,12 @@ def _finest(shape: tuple[int, ...], totals: Sequence[Total]) -> list[_Numbered]:
     return [next(one for one in reversed(ordered) if frozenset(one.axes) == chain[-1]) for chain in chains]
 
 
-def _axes(total: Total) -> int:
+def _axes(total: MarginTotal) -> int:
     return len(total.axes)
 
 
-def _check_common(shape: tuple[int, ...], coarse: _Numbered, fine: _Numbered) -> None:
-    """Totals over the axes that both have; of two margins, any that agree there have a table, if counts had signs."""
+def _check_common(shape: tuple[int, ...], coarse: _NumberedTotal, fine: _NumberedTotal) -> None:
+    """Refuse totals that differ in their sums over the axes that both have."""
     kept = tuple(sorted(set(coarse.axes) & set(fine.axes)))
     sums = [
         _arranged(one, shape).sum(axis=tuple(place for place, axis in enumerate(sorted(one.axes)) if axis not in kept))
@@ -235,7 +237,7 @@ def _check_common(shape: tuple[int, ...], coarse: _Numbered, fine: _Numbered) ->
         raise InvalidInput.at(f"/totals/{fine.number}/values", detail)
 
 
-def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:
+def _faults(shape: tuple[int, ...], total: MarginTotal, at: str) -> list[Fault]:
     if len(set(total.axes)) < len(total.axes) or not all(0 <= axis < len(shape) for axis in total.axes):
         return [Fault(f"{at}/axes", f"expected different axes between 0 and {len(shape) - 1}")]
     wanted = 1
@@ -250,7 +252,7 @@ def _faults(shape: tuple[int, ...], total: Total, at: str) -> list[Fault]:
     return []
 
 
-def _arranged(total: Total, shape: Sequence[int]) -> Integers:
-    """Its values with the axes in ascending order."""
+def _arranged(total: MarginTotal, shape: Sequence[int]) -> Integers:
+    """Return a total's values with the axes in ascending order."""
     values = np.array(total.values, dtype=np.int64).reshape([shape[axis] for axis in total.axes])
     return np.transpose(values, np.argsort(total.axes)) if total.axes else values

@@ -6,24 +6,24 @@ from service.privacy.grammar import (
     ABOVE_0,
     AT_LEAST_0,
     Either,
-    Exact,
-    Line,
-    Lines,
+    ExactNumber,
     Part,
     PartitionNames,
     Parts,
+    TextLine,
+    TextLines,
     Unit,
-    Whole,
+    WholeNumber,
 )
 
-TAGS = Lines("tags", description="What this reveals something about: an attribute, a geography.")
-NAME = Line("name", description="Unique in the plan; without one, the path is the name.")
+TAGS = TextLines("tags", description="What this reveals something about: an attribute, a geography.")
+NAME = TextLine("name", description="Unique in the plan; without one, the path is the name.")
 CELLS = (
-    Whole(
+    WholeNumber(
         "cells",
         description="How many cells one neighbouring change can move: by default 1, under replace_one 2.",
     ),
-    Whole(
+    WholeNumber(
         "cells_added",
         description="Under replace_one: how many cells adding or removing one record can move. By default half of"
         " cells, rounded up; more, to be stated, where a record can also be in no cell, or where records share cells.",
@@ -35,7 +35,7 @@ PARTITIONS = PartitionNames(
     " a draw of others is refused. They must be disjoint sets of records: the ledger counts one charge for all of"
     " them and relies on your promise. By default those of the nearest node above that declares some.",
 )
-WHOLE_SENSITIVITY = Exact(
+WHOLE_SENSITIVITY = ExactNumber(
     "sensitivity",
     unit=Unit.COUNTS,
     bound=ABOVE_0,
@@ -43,13 +43,13 @@ WHOLE_SENSITIVITY = Exact(
     default=1,
     description="How far one record moves one cell, in counts: an integer, or a multiple of granularity.",
 )
-GRANULARITY = Exact(
+GRANULARITY = ExactNumber(
     "granularity",
     unit=Unit.COUNTS,
     bound=ABOVE_0,
     description="Where counts are not integers but multiples of this, in counts: noise is drawn on them.",
 )
-SENSITIVITY = Exact(
+SENSITIVITY = ExactNumber(
     "sensitivity",
     unit=Unit.COUNTS,
     bound=ABOVE_0,
@@ -68,8 +68,8 @@ def scale_or_epsilon(scale: str) -> Either:
     """Return the field of a Laplace law's scale, described so, or of the pure loss that it causes."""
     epsilon = "Pure loss of one cell, in nats: scale = sensitivity/epsilon."
     return Either(
-        Exact("scale", unit=Unit.COUNTS, bound=ABOVE_0, description=scale),
-        Exact("epsilon", unit=Unit.NATS, bound=ABOVE_0, description=epsilon),
+        ExactNumber("scale", unit=Unit.COUNTS, bound=ABOVE_0, description=scale),
+        ExactNumber("epsilon", unit=Unit.NATS, bound=ABOVE_0, description=epsilon),
         lambda sensitivity: sensitivity,
     )
 
@@ -78,15 +78,15 @@ def variance_or_rho(variance: str) -> Either:
     """Return the field of a normal law's variance, described so, or of the zCDP loss that it causes."""
     rho = "zCDP loss of one cell, in nats: sigma² = sensitivity²/(2 rho)."
     return Either(
-        Exact("sigma_squared", unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
-        Exact("rho", unit=Unit.NATS, bound=ABOVE_0, description=rho),
+        ExactNumber("sigma_squared", unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
+        ExactNumber("rho", unit=Unit.NATS, bound=ABOVE_0, description=rho),
         lambda sensitivity: Fraction(sensitivity * sensitivity, 2),
     )
 
 
-def offset_tails(variance: str, offset: str) -> tuple[Exact, Exact]:
+def offset_tails(variance: str, offset: str) -> tuple[ExactNumber, ExactNumber]:
     """Return the fields of a law with offset tails, described so."""
     return (
-        Exact("sigma_squared", required=True, unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
-        Exact("m", required=True, unit=Unit.COUNTS, bound=AT_LEAST_0, description=offset),
+        ExactNumber("sigma_squared", required=True, unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
+        ExactNumber("m", required=True, unit=Unit.COUNTS, bound=AT_LEAST_0, description=offset),
     )

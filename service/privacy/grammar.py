@@ -32,17 +32,17 @@ class Unit(Enum):
         self.power = power
 
 
-class Bound(NamedTuple):
+class NumberBound(NamedTuple):
     """A condition on an exact number, and how a fault says what was expected."""
 
     holds: Callable[[Fraction], bool]
     expected: str
 
 
-ABOVE_0 = Bound(lambda value: value.numerator > 0, "expected a number above 0")
-AT_LEAST_0 = Bound(lambda value: value.numerator >= 0, "expected a number of at least 0")
-PROBABILITY = Bound(lambda value: 0 <= value < 1, "expected a number of at least 0 and below 1")
-ABOVE_1 = Bound(lambda value: value > 1, "expected an order above 1")
+ABOVE_0 = NumberBound(lambda value: value.numerator > 0, "expected a number above 0")
+AT_LEAST_0 = NumberBound(lambda value: value.numerator >= 0, "expected a number of at least 0")
+PROBABILITY = NumberBound(lambda value: 0 <= value < 1, "expected a number of at least 0 and below 1")
+ABOVE_1 = NumberBound(lambda value: value > 1, "expected an order above 1")
 
 
 class Scale(NamedTuple):
@@ -87,7 +87,7 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exact(Field):
+class ExactNumber(Field):
     """An exact number.
 
     Attributes:
@@ -95,7 +95,7 @@ class Exact(Field):
     """
 
     unit: Unit
-    bound: Bound
+    bound: NumberBound
     whole_stays: bool = False
 
     def read(self, document: Document, at: str, scale: Scale = _COUNTS) -> Fraction:
@@ -113,7 +113,7 @@ class Exact(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole(Field):
+class WholeNumber(Field):
     """A whole number.
 
     Attributes:
@@ -126,11 +126,11 @@ class Whole(Field):
     nested: str | None = None
 
 
-class Line(Field):
+class TextLine(Field):
     """A line of text for people."""
 
 
-class Lines(Field):
+class TextLines(Field):
     """Lines of text for people."""
 
 
@@ -154,8 +154,8 @@ class Either:
         product: parameter times loss, in units of granularity, for a sensitivity.
     """
 
-    parameter: Exact
-    loss: Exact
+    parameter: ExactNumber
+    loss: ExactNumber
     product: Callable[[Fraction | int], Fraction | int]
 
     @property
@@ -196,7 +196,7 @@ Fields = Sequence[Field | Either]
 
 
 @dataclass(frozen=True)
-class Form:
+class DocumentForm:
     """A document's fields, alternatives one by one, in the order in which faults are listed.
 
     Attributes:
@@ -212,7 +212,7 @@ class Form:
 class Inner(Field):
     """A document inside of a document."""
 
-    form: Form
+    form: DocumentForm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ class Type(Field):
     value: str
 
 
-class Stated:
+class PlanElement:
     """A mechanism or node, as documents state it.
 
     Attributes:
@@ -247,7 +247,7 @@ class Stated:
     AFTER: ClassVar[Fields] = ()
 
     @classmethod
-    def form(cls) -> Form:
+    def form(cls) -> DocumentForm:
         """Return all of its fields; the docstring's first line says what it is."""
         about = (getdoc(cls) or "").partition("\n")[0]
         fields: list[Field] = []
@@ -257,7 +257,7 @@ class Stated:
                 fields += [field.parameter, field.loss]
             else:
                 fields.append(field)
-        return Form(cls.__name__, about, tuple(fields))
+        return DocumentForm(cls.__name__, about, tuple(fields))
 
 
 def read_fields(fields: Fields, document: Document, at: str, scale: Scale = _COUNTS) -> dict[str, Any]:

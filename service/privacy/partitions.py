@@ -1,8 +1,8 @@
 """Partitions of the input: how their names are written, and how a plan declares those that it is drawn for.
 
 A mechanism is charged once for all of its partitions, as a record is in one of them at the most. That they are
-disjoint sets of records is the caller's promise, which nobody can check here. What a plan declares, before anything
-is drawn, bounds how often fresh noise can be had for the one charge, whatever names are invented later.
+disjoint sets of records is the caller's promise, which cannot be checked here. The plan's declaration, made before
+anything is drawn, bounds how often fresh noise is drawn for the one charge, whatever names are invented later.
 """
 
 import re
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from service.errors import InvalidInput
 
 MOST_NAMES = 100_000  # in the lists of a plan
-MOST = 10**9
+MOST_PARTITIONS = 10**9
 LONGEST = 200  # characters of a name
 EXPECTED_NAME = (
     f"expected 1 to {LONGEST} visible characters in Unicode's normal form NFKC, without blanks around them or more"
@@ -56,7 +56,7 @@ def are_clear(names: Sequence[str]) -> bool:
 
 
 def first_unclear(names: Sequence[str]) -> int | None:
-    """The number of the first name that is not clear; None where all are."""
+    """Return the number of the first name that is not clear; None where all are."""
     if are_clear(names):
         return None
     return next(number for number, name in enumerate(names) if not are_clear([name]))
@@ -68,7 +68,7 @@ def read_partitions(stated: object, at: str) -> Partitions:
     Raises:
         InvalidInput: it is neither; the fault is at ``at`` or below.
     """
-    if isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= MOST:
+    if isinstance(stated, int) and not isinstance(stated, bool) and 1 <= stated <= MOST_PARTITIONS:
         return Partitions(stated)
     if not isinstance(stated, list | tuple) or not 1 <= len(stated) <= MOST_NAMES:
         raise InvalidInput.at(at, _EXPECTED)

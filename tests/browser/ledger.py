@@ -1,4 +1,4 @@
-"""What the pages show in the tests: a few accounts with releases in every state."""
+"""The ledger that the pages show in the tests: a few accounts with releases in every state."""
 
 from tests.api.calls import Client, concentrated, json_of, open_account, pure, release
 

@@ -55,7 +55,7 @@ def _changed(home: Path, copy: Path, *statements: str) -> Path:
 
 
 def _tampered(home: Path, copy: Path, *statements: str) -> Path:
-    """The same, of somebody who takes the triggers away for that and puts them back."""
+    """Change rows as an attacker does who drops the triggers for that and creates them again."""
     with contextlib.closing(sqlite3.connect(home / "data" / "ledger.db")) as connection:
         triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
     dropped, made = [f"DROP TRIGGER {name}" for name, _ in triggers], [text for _, text in triggers]
@@ -70,7 +70,7 @@ class Command:
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, home: Path, *arguments: str, code: int = 0) -> str:
-        """What a command says in the installation of ``home``; it must end with ``code``."""
+        """Return the output of a command in the installation of ``home``; it must end with ``code``."""
         for name, value in environment(home).items():
             if name.startswith("SERVICE_"):
                 self.monkeypatch.setenv(name, value)

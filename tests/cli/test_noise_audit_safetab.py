@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.cli.noise_audit import Finding, Subject, audit
 from service.cli.noise_audit_safetab import CASES, Case, Tabulate, own_safetab, subject_of
 from service.noise import Keystream, NoiseLaw
-from service.noise.tabulation import Counts, Groups, Laws, Rules, tabulate
+from service.noise.tabulation import Counts, DetailRules, GroupCounts, LevelLaws, tabulate
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 
 _RUNS = 20_000
@@ -25,7 +25,7 @@ def _violated(case: Case, tabulating: Tabulate = tabulate) -> set[str]:
 
 
 def _seeded(tabulating: Tabulate) -> Tabulate:
-    """The same bits in every run of the tests, none of them twice in one."""
+    """Keystreams with equal bits in every run of the tests, none of them twice in one run."""
     keystream = Keystream(bytes(range(32)))
     return lambda groups, rules, laws, _: tabulating(groups, rules, laws, keystream)
 
@@ -57,7 +57,9 @@ def test_the_step_that_decides_is_part_of_what_is_measured() -> None:
     assert epsilon.bound > 1.5 * (1 - float(case.design.stage_1)) * epsilon.claim
 
 
-def _half_the_noise(groups: Groups, rules: Rules, laws: Laws, keystream: Keystream) -> tuple[NDArray[np.int8], Counts]:
+def _half_the_noise(
+    groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
+) -> tuple[NDArray[np.int8], Counts]:
     return tabulate(groups, rules, replace(laws, step_2=_halved(laws.step_2), total=_halved(laws.total)), keystream)
 
 
@@ -68,13 +70,13 @@ def _halved(law: NoiseLaw) -> NoiseLaw:
 
 
 def _true_count_decides(
-    groups: Groups, rules: Rules, laws: Laws, keystream: Keystream
+    groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
 ) -> tuple[NDArray[np.int8], Counts]:
     return tabulate(groups, rules, replace(laws, step_1=NoiseLaw(scale=Fraction(1, 10_000))), keystream)
 
 
 def _budget_spent_twice(
-    groups: Groups, rules: Rules, laws: Laws, keystream: Keystream
+    groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
 ) -> tuple[NDArray[np.int8], Counts]:
     """Step 1 with the noise of all of a group's budget, and step 2 with its share beside it."""
     return tabulate(groups, rules, replace(laws, step_1=laws.total), keystream)

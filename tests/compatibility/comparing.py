@@ -1,4 +1,4 @@
-"""What of an answer must be the same: every letter, but for figures whose last digits are the processor's.
+"""Comparison of answers: every letter must agree, except figures whose last digits depend on the processor.
 
 Those of the tight analysis are formed in doubles by numpy, scipy and the C library, which choose their instructions by
 the processor; prices, totals and all other analyses are not. Where the arithmetic is the one that a version's figures
@@ -30,12 +30,12 @@ def arithmetic() -> str:
 
 
 def loose_figures(version: Path) -> bool:
-    """Whether a version's figures were computed with another arithmetic than this machine's."""
+    """Tell whether a version's figures were computed with another arithmetic than this machine's."""
     return (version / ARITHMETIC).read_text().strip() != arithmetic()
 
 
 def agree(found: str, expected: str, path: str, *, everywhere: bool = False) -> bool:
-    """Whether two answers say the same, but for the last digits of tight figures, or of all; order does not matter."""
+    """Tell whether two answers agree, except for the last digits of tight figures, or of all; order does not matter."""
     loose = everywhere or path.startswith(_LOOSE_PATHS)
     try:
         one, other = (json.loads(text, parse_int=str, parse_float=_Number) for text in (found, expected))

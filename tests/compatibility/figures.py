@@ -210,7 +210,7 @@ def _safetab() -> Iterator[Question]:
 
 
 def _adjustments(inputs: Inputs) -> Iterator[Question]:
-    """What meets totals, in integers and in real numbers, and what estimates a loss from residuals."""
+    """Return adjustments to totals, in integers and in real numbers, and estimates of a loss from residuals."""
     for number in range(12):
         counts = [inputs.random.randrange(-20, 400) for _ in range(24)]
         rows, columns = [inputs.random.randrange(0, 900) for _ in range(4)], [0] * 6

@@ -74,7 +74,7 @@ class Installation:
 
 
 def reports(installation: Installation, file: Path) -> str:
-    """What is printed where a ledger, its export and the prices in it are verified."""
+    """Return the output of the commands that verify a ledger, its export and the prices in it."""
     return "".join(
         [
             installation.run("verify"),

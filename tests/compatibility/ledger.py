@@ -171,7 +171,7 @@ def _tabulate(client: Client) -> None:
 
 
 def _draw_again(client: Client) -> None:
-    """What is kept: draws of every law, on a lattice, as a histogram, and one of many equal counts."""
+    """Repeat stored draws: of every law, on a lattice, as a histogram, and one of many equal counts."""
     every: list[tuple[dict[str, Any], list[Any]]] = [
         ({"type": "geometric", "epsilon": "0.5"}, _COUNTS),
         ({"type": "geometric", "scale": "3", "sensitivity": "1.75", "granularity": "0.25"}, ["100.5", "7", "0.25"]),

@@ -95,7 +95,7 @@ def test_receipts_stay_valid(version: Path, written_on: str, tmp_path: Path) -> 
 
 
 class _Known:
-    """What the code knows, by the contract where that lists it."""
+    """The names that the code knows, taken from the contract where it lists them."""
 
     def __init__(self) -> None:
         schemas = openapi_document()["components"]["schemas"]
@@ -107,7 +107,7 @@ class _Known:
 
 
 class _Written(_Known):
-    """The same of what an export holds."""
+    """The names that an export holds."""
 
     def __init__(self, file: Path) -> None:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]

@@ -27,7 +27,7 @@ _FEW = 3
 
 
 def ledger_questions(client: Client) -> Iterator[Question]:
-    """What a ledger is asked: accounts with their balances now and earlier, releases, receipts and draws."""
+    """Return the requests to a ledger: accounts with their balances now and earlier, releases, receipts and draws."""
     yield Question("GET", "/v1/accounts")
     for account in json_of(client.get("/v1/accounts"))["items"]:
         name, seq = account["name"], account["head"]["seq"]
@@ -48,7 +48,7 @@ def ledger_questions(client: Client) -> Iterator[Question]:
 
 
 def answered(client: Client, asked: Iterator[Question]) -> Iterator[tuple[Question, str]]:
-    """What is answered; what is refused, or says that there is nothing, is no evidence."""
+    """Return the answers; a refusal, or an answer that there is nothing, is no evidence."""
     for question in asked:
         answer = question.asked(client)
         if answer is not None and not answer.startswith('{"items": []'):

@@ -10,7 +10,14 @@ from hypothesis import given, strategies as st
 from scipy.optimize import linprog, minimize  # type: ignore[import-untyped]  # it publishes no types
 
 from service.empirical import algorithms
-from service.empirical.algorithms import averaged, consistent, invariant, onto_sums, raked, raked_first_area
+from service.empirical.algorithms import (
+    averaged_residuals,
+    consistent_residuals,
+    invariant_residuals,
+    project_onto_sums,
+    raked_first_area_counts,
+    raked_residuals,
+)
 from service.empirical.populations import Hierarchy, area_counts, hierarchy, stratified_counts
 
 
@@ -65,7 +72,7 @@ def test_raking_is_the_printed_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     for t in list(noisy)[1:]:
         expected[t] = noisy[t] * expected[t[:-1]] / sum(noisy[(*t[:-1], child)] for child in range(2))
     _script(monkeypatch, noise)
-    found = raked(counts, 0.1, generator)
+    found = raked_residuals(counts, 0.1, generator)
     assert found.divided == 0
     true = [float(expected[t]) - counts[t] for t in itertools.product(range(2), repeat=3)]
     assert found.residuals == pytest.approx(true)
@@ -73,14 +80,16 @@ def test_raking_is_the_printed_formula(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_children_without_a_positive_sum_get_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     _script(monkeypatch, [0, -4, -5, 7, 1, 1, 1])  # the whole; one level of six
-    found = raked(np.array([1, 2, 0, 1, 1, 1]), 0.1, np.random.default_rng(0))
+    found = raked_residuals(np.array([1, 2, 0, 1, 1, 1]), 0.1, np.random.default_rng(0))
     assert found.divided == 0  # 5 people, whose noisy counts sum to 7
     _script(monkeypatch, [3, -4, -5, 2])
-    found = raked(np.array([1, 2, 3]), 0.1, np.random.default_rng(0))  # noisy: 9; -3, -3, 5
+    found = raked_residuals(np.array([1, 2, 3]), 0.1, np.random.default_rng(0))  # noisy: 9; -3, -3, 5
     assert found.divided == 1
     assert found.residuals == pytest.approx([3 - 1, 3 - 2, 3 - 3])
     _script(monkeypatch, [3, -4, -5, 3])
-    found = raked(np.array([1, 2, 4]), 0.1, np.random.default_rng(0))  # noisy: 10; -3, -3, 7: a sum of 1 is positive
+    found = raked_residuals(
+        np.array([1, 2, 4]), 0.1, np.random.default_rng(0)
+    )  # noisy: 10; -3, -3, 7: a sum of 1 is positive
     assert found.divided == 0
     assert found.residuals == pytest.approx([-30 - 1, -30 - 2, 70 - 4])
 
@@ -91,8 +100,8 @@ def test_the_first_area_alone_has_the_law_that_it_has_among_all() -> None:
     counts = generator.integers(0, 12, (3, 3))
     siblings = [counts.sum(axis=1), counts[0]]
     runs = 4000
-    whole = np.sort([raked(counts, 0.8, generator).residuals[0] for _ in range(runs)])
-    short = np.sort(raked_first_area(int(counts.sum()), siblings, 0.8, runs, generator) - counts[0, 0])
+    whole = np.sort([raked_residuals(counts, 0.8, generator).residuals[0] for _ in range(runs)])
+    short = np.sort(raked_first_area_counts(int(counts.sum()), siblings, 0.8, runs, generator) - counts[0, 0])
     merged = np.concatenate([whole, short])
     distance = np.abs(np.searchsorted(whole, merged, "right") - np.searchsorted(short, merged, "right")).max() / runs
     assert distance < 1.95 * np.sqrt(2 / runs)  # Kolmogorov and Smirnov, at a thousandth
@@ -100,11 +109,11 @@ def test_the_first_area_alone_has_the_law_that_it_has_among_all() -> None:
 
 def test_averages_are_of_noise_of_their_own() -> None:
     generator = np.random.default_rng(4)
-    found = averaged(300_000, 4, 0.5, generator)
+    found = averaged_residuals(300_000, 4, 0.5, generator)
     q = np.exp(-0.5)
     assert found.var() == pytest.approx(2 * q / (1 - q) ** 2 / 4, rel=0.03)
     assert np.array_equal(found * 4, np.rint(found * 4))
-    whole = Counter(averaged(300_000, 1, 2.0, generator).tolist())
+    whole = Counter(averaged_residuals(300_000, 1, 2.0, generator).tolist())
     assert whole[1.0] / whole[0.0] == pytest.approx(np.exp(-2), rel=0.03)
 
 
@@ -117,7 +126,7 @@ def test_consistent_counts_minimise_the_weighted_differences(
     counts = generator.integers(0, 40, (20, 4))
     noise = generator.integers(-12, 13, 100).tolist()
     _script(monkeypatch, noise)
-    fitted = counts + consistent(counts, total_loss, loss, generator).reshape(20, 4)
+    fitted = counts + consistent_residuals(counts, total_loss, loss, generator).reshape(20, 4)
     strata = counts + np.array(noise[:80]).reshape(20, 4)
     totals = counts.sum(axis=1) + np.array(noise[80:])
     for y, measured, total in zip(fitted, strata, totals, strict=True):
@@ -144,7 +153,7 @@ def _least_differences(measured: np.ndarray, total: int, total_loss: float, loss
 )
 def test_the_nearest_row_with_a_sum_is_the_optimisers(values: list[int], total: int) -> None:
     row = np.array([values], float)
-    found = onto_sums(row, np.array([float(total)]))[0]
+    found = project_onto_sums(row, np.array([float(total)]))[0]
     assert found.min() >= 0
     assert found.sum() == pytest.approx(total, abs=1e-9)
     start = np.full(len(values), total / len(values))
@@ -157,11 +166,11 @@ def test_the_nearest_row_with_a_sum_is_the_optimisers(values: list[int], total: 
     assert ((found - row[0]) ** 2).sum() <= best.fun * (1 + 1e-6) + 1e-6
 
 
-def test_invariants_hold() -> None:
+def test_invariant_counts_keep_the_sums_of_their_counties() -> None:
     generator = np.random.default_rng(6)
     counts = generator.integers(0, 5, (7, 40))
     counts[0] = 0  # a county of nobody
-    fitted = counts + invariant(counts, 0.1, generator).reshape(counts.shape)
+    fitted = counts + invariant_residuals(counts, 0.1, generator).reshape(counts.shape)
     assert fitted.min() >= 0
     assert fitted.sum(axis=1) == pytest.approx(counts.sum(axis=1))
     assert not np.array_equal(fitted, counts)

@@ -10,11 +10,11 @@ from mpmath import mp, mpf  # type: ignore[import-untyped]  # it publishes no ty
 from scipy.stats import binom  # type: ignore[import-untyped]
 
 from service.empirical.bounds import (
-    Bound,
+    LowerBound,
+    bound_from_outputs,
+    bound_from_residuals,
     delta_at_least,
     epsilon_at_least,
-    of_outputs,
-    of_residuals,
     proportion_above,
     proportion_below,
     pure_epsilon_of_shift,
@@ -71,34 +71,34 @@ def _hockey_stick(loss: float, epsilon: float) -> float:
     return float(np.maximum(mass[1:] - exp(epsilon) * mass[:-1], 0).sum())
 
 
-_Draw = Callable[[np.random.Generator], Bound]
+_Draw = Callable[[np.random.Generator], LowerBound]
 _COVERED: dict[str, tuple[_Draw, float]] = {
-    "epsilon": (lambda g: of_residuals(_noise(0.5, 2000, g), 1, pure_epsilon_of_shift, 0.05, g), 0.5),
-    "epsilon, shift 3": (lambda g: of_residuals(_noise(0.5, 2000, g), 3, pure_epsilon_of_shift, 0.05, g), 1.5),
-    "epsilon, large": (lambda g: of_residuals(_noise(4.0, 500, g), 1, pure_epsilon_of_shift, 0.05, g), 4.0),
-    "epsilon, few": (lambda g: of_residuals(_noise(1.0, 20, g), 1, pure_epsilon_of_shift, 0.05, g), 1.0),
+    "epsilon": (lambda g: bound_from_residuals(_noise(0.5, 2000, g), 1, pure_epsilon_of_shift, 0.05, g), 0.5),
+    "epsilon, shift 3": (lambda g: bound_from_residuals(_noise(0.5, 2000, g), 3, pure_epsilon_of_shift, 0.05, g), 1.5),
+    "epsilon, large": (lambda g: bound_from_residuals(_noise(4.0, 500, g), 1, pure_epsilon_of_shift, 0.05, g), 4.0),
+    "epsilon, few": (lambda g: bound_from_residuals(_noise(1.0, 20, g), 1, pure_epsilon_of_shift, 0.05, g), 1.0),
     "delta": (
-        lambda g: of_residuals(_noise(0.5, 2000, g), 1, delta_at_least(0.3), 0.05, g),
+        lambda g: bound_from_residuals(_noise(0.5, 2000, g), 1, delta_at_least(0.3), 0.05, g),
         _hockey_stick(0.5, 0.3),
     ),
     "epsilon at a delta": (
-        lambda g: of_residuals(_noise(0.5, 2000, g), 1, epsilon_at_least(_hockey_stick(0.5, 0.3)), 0.05, g),
+        lambda g: bound_from_residuals(_noise(0.5, 2000, g), 1, epsilon_at_least(_hockey_stick(0.5, 0.3)), 0.05, g),
         0.3,
     ),
     "epsilon of outputs": (
-        lambda g: of_outputs(_noise(0.5, 1000, g), 1 + _noise(0.5, 1500, g), epsilon_at_least(), 0.05, g),
+        lambda g: bound_from_outputs(_noise(0.5, 1000, g), 1 + _noise(0.5, 1500, g), epsilon_at_least(), 0.05, g),
         0.5,
     ),
     "delta of outputs": (
-        lambda g: of_outputs(_noise(0.5, 1000, g), 1 + _noise(0.5, 1500, g), delta_at_least(0.3), 0.05, g),
+        lambda g: bound_from_outputs(_noise(0.5, 1000, g), 1 + _noise(0.5, 1500, g), delta_at_least(0.3), 0.05, g),
         _hockey_stick(0.5, 0.3),
     ),
     "epsilon of quarters": (
-        lambda g: of_residuals(_noise(0.5, 2000, g) / 4, 1, pure_epsilon_of_shift, 0.05, g),
+        lambda g: bound_from_residuals(_noise(0.5, 2000, g) / 4, 1, pure_epsilon_of_shift, 0.05, g),
         2.0,
     ),
     "epsilon of thirds": (
-        lambda g: of_residuals((_noise(0.5, 2000, g) + 0.1) / 3, 1, pure_epsilon_of_shift, 0.05, g),
+        lambda g: bound_from_residuals((_noise(0.5, 2000, g) + 0.1) / 3, 1, pure_epsilon_of_shift, 0.05, g),
         1.5,
     ),
 }
@@ -119,7 +119,7 @@ def test_it_exceeds_the_truth_at_most_as_often_as_the_confidence_allows(name: st
 )
 def test_it_comes_near_the_truth(loss: float, size: int, least: float) -> None:
     generator = np.random.default_rng(31)
-    bound = of_residuals(_noise(loss, size, generator), 1, pure_epsilon_of_shift, 0.05, generator)
+    bound = bound_from_residuals(_noise(loss, size, generator), 1, pure_epsilon_of_shift, 0.05, generator)
     assert least < bound.value < loss * 1.01
     assert bound.event is not None
     assert bound.event.likely > bound.event.unlikely
@@ -130,31 +130,31 @@ def test_two_sets_of_outputs_show_the_loss_whichever_is_the_likelier() -> None:
     generator = np.random.default_rng(32)
     low, high = _noise(0.5, 100_000, generator), 1 + _noise(0.5, 100_000, generator)
     for first, second in ((low, high), (high, low)):
-        assert 0.45 < of_outputs(first, second, epsilon_at_least(), 0.05, generator).value < 0.51
-        assert 0.13 < of_outputs(first, second, delta_at_least(0.2), 0.05, generator).value < 0.17
+        assert 0.45 < bound_from_outputs(first, second, epsilon_at_least(), 0.05, generator).value < 0.51
+        assert 0.13 < bound_from_outputs(first, second, delta_at_least(0.2), 0.05, generator).value < 0.17
 
 
 def test_an_event_is_told_in_the_values_that_came_in() -> None:
     """A sample that only one sort of event tells from its shift."""
     generator = np.random.default_rng(33)
     spike = np.append(_noise(0.5, 3000, generator), np.zeros(3000))
-    event = of_residuals(spike, 1, pure_epsilon_of_shift, 0.05, generator).event
+    event = bound_from_residuals(spike, 1, pure_epsilon_of_shift, 0.05, generator).event
     assert event is not None
     assert (event.kind, event.start, event.compared) in [("between", 0.0, 1.0), ("between", 0.0, -1.0)]
     assert event.stop == event.compared
     inner = np.repeat([0.0, 1.0, 2.0], [450, 100, 450])
     neighbour = np.repeat([0.0, 1.0, 2.0], [350, 300, 350])
-    event = of_outputs(inner, neighbour, epsilon_at_least(), 0.05, generator).event
+    event = bound_from_outputs(inner, neighbour, epsilon_at_least(), 0.05, generator).event
     assert event is not None
     assert (event.kind, event.start, event.stop, event.on_neighbour) == ("between", 1.0, 2.0, True)
 
 
-def test_what_only_one_input_makes_is_found() -> None:
+def test_outputs_of_only_one_input_are_found() -> None:
     generator = np.random.default_rng(34)
     bounded = generator.integers(-5, 6, 10_000).astype(float)  # uniform noise: at its end nothing is private
-    bound = of_residuals(bounded, 1, pure_epsilon_of_shift, 0.05, generator)
+    bound = bound_from_residuals(bounded, 1, pure_epsilon_of_shift, 0.05, generator)
     assert bound.value > 4
-    delta = of_residuals(bounded, 1, delta_at_least(3.0), 0.05, generator).value
+    delta = bound_from_residuals(bounded, 1, delta_at_least(3.0), 0.05, generator).value
     assert 0.06 < delta < 1 / 11
 
 
@@ -163,14 +163,14 @@ def test_a_sample_that_says_nothing_bounds_nothing(values: list[float]) -> None:
     generator = np.random.default_rng(35)
     sample = np.array(values)
     if len(values) < 50:
-        assert of_residuals(sample, 1, pure_epsilon_of_shift, 0.05, generator).value == 0
-    assert of_outputs(sample, sample, epsilon_at_least(), 0.05, generator).value == 0
-    assert of_outputs(sample, sample, delta_at_least(0.0), 0.05, generator).event is None
+        assert bound_from_residuals(sample, 1, pure_epsilon_of_shift, 0.05, generator).value == 0
+    assert bound_from_outputs(sample, sample, epsilon_at_least(), 0.05, generator).value == 0
+    assert bound_from_outputs(sample, sample, delta_at_least(0.0), 0.05, generator).event is None
 
 
-def test_constant_residuals_betray_everything() -> None:
+def test_constant_residuals_give_the_largest_bound_of_their_number() -> None:
     generator = np.random.default_rng(36)
-    bound = of_residuals(np.zeros(3000), 1, pure_epsilon_of_shift, 0.05, generator)
+    bound = bound_from_residuals(np.zeros(3000), 1, pure_epsilon_of_shift, 0.05, generator)
     assert bound.value == pytest.approx(log(1 / (1 - 0.05 ** (1 / 2000))), rel=1e-6)  # none of 2,000 was shifted
 
 
@@ -180,17 +180,17 @@ def test_two_intervals_share_the_risk() -> None:
     first, second, risk = np.zeros(300), np.ones(600), 0.05
     # Either sample can be the likelier one; the event that promises more is in the larger sample.
     low, high = (risk / 2) ** (1 / 400), 1 - (risk / 2) ** (1 / 200)
-    found = of_outputs(first, second, epsilon_at_least(0.01), risk, generator)
+    found = bound_from_outputs(first, second, epsilon_at_least(0.01), risk, generator)
     assert found.event is not None
     sizes = (found.event.likely, found.event.unlikely)
     assert sizes in ((400, 0), (200, 0))
     if sizes == (200, 0):
         low, high = (risk / 2) ** (1 / 200), 1 - (risk / 2) ** (1 / 400)
     assert found.value == pytest.approx(log((low - 0.01) / high), rel=1e-5)
-    delta = of_outputs(first, second, delta_at_least(1.5), risk, generator)
+    delta = bound_from_outputs(first, second, delta_at_least(1.5), risk, generator)
     ways = [(risk / 2) ** (1 / n) - exp(1.5) * (1 - (risk / 2) ** (1 / m)) for n, m in ((400, 200), (200, 400))]
     assert min(abs(delta.value / way - 1) for way in ways) < 1e-5
-    residuals = of_residuals(np.zeros(600), 1, epsilon_at_least(0.2), risk, generator)
+    residuals = bound_from_residuals(np.zeros(600), 1, epsilon_at_least(0.2), risk, generator)
     share = (risk / 2) ** (1 / 400)
     assert residuals.value == pytest.approx(log((share - 0.2) / (1 - share)), rel=1e-5)
 
@@ -200,16 +200,16 @@ def test_both_ends_are_looked_at(sign: float) -> None:
     """Noise that is never negative, or never positive, betrays its end and nothing else."""
     generator = np.random.default_rng(39)
     one_sided = sign * np.abs(_noise(0.5, 3000, generator))
-    bound = of_residuals(one_sided, 1, pure_epsilon_of_shift, 0.05, generator)
+    bound = bound_from_residuals(one_sided, 1, pure_epsilon_of_shift, 0.05, generator)
     assert bound.value > 4
     assert bound.event is not None
     assert (bound.event.compared - bound.event.start) * sign < 0
     assert bound.event.unlikely == 0
-    pair = of_outputs(one_sided, one_sided - sign, epsilon_at_least(), 0.05, generator)
+    pair = bound_from_outputs(one_sided, one_sided - sign, epsilon_at_least(), 0.05, generator)
     assert pair.value > 4
 
 
 def test_far_residuals_are_compared_at_their_own_precision() -> None:
     generator = np.random.default_rng(37)
     far = 2.0**53 - np.abs(_noise(0.5, 3000, generator))
-    assert np.isfinite(of_residuals(far, 1, pure_epsilon_of_shift, 0.05, generator).value)
+    assert np.isfinite(bound_from_residuals(far, 1, pure_epsilon_of_shift, 0.05, generator).value)

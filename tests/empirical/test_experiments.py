@@ -8,7 +8,7 @@ import pytest
 from scipy import stats  # type: ignore[import-untyped]  # it publishes no types
 
 from service.empirical import experiments
-from service.empirical.algorithms import consistent, invariant
+from service.empirical.algorithms import consistent_residuals, invariant_residuals
 from service.empirical.experiments import (
     ALGORITHMS,
     Algorithm,
@@ -16,10 +16,10 @@ from service.empirical.experiments import (
     Measurement,
     direct_runs,
     run,
-    simulated,
+    simulate,
     tail_ratios,
 )
-from service.empirical.loss import Setting
+from service.empirical.loss import SmoothingSetting
 from service.empirical.populations import area_counts
 from service.empirical.reproduction import (
     FIGURE_1_MEAN,
@@ -43,7 +43,7 @@ _OF = {
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_experiment_is_its_parameters(algorithm: str) -> None:
-    """The same seed gives the same result, in JSON as well; another gives another."""
+    """One seed gives one result, in JSON as well; another seed gives another."""
     told: list[float] = []
     found = run(_OF[algorithm], told.append)
     assert json.loads(json.dumps(found)) == run(_OF[algorithm], lambda _: None)
@@ -91,7 +91,7 @@ def test_the_neighbour_is_the_same_population_with_one_person_moved(
         seen.append([counts.tolist() for counts in siblings])
         return np.zeros(runs)
 
-    monkeypatch.setattr(experiments, "raked_first_area", look)
+    monkeypatch.setattr(experiments, "raked_first_area_counts", look)
     people = 10 * children**levels
     experiment = replace(_OF["rdpc"], people=people, mean=10, levels=levels, direct_runs=1)
     assert experiment.tree.children == children
@@ -123,7 +123,7 @@ _DIRECT = replace(_SMALL, strata=2, people=4000, levels=2, mean=40, direct_runs=
 def test_direct_runs_of_one_row_are_those_of_the_whole_population(algorithm: Algorithm, share: float) -> None:
     """The first count's law when all of the population is run, and when only what is made consistent with it is."""
     experiment = replace(_DIRECT, algorithm=algorithm, total_share=share, epsilon=1.0)
-    counts = simulated(experiment, np.random.default_rng(3))[1]
+    counts = simulate(experiment, np.random.default_rng(3))[1]
     assert counts.shape == (10, 10, 2)
     runs = range(1500)
     whole = [_first_residual(experiment, counts, seed) for seed in runs]
@@ -140,15 +140,15 @@ def _first_residual(experiment: Experiment, counts: Counts, seed: int) -> float:
     """By the algorithms themselves on all counts."""
     generator, each = np.random.default_rng(seed), experiment.epsilon / 2
     if experiment.algorithm == "invariant":
-        return float(invariant(counts.reshape(10, -1), each, generator)[0])
+        return float(invariant_residuals(counts.reshape(10, -1), each, generator)[0])
     share = experiment.total_share
-    return float(consistent(counts.reshape(100, -1), share * each, (1 - share) * each, generator)[0])
+    return float(consistent_residuals(counts.reshape(100, -1), share * each, (1 - share) * each, generator)[0])
 
 
 @pytest.mark.parametrize("algorithm", ["consistent", "invariant"])
 def test_hardly_any_noise_leaves_the_person_who_moved(algorithm: Algorithm) -> None:
     experiment = replace(_DIRECT, algorithm=algorithm, epsilon=400.0, direct_runs=200)
-    counts = simulated(experiment, np.random.default_rng(1))[1]
+    counts = simulate(experiment, np.random.default_rng(1))[1]
     first, second = direct_runs(experiment, counts, np.random.default_rng(2))
     assert np.abs(first).max() < 0.1
     assert np.abs(second + 1).max() < 0.1
@@ -165,7 +165,7 @@ def test_with_an_invariant_a_person_moves_within_the_county(
         seen.append(rows[0].copy())
         return np.zeros(rows.size)
 
-    monkeypatch.setattr(experiments, "invariant", look)
+    monkeypatch.setattr(experiments, "invariant_residuals", look)
     experiment = replace(_DIRECT, algorithm="invariant", people=people, levels=levels, direct_runs=5)
     counts = np.arange(1, experiment.counts + 1).reshape(*experiment.tree.shape, 2)
     direct_runs(experiment, counts, np.random.default_rng(2))
@@ -182,8 +182,8 @@ def test_nobody_is_moved_out_of_an_empty_count() -> None:
 
 
 def test_the_direct_bound_of_consistent_is_that_of_its_strata() -> None:
-    """Where strata weigh more they stay as they were measured, so that the first one loses its share and no more."""
-    wide = Setting(percentile=99.9)  # else the few whole residuals leave nothing to estimate
+    """Strata that weigh more stay as they were measured, so that the first one loses its share and no more."""
+    wide = SmoothingSetting(percentile=99.9)  # else the few whole residuals leave nothing to estimate
     experiment = replace(_DIRECT, algorithm="consistent", epsilon=4.0, direct_runs=20_000, replicates=0, setting=wide)
     found = run(experiment, lambda _: None)["direct"]
     assert 0.85 * 1.5 < found["lower_bound"]["epsilon_lower_bound"] < 1.5
@@ -252,7 +252,7 @@ def test_bandwidth_and_range_matter_whatever_is_printed() -> None:
 
 def test_figure_1_is_reproduced() -> None:
     for panel in figure_1(FIGURE_1_PEOPLE, FIGURE_1_MEAN, 20, 1):
-        assert abs(panel.off) < 0.15
+        assert abs(panel.relative_error) < 0.15
         assert panel.experiment.tree.areas == 10**6
 
 
@@ -274,7 +274,7 @@ def test_the_mean_of_four_leaks_more_than_its_published_estimate_says() -> None:
         levels=3,
         mean=1000,
         parts=4,
-        setting=Setting(bandwidth=0.15),
+        setting=SmoothingSetting(bandwidth=0.15),
         replicates=0,
         risk=0.001,
         seed=1,
@@ -284,6 +284,6 @@ def test_the_mean_of_four_leaks_more_than_its_published_estimate_says() -> None:
 
 
 def test_residuals_do_not_depend_on_what_is_asked_of_them() -> None:
-    first, _, _ = simulated(_SMALL, np.random.default_rng(9))
-    second, _, _ = simulated(replace(_SMALL, setting=Setting(1.0), direct_runs=7), np.random.default_rng(9))
+    first, _, _ = simulate(_SMALL, np.random.default_rng(9))
+    second, _, _ = simulate(replace(_SMALL, setting=SmoothingSetting(1.0), direct_runs=7), np.random.default_rng(9))
     assert np.array_equal(first, second)

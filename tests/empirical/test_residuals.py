@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from service.empirical.noise import two_sided_geometric, two_sided_geometric_counts
-from service.empirical.residuals import resampled, residuals_of, rounded
+from service.empirical.residuals import resample, residuals_of, round_positions
 
 _WHOLE = st.lists(st.integers(-50, 50), min_size=2, max_size=60).map(np.array)
 _REAL = st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=60).map(np.array)
@@ -31,7 +31,7 @@ def test_one_residual_has_no_deviation() -> None:
 
 def test_rounding_moves_by_half_a_step_and_loses_nobody() -> None:
     values = np.random.default_rng(1).normal(0, 3, 1000)
-    coarse = rounded(residuals_of(values), 4)
+    coarse = round_positions(residuals_of(values), 4)
     assert (coarse.size, coarse.per_unit) == (1000, 4)
     assert np.abs(np.repeat(coarse.positions, coarse.counts) - np.sort(values)).max() <= 0.125
     assert np.all(np.diff(coarse.positions) > 0)
@@ -40,7 +40,7 @@ def test_rounding_moves_by_half_a_step_and_loses_nobody() -> None:
 def test_resampling_keeps_the_size_and_the_shares() -> None:
     sample = residuals_of(np.repeat([1, 2, 5], [100, 300, 600]))
     generator = np.random.default_rng(2)
-    drawn = [resampled(sample, generator) for _ in range(400)]
+    drawn = [resample(sample, generator) for _ in range(400)]
     assert {one.size for one in drawn} == {1000}
     means = [one.positions @ one.counts / 1000 for one in drawn]
     true = 0.1 + 0.6 + 3.0

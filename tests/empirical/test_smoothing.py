@@ -30,7 +30,7 @@ _SAMPLES = {
 
 @pytest.mark.parametrize("bandwidth", [0.02, 0.1, 0.15, 1.0])
 @pytest.mark.parametrize("name", _SAMPLES)
-def test_the_density_is_scipys(name: str, bandwidth: float) -> None:
+def test_the_density_agrees_with_scipy(name: str, bandwidth: float) -> None:
     _compare(_SAMPLES[name], bandwidth)
 
 
@@ -53,7 +53,7 @@ def _compare(values: Any, bandwidth: float) -> None:
     assert ours[~seen].max(initial=0.0) < 1e-289
 
 
-def test_where_no_residual_is_near_there_is_no_density() -> None:
+def test_the_density_is_0_far_from_all_residuals() -> None:
     sample = residuals_of(np.array([0, 0, 1, 1]))
     assert densities(sample, 0.1, 1000.0, 3).tolist() == [0, 0, 0]
 

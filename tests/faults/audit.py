@@ -1,4 +1,4 @@
-"""What must hold of a ledger after any fault, checked from outside: against what clients were told, and from scratch.
+"""Checks of a ledger after any fault, from outside: against what clients were told, and from scratch.
 
 Nothing here uses the service's code. Hashes are computed anew by RFC 8785, totals from the operations' own costs.
 """
@@ -198,7 +198,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _has_landed(client: Client, found: Found, operation: Operation) -> bool:
-    """Whether an operation is in the ledger: whole, surely if its client was told so, and with what he was told."""
+    """Tell whether an operation is in the ledger: whole, as its client was told, and surely if it was told."""
     places = found.owners.get(operation.name)
     if places is None:
         told_here = operation.account == found.account or operation.releases or operation.settles
@@ -230,7 +230,7 @@ def _noisy_hash(noisy: Sequence[int]) -> str:
 
 
 def _unexplained(found: Found, tried: Sequence[Operation], balances: Sequence[Balance]) -> str | None:
-    """What in the answers to an account's operations no order of them explains.
+    """Return the answers to an account's operations that no order of them explains.
 
     A refusal is noted in a transaction of its own, before it is told: a write that changes nothing.
     """
@@ -255,7 +255,7 @@ def _unexplained(found: Found, tried: Sequence[Operation], balances: Sequence[Ba
 
 
 def _remaining(found: Found, operation: Operation, answer: Attempt) -> list[float | None]:
-    """What a refusal said is left in this account, if it was one that failed; of a batch, what its first ones leave."""
+    """Return what a refusal said is left in this account, if it failed; of a batch, what its first ones leave."""
     problem = answer.json()
     assert problem["type"] == "/problems/budget_exceeded", problem
     failed = [failure["remaining"] for failure in problem["failures"] if failure["account"] == found.account]

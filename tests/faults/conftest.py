@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """How many of something: ``few`` in the short form, ``many`` in the long one."""
+    """A choice of sizes: ``few`` in the short form, ``many`` in the long one."""
 
     long: bool
 

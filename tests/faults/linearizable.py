@@ -1,4 +1,4 @@
-"""Whether a recorded history of one account is linearizable: a counter under a cap that numbers its changes.
+"""Linearizability check of one account's recorded history: a counter under a cap that numbers its changes.
 
 The model, executed one operation at a time: a state is a list of changes, of which each is one or more journal
 entries. A write adds its entries at the end and is told their numbers, if the total stays within the cap after it;
@@ -56,7 +56,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was read: the number of the last entry, and the total."""
+    """A read value: the number of the last entry, and the total."""
 
     asked: float
     answered: float
@@ -65,7 +65,7 @@ class Read:
 
 
 def fault(cap: Fraction, writes: Sequence[Write], others: Sequence[Read | Refusal]) -> str | None:
-    """Why a history has no linearization, or None where it has one."""
+    """Return the reason why a history has no linearization, or None where it has one."""
     order = sorted(writes, key=lambda write: write.first)
     totals = [Fraction(0)]
     latest = -math.inf

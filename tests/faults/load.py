@@ -40,7 +40,7 @@ class Attempt:
 
 @dataclass
 class Operation:
-    """What a client wants, under one Idempotency-Key, and its attempts at it.
+    """A request of a client under one Idempotency-Key, and its attempts at it.
 
     Attributes:
         name: the key; the names of its releases, or its partition, begin with it.
@@ -190,11 +190,11 @@ class Load:
         ]
 
     def final(self) -> int:
-        """How many operations have their final answer."""
+        """Count the operations that have their final answer."""
         return sum(operation.answer is not None for operation in [*self.operations])
 
     def refused(self) -> int:
-        """How many attempts were answered with 503."""
+        """Count the attempts that were answered with 503."""
         return self.statuses()[503]
 
     def wait_for(self, count: Callable[[], int], goal: int) -> None:
@@ -214,7 +214,7 @@ class Load:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Where a test fails, its clients need not wait for servers that it would have started again."""
+        """End the load: if a test fails, its clients need not wait for servers that it would have started again."""
         if kind is not None:
             self._stopping.set()
             self._abandoned.set()
@@ -295,7 +295,7 @@ def released(operation: Operation) -> str:
 
 
 def counted(balance: Any) -> Fraction:
-    """What counts against the cap: what is committed and what is held."""
+    """Return what counts against the cap: committed and held amounts."""
     return sum((Fraction(balance[part]["pure"]["epsilon_exact"]) for part in ("spent", "reserved")), Fraction(0))
 
 

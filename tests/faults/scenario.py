@@ -18,7 +18,7 @@ CLIENTS = 8
 
 @dataclass
 class Scenario:
-    """What was done so far on the replicas of one ledger."""
+    """The operations so far on the replicas of one ledger."""
 
     servers: Sequence[Replica]
     client: Client
@@ -76,6 +76,6 @@ class Scenario:
 
 
 def _lapses(release: dict[str, Any]) -> bool:
-    """Whether it was reserved for a second, and not for a day as those whose clients gave up before they settled it."""
+    """Tell whether it was reserved for a second; those whose clients gave up before settling are reserved for a day."""
     made, ends = (datetime.fromisoformat(release[moment]) for moment in ("created_at", "expires_at"))
     return ends - made < timedelta(minutes=1)

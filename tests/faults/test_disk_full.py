@@ -52,7 +52,7 @@ def _full(disk: Path) -> Iterator[None]:
 
 
 def _taken(ballast: int, disk: Path) -> bool:
-    """Whether there was as much to take as was free: the service may have written meanwhile."""
+    """Tell whether all free space could be taken: the service may have written meanwhile."""
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     try:
         os.posix_fallocate(ballast, 0, max(1, free - _LEFT))
@@ -130,7 +130,7 @@ def _write_log(cluster: Cluster) -> None:
 
 
 def test_the_disk_of_the_log(tmp_path: Path) -> None:
-    """What cannot be logged is charged and answered all the same."""
+    """Requests that cannot be logged are charged and answered all the same."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     with (
         Path("/dev/full").open("w") as log,
@@ -146,7 +146,7 @@ def test_the_disk_of_the_log(tmp_path: Path) -> None:
 
 
 def test_files_that_may_not_grow(tmp_path: Path, times: Form) -> None:
-    """The same as a full disk where no file system can be mounted; SQLite then meets another error."""
+    """A limit on file sizes stands for a full disk where no file system can be mounted; SQLite meets another error."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     with replicas(tmp_path, 1, database_url=url) as servers, servers[0].client() as client:
         scenario = Scenario(servers, client, url)

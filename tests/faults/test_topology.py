@@ -1,4 +1,4 @@
-"""What ``compose.yaml`` starts, from real processes: a proxy before three replicas on one PostgreSQL.
+"""The topology of ``compose.yaml`` in real processes: a proxy before three replicas on one PostgreSQL.
 
 One replica is killed and one drained while clients charge and draw through the proxy; what a request that broke did
 is found out as a client would, by asking again with the same Idempotency-Key.
@@ -44,7 +44,7 @@ class Proxy(Replica):
         return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=stdout, stderr=stderr)
 
     def log_lines(self) -> list[dict[str, object]]:
-        """What it logged of requests."""
+        """Return the lines that it logged of requests."""
         return [json.loads(line) for line in self.said if line.startswith("{")]
 
 

@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass
 class Image:
-    """What the instructions have made of a root."""
+    """The file system that the instructions have made of a root."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=dict)

@@ -226,7 +226,7 @@ def release_of(database: Database, release: str, name: str = "people") -> Releas
 
 
 def left(database: Database, name: str = "people") -> Fraction:
-    """What a reader is told is left of an account's cap."""
+    """Return what a reader is told is left of an account's cap."""
     with database.read() as connection:
         account = present_account(connection, accounts.read_account(connection, name), clock.now()).account
     return remaining(account.budget, account.weights, account.totals)

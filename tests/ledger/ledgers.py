@@ -184,7 +184,7 @@ Step = tuple[str, int, int, int]
 
 
 def play(database: Database, time: Clock, steps: Sequence[Step]) -> None:
-    """What steps say, done to a ledger; what the ledger refuses changes nothing, or leaves a refusal in the journal."""
+    """Play steps on a ledger; a step that it refuses changes nothing, or leaves a refusal in the journal."""
     open_accounts(database)
     known: list[tuple[str, str, Any]] = []
     for action, first, second, third in steps:
@@ -238,7 +238,7 @@ def exported(database: Database, signer: Signer) -> bytes:
 
 
 def draw_what_is_held(database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool) -> None:
-    """What a faulty server would write: a draw that does not commit its release, which is held or was voided."""
+    """Write what only a faulty server would: a draw that does not commit its release, which is held or was voided."""
     monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
     open_account(database)
     (release,) = reserve(database, A)

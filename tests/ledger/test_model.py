@@ -103,7 +103,7 @@ def _sum(costs: Any) -> tuple[Fraction, Fraction]:
 
 @dataclass(eq=False)
 class _Account:
-    """What the ledger should say of one account."""
+    """Expected state of one account."""
 
     definition: str
     cap: Fraction
@@ -123,7 +123,7 @@ class _Account:
         return [self, *(self.parent.line if self.parent else [])]
 
     def stewards(self, *, frees: bool) -> tuple[Request, ...]:
-        """Who has to ask for a change: two where more can be spent after it and releases may need approval."""
+        """Return the stewards that a change needs: two if more can be spent after it and releases may need approval."""
         return (ANN, BOB) if frees and any(above.threshold is not None for above in self.line) else (ANN,)
 
     def size(self, loss: Fraction) -> Fraction:
@@ -142,7 +142,7 @@ class _Account:
 
 @dataclass(eq=False)
 class _Release:
-    """What the ledger should say of one release."""
+    """Expected state of one release."""
 
     name: str
     account: _Account
@@ -185,7 +185,7 @@ class _Model:
             account.entries += 1
 
     def sweep(self, line: list[_Account]) -> None:
-        """What a writer who locks these accounts writes down first."""
+        """Apply what a writer that locks these accounts writes down first."""
         for release in self.releases.values():
             if release.due(self.hour) and set(line) & set(release.account.line):
                 self.settle(release, "expired")
@@ -425,7 +425,7 @@ class _Ledger(RuleBasedStateMachine):
             assert release_of(self.database, chosen, release.name).state == state
 
     def teardown(self) -> None:
-        """What is dearer to check holds at the end of every run: the chain, the sums, the spending by subplans."""
+        """Check at the end of every run what is dearer to check: the chain, the sums, the spending by subplans."""
         for name, model in self.model.accounts.items():
             assert len(entries_of(self.database, name)) == model.entries
             account = account_of(self.database, name)

@@ -14,7 +14,7 @@ def _bits(kept: Attempts, identity: str | None, *, fails: bool) -> bytes:
     return found
 
 
-def test_what_failed_is_the_same_again_and_what_succeeded_is_forgotten() -> None:
+def test_a_failed_attempt_repeats_its_noise_and_a_committed_one_is_forgotten() -> None:
     kept = Attempts()
     first = _bits(kept, "a", fails=True)
     assert _bits(kept, "b", fails=True) != first
@@ -28,7 +28,7 @@ def test_a_request_that_is_not_known_again_is_a_new_one() -> None:
     assert _bits(kept, None, fails=True) != _bits(kept, None, fails=True)
 
 
-def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_MOST", 3)
     kept = Attempts()
     first, *_, last = (_bits(kept, name, fails=True) for name in "abcd")

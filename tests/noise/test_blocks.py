@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flint import arb
 
-from service.noise.blocks import Blocks, _squeeze
-from service.noise.table import CHUNK, Table
+from service.noise.blocks import BlockSampler, _squeeze
+from service.noise.table import CHUNK, InverseTable
 from service.privacy.laws.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, gaussian, geometric, mp, number, osgt, weight
 
@@ -31,7 +31,7 @@ def _both_sides(block: int, width: int) -> list[int]:
     return [side for y in range(block, block + width) for side in (y, -1 - y)]
 
 
-def _accepts(blocks: Blocks, x: int, word: int, *more: int) -> bool:
+def _accepts(blocks: BlockSampler, x: int, word: int, *more: int) -> bool:
     script = Scripted([(word << 8) % _WORD], *([value] for value in more))
     kept = blocks._kept(np.array([x]), np.array([word >> 56], np.uint8), script)
     return bool(kept[0])
@@ -48,7 +48,7 @@ def test_the_squeeze_keeps_nothing_that_the_law_would_not(law: NoiseLaw, shift: 
 
 @pytest.mark.parametrize(("law", "shift"), _CASES.values(), ids=_CASES)
 def test_the_second_stage_keeps_exactly_the_words_below_the_probability(law: NoiseLaw, shift: int) -> None:
-    width, blocks = 1 << shift, Blocks(law, shift)
+    width, blocks = 1 << shift, BlockSampler(law, shift)
     for block in range(0, 24, width):
         for x in _both_sides(block, width):
             p = _kept_with(law, x, block) * _WORD
@@ -71,7 +71,7 @@ def test_the_second_stage_keeps_exactly_the_words_below_the_probability(law: Noi
 def test_all_first_bytes_together_are_the_law(law: NoiseLaw, shift: int) -> None:
     # Words kept of 2^64, by the two stages, for each x of the first blocks: a byte below the squeeze keeps all of its
     # words, any other those below p. With the block's weight they are proportional to the masses, to 2^-64.
-    width, blocks, limits = 1 << shift, Blocks(law, shift), _squeeze(law, 1 << shift)
+    width, blocks, limits = 1 << shift, BlockSampler(law, shift), _squeeze(law, 1 << shift)
     for block in (0, width, 3 * width):
         for x in _both_sides(block, width):
             limit, kept = int(limits[min(block // width, len(limits) - 1)]), 0
@@ -89,7 +89,7 @@ def test_all_first_bytes_together_are_the_law(law: NoiseLaw, shift: int) -> None
             assert abs(mass - weight(law, x)) <= weight(law, block) / _WORD
 
 
-def _fixed(blocks: Blocks, *draws: list[int]) -> None:
+def _fixed(blocks: BlockSampler, *draws: list[int]) -> None:
     """Let the block law give these blocks, in this order."""
     left = list(draws)
 
@@ -101,7 +101,7 @@ def _fixed(blocks: Blocks, *draws: list[int]) -> None:
 
 
 def test_places_sides_and_a_place_that_is_drawn_anew() -> None:
-    blocks = Blocks(gaussian(10**4), 2)
+    blocks = BlockSampler(gaussian(10**4), 2)
     _fixed(blocks, [0, 3, 3, 7, 20], [9])
     script = Scripted(
         [0, 0, 0, 0, 255],  # first bytes: all but the last are kept unseen
@@ -117,7 +117,7 @@ def test_places_sides_and_a_place_that_is_drawn_anew() -> None:
 
 
 def test_only_bytes_below_the_squeeze_are_kept_unseen() -> None:
-    blocks = Blocks(gaussian(10**4), 2)
+    blocks = BlockSampler(gaussian(10**4), 2)
     limit = int(blocks._squeeze[20])
     assert 0 < limit < 255
     for byte, seen in [(limit - 1, 0), (limit, 1), (255, 1)]:
@@ -127,18 +127,18 @@ def test_only_bytes_below_the_squeeze_are_kept_unseen() -> None:
         assert len(script.script) == (0 if byte == 255 else 2)  # only the last is not kept, and drawn anew
 
 
-def test_what_is_not_kept_is_drawn_anew_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_value_is_drawn_anew_in_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     drops = [[3, 7], [], [0, 7], [1, 2], []]  # of three chunks, of the four values drawn anew, of the last two
     calls: list[int] = []
 
-    def chunk(self: Blocks, out: Any, keystream: Any) -> Any:
+    def chunk(self: BlockSampler, out: Any, keystream: Any) -> Any:
         out[:] = 10 * len(calls) + np.arange(out.size)
         calls.append(out.size)
         return np.array(drops[len(calls) - 1], np.int64)
 
-    monkeypatch.setattr(Blocks, "_draw_chunk", chunk)
+    monkeypatch.setattr(BlockSampler, "_draw_chunk", chunk)
     out = np.empty(2 * CHUNK + 8, np.int64)
-    Blocks(gaussian(10**4), 2).draw(out, Scripted())
+    BlockSampler(gaussian(10**4), 2).draw(out, Scripted())
     assert calls == [CHUNK, CHUNK, 8, 4, 2]
     expected = np.concatenate([np.arange(CHUNK), 10 + np.arange(CHUNK), 20 + np.arange(8)])
     expected[[3, 7, 2 * CHUNK, 2 * CHUNK + 7]] = [30, 40, 41, 33]
@@ -150,7 +150,7 @@ def test_places_of_all_sizes_reach_both_ends_of_their_block(shift: int) -> None:
     width = 1 << shift
     bits = next(bits for bits in (8, 16, 32, 64) if bits > shift)
     for place, side in [(0, 0), (width - 1, 0), (0, 1), (width - 1, 1)]:
-        blocks = Blocks(gaussian((40 * width) ** 2), shift)
+        blocks = BlockSampler(gaussian((40 * width) ** 2), shift)
         _fixed(blocks, [5])
         out = np.empty(1, np.int64)
         blocks.draw(out, Scripted([0], [place - (side << (bits - 1))]))
@@ -161,7 +161,7 @@ def test_places_of_all_sizes_reach_both_ends_of_their_block(shift: int) -> None:
 @pytest.mark.parametrize("law", [gaussian(2**90), geometric(2**46), osgt(2**95, 2**44)], ids=str)
 def test_acceptance_in_doubles_agrees_with_mpmath_for_wide_laws(law: NoiseLaw) -> None:
     shift, generator = 40, random.Random(5)
-    blocks = Blocks(law, shift)
+    blocks = BlockSampler(law, shift)
     for _ in range(300):
         block = generator.randrange(200) << shift
         x = block + generator.randrange(1 << shift)
@@ -175,14 +175,14 @@ def test_acceptance_in_doubles_agrees_with_mpmath_for_wide_laws(law: NoiseLaw) -
 
 @pytest.mark.parametrize("block", [2**28 - 1, 2**28])
 def test_a_block_beyond_64_bits_is_an_overflow(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks, out = Blocks(gaussian(2**80), 35), np.empty(1, np.int64)
-    monkeypatch.setattr(Table, "_distribution", lambda self, k: arb(1 if k >= block else 0))
+    blocks, out = BlockSampler(gaussian(2**80), 35), np.empty(1, np.int64)
+    monkeypatch.setattr(InverseTable, "_distribution", lambda self, k: arb(1 if k >= block else 0))
     # The last of all words is left to the distribution; then a first byte of 0, the last place, and U = 2^-128.
     script = Scripted([2**16 - 1], [_WORD - 1], [0], [2**35 - 1], [0], [1])
     if block == 2**28:
         with pytest.raises(OverflowError, match="64 bits"):
             blocks.draw(out, script)
         return
-    monkeypatch.setattr(Blocks, "_exactly_kept", lambda self, value, block, word, keystream: True)
+    monkeypatch.setattr(BlockSampler, "_exactly_kept", lambda self, value, block, word, keystream: True)
     blocks.draw(out, script)
     assert out.tolist() == [2**63 - 1]

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from service.noise import Keystream, NoiseLaw, add_noise, sample, sampler
-from service.noise.blocks import Blocks
-from service.noise.table import Table
+from service.noise.blocks import BlockSampler
+from service.noise.table import InverseTable
 from tests.noise.reference import KEY, RARE, chi_square_p, gaussian, geometric, osgt, upper_tail
 
 LONG = Fraction(1, 10**200)  # too small to be seen in a law, but every integer of it is 660 bits long
@@ -74,7 +74,7 @@ class _Truth:
 
 
 def _cells(values: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many values lie in each cell, from the most negative to the most positive; 0 alone in the middle."""
+    """Count the values in each cell, from the most negative to the most positive; 0 alone is the middle one."""
     bounds = np.concatenate([-edges[::-1] + 1, edges])
     return np.bincount(np.searchsorted(bounds, values, side="right"), minlength=len(bounds) + 1)
 
@@ -104,7 +104,7 @@ def _check_frequencies(law: NoiseLaw, size: int) -> None:
 
 
 @pytest.mark.parametrize("law", _SHORT, ids=lambda law: str(law)[:90])
-def test_frequencies_tails_and_moments(law: NoiseLaw) -> None:
+def test_samples_have_the_frequencies_tails_and_moments_of_their_law(law: NoiseLaw) -> None:
     _check_frequencies(law, 400_000)
 
 
@@ -115,7 +115,7 @@ def test_frequencies_tails_and_moments_of_ten_million(law: NoiseLaw) -> None:
 
 
 @pytest.mark.parametrize("law", [geometric(2**50), gaussian(2**100), NoiseLaw(scale=Fraction(2**50) - LONG)], ids=str)
-def test_the_widest_laws(law: NoiseLaw) -> None:
+def test_the_widest_laws_have_their_frequencies(law: NoiseLaw) -> None:
     _check_frequencies(law, 100_000)
 
 
@@ -149,8 +149,8 @@ def test_neighbouring_laws_by_table_and_by_blocks_agree() -> None:
     # One law by both ways: the frequencies differ as two samples of one law do.
     law, size = gaussian(200**2), 400_000
     one, two = np.empty(size, np.int64), np.empty(size, np.int64)
-    Table(law).draw(one, Keystream(KEY))
-    Blocks(law, 2).draw(two, Keystream(KEY[::-1]))
+    InverseTable(law).draw(one, Keystream(KEY))
+    BlockSampler(law, 2).draw(two, Keystream(KEY[::-1]))
     cells = [np.bincount(np.clip(values // 16, -40, 40) + 40, minlength=81) for values in (one, two)]
     both, difference = cells[0] + cells[1], cells[0] - cells[1]
     filled = both > 10
@@ -160,16 +160,16 @@ def test_neighbouring_laws_by_table_and_by_blocks_agree() -> None:
 @pytest.mark.parametrize(
     ("law", "kind"),
     [
-        (gaussian(255**2), Table),
-        (gaussian(256**2), Blocks),
-        (geometric(128 - LONG), Table),
-        (geometric(128), Blocks),
-        (osgt(10**30, 255), Table),
-        (osgt(256**2, 10**40), Blocks),
+        (gaussian(255**2), InverseTable),
+        (gaussian(256**2), BlockSampler),
+        (geometric(128 - LONG), InverseTable),
+        (geometric(128), BlockSampler),
+        (osgt(10**30, 255), InverseTable),
+        (osgt(256**2, 10**40), BlockSampler),
     ],
 )
 def test_wide_laws_are_drawn_by_blocks(law: NoiseLaw, kind: type[Any]) -> None:
-    assert isinstance(sampler._prepared(law), kind)
+    assert isinstance(sampler._sampler_of(law), kind)
 
 
 @pytest.mark.parametrize("law", [geometric("0.001"), gaussian("0.000001"), osgt("0.001", 10**300)], ids=str)
@@ -211,7 +211,7 @@ def _fresh(law: NoiseLaw) -> bytes:
 def test_threads_share_the_tables() -> None:
     laws = [geometric(7), gaussian(10**9), osgt(10**8, 10**4), gaussian(30)] * 4
     alone = [_fresh(law) for law in laws]
-    sampler._prepared.cache_clear()  # so that the tables are built by threads too
+    sampler._sampler_of.cache_clear()  # so that the tables are built by threads too
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(_fresh, laws)) == alone
 
@@ -219,7 +219,7 @@ def test_threads_share_the_tables() -> None:
 def test_the_kept_tables_are_bounded() -> None:
     for scale in range(1, sampler._KEPT_LAWS + 20):
         sample(geometric(Fraction(scale, 1000)), 1, Keystream(KEY))
-    assert sampler._prepared.cache_info().currsize == sampler._KEPT_LAWS
+    assert sampler._sampler_of.cache_info().currsize == sampler._KEPT_LAWS
 
 
 @pytest.fixture
@@ -241,12 +241,12 @@ def test_memory_is_the_result_and_little_more(law: NoiseLaw, traced: None) -> No
 
 def test_tables_take_little_memory(traced: None) -> None:
     before, _ = tracemalloc.get_traced_memory()
-    built = [Table(geometric(255)), Blocks(gaussian(10**12), 14)]
+    built = [InverseTable(geometric(255)), BlockSampler(gaussian(10**12), 14)]
     after, _ = tracemalloc.get_traced_memory()
     assert after - before < 600_000 * len(built)
 
 
-def test_no_values() -> None:
+def test_a_sample_of_no_values_is_empty() -> None:
     assert sample(geometric(1), 0, Keystream(KEY)).shape == (0,)
     assert sample(geometric(10**6), 0, Keystream(KEY)).shape == (0,)
     assert add_noise([], geometric(1), Keystream(KEY)).shape == (0,)

@@ -9,7 +9,7 @@ import pytest
 from flint import arb
 
 from service.noise import table
-from service.noise.table import Table
+from service.noise.table import InverseTable
 from service.privacy.laws.noise_law import NoiseLaw
 from tests.noise.reference import Scripted, distribution, gaussian, geometric, mp, osgt
 
@@ -47,7 +47,7 @@ def _thresholds(true: dict[int, Any]) -> tuple[list[int], list[int]]:
     return list(inside), list(inside.values())
 
 
-def _draw(drawn: Table, word: int, *more: int) -> int:
+def _draw(drawn: InverseTable, word: int, *more: int) -> int:
     """The value of one word, and of words after it; what the table does not read of them stays unread."""
     out = np.empty(1, np.int64)
     script = Scripted([word >> 48], [(word << 16) % _WORD], *([value] for value in more))
@@ -60,7 +60,7 @@ def _draw(drawn: Table, word: int, *more: int) -> int:
 def test_all_buckets_and_all_thresholds(law: NoiseLaw, one_sided: bool) -> None:
     # The value is a non-decreasing function of the word. That all buckets are right where one value has them
     # whole, and the words next to every threshold in the others, is the whole function.
-    drawn = Table(law, one_sided=one_sided)
+    drawn = InverseTable(law, one_sided=one_sided)
     values, words = _thresholds(_true(law, one_sided))
     lowest = values[0] if values else 0
     buckets = list(range(2**16))
@@ -83,7 +83,7 @@ def test_all_buckets_and_all_thresholds(law: NoiseLaw, one_sided: bool) -> None:
 @pytest.mark.parametrize("one_sided", [False, True], ids=["two-sided", "one-sided"])
 @pytest.mark.parametrize("law", [_LAWS["geometric 2.336"], _LAWS["gaussian 9.375"], _LAWS["osgt 40"]], ids=str)
 def test_a_word_that_is_a_threshold_is_decided_by_the_bits_after_it(law: NoiseLaw, one_sided: bool) -> None:
-    drawn, true = Table(law, one_sided=one_sided), _true(law, one_sided)
+    drawn, true = InverseTable(law, one_sided=one_sided), _true(law, one_sided)
     values, words = _thresholds(true)
     for k, word in list(zip(values, words, strict=True))[:: max(1, len(values) // 12)]:
         if words.count(word) > 1:
@@ -98,7 +98,7 @@ def test_a_word_that_is_a_threshold_is_decided_by_the_bits_after_it(law: NoiseLa
 
 @pytest.mark.parametrize("law", [_LAWS["geometric 2.336"], _LAWS["gaussian 9.375"], _LAWS["osgt 1600"]], ids=str)
 def test_the_far_tails_are_drawn_by_further_words(law: NoiseLaw) -> None:
-    drawn, true = Table(law), _true(law, False)
+    drawn, true = InverseTable(law), _true(law, False)
     values, levels = list(true), [int(mp.floor(f * _WORD**3)) for f in true.values()]
     found = set()
     for second, third in [(0, 10**6), (0, 2**60), (1, 3), (2**20, 5), (2**40, 5), (2**63, 5), (_WORD - 2, 5)]:
@@ -120,8 +120,8 @@ def test_a_threshold_on_the_edge_of_a_bucket_leaves_its_bucket_undecided(
     edge = 5 << 80
     slack = k - 1
     monkeypatch.setattr(table, "_upper_tails", lambda law, one_sided: [(edge - slack, edge + slack)])
-    monkeypatch.setattr(Table, "_refine", lambda self, word, guess, keystream: 1000 + guess)
-    drawn = Table(geometric(1))
+    monkeypatch.setattr(InverseTable, "_refine", lambda self, word, guess, keystream: 1000 + guess)
+    drawn = InverseTable(geometric(1))
     out = np.empty(2**16, np.int64)
     undecided = [0, 4, 5, 65530, 65531, 65535] if slack else [0, 5, 65531, 65535]
     drawn.draw(out, Scripted(range(2**16), [1 << 40] * len(undecided)))
@@ -133,12 +133,12 @@ def test_a_threshold_on_the_edge_of_a_bucket_leaves_its_bucket_undecided(
 def test_values_that_the_guide_is_too_narrow_for_come_from_the_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     # 0 nearly always, else a value of a hundred buckets that has more than 16 bits.
     monkeypatch.setattr(table, "_upper_tails", lambda law, one_sided: [(100 << 80, 100 << 80)] * 40_000)
-    drawn = Table(geometric(1))
+    drawn = InverseTable(geometric(1))
     assert [_draw(drawn, bucket << 48) for bucket in (50, 200, 65_535 - 50)] == [-40_000, 0, 40_000]
 
 
 def test_a_value_beyond_64_bits_is_an_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = Table(geometric(2))
-    monkeypatch.setattr(Table, "_distribution", lambda self, k: arb(1 if k >= 2**63 else 0))
+    drawn = InverseTable(geometric(2))
+    monkeypatch.setattr(InverseTable, "_distribution", lambda self, k: arb(1 if k >= 2**63 else 0))
     with pytest.raises(OverflowError, match="64 bits"):
         _draw(drawn, 0, 0)

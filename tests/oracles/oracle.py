@@ -353,7 +353,7 @@ def _shown(value: Real) -> str:
 
 
 def table() -> str:
-    """What ``values.json`` holds."""
+    """Return the content of ``values.json``."""
     head = {"units": "nats; counts are integers", "precision_decimal_digits": mp.mp.dps}
     return json.dumps({**head, "values": list(rows())}, indent=1) + "\n"
 

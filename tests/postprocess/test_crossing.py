@@ -11,9 +11,9 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp  # type: igno
 
 from service.errors import InvalidInput
 from service.postprocess import crossing, rounding
-from service.postprocess.contradictions import check, table_of
+from service.postprocess.contradictions import check_totals, find_table
 from service.postprocess.crossing import OPEN, TOLERANCE, Crossing, Partition, hierarchies, project, rake
-from service.postprocess.rounding import meets, rounded, whole
+from service.postprocess.rounding import meets_totals, round_adjustment, round_counts
 
 
 def _partition(block: Any, totals: Any, name: str = "p") -> Partition:
@@ -62,11 +62,11 @@ def test_totals_are_refused_exactly_where_no_table_has_them(partitions: int, see
     in_whole = (
         milp(np.zeros(cells), constraints=equal, integrality=np.ones(cells), bounds=Bounds(0, np.inf)).status == 0
     )
-    assert _accepted(check, crossed) == exists
-    assert _accepted(table_of, crossed) == in_whole
+    assert _accepted(check_totals, crossed) == exists
+    assert _accepted(find_table, crossed) == in_whole
     assert in_whole == exists or partitions > 2
     if in_whole:
-        assert meets(table_of(crossed, "/totals"), crossed)
+        assert meets_totals(find_table(crossed, "/totals"), crossed)
 
 
 def _accepted(by: Any, crossed: Crossing) -> bool:
@@ -83,7 +83,7 @@ def test_no_table_is_nearer_than_the_projection(seed: int, size: int) -> None:
     """By the condition that is necessary and enough: no table is on the near side of the plane through it."""
     random = np.random.default_rng([seed, size])
     crossed = _random(random, 2 + seed % 2)
-    if not _accepted(check, crossed):
+    if not _accepted(check_totals, crossed):
         return
     counts = random.integers(-size, size, crossed.places.size)
     found = project(counts, crossed)
@@ -138,9 +138,9 @@ def test_rounding_of_two_hierarchies_is_a_floor_or_a_ceiling(fit: Any, seed: int
     margins: list[list[tuple[int, ...]]] = [[(0,), (1,)], [(0, 1), (1, 2)], [(0, 2), (1,)]]
     crossed = _margins(truth, margins[seed % 3])
     real = fit(truth.ravel() + random.integers(-9, 9, truth.size), crossed)
-    found = rounded(real, crossed).counts
+    found = round_counts(real, crossed).counts
     assert found is not None
-    assert meets(found, crossed)
+    assert meets_totals(found, crossed)
     assert np.abs(found - real).max() < 1 + 1e-6
 
 
@@ -150,13 +150,13 @@ def test_no_rounding_of_two_hierarchies_moves_a_count_less(seed: int) -> None:
     random = np.random.default_rng(seed)
     crossed = _margins(random.poisson(2, (3, 3)), [(0,), (1,)])
     real = rake(random.integers(1, 20, 9), crossed)
-    found = rounded(real, crossed).counts
+    found = round_counts(real, crossed).counts
     assert found is not None
     least = min(
         float(np.abs(table - real).max())
         for up in itertools.product((0, 1), repeat=9)
         for table in [np.floor(real + 1e-7).astype(np.int64) + up]
-        if meets(table, crossed)
+        if meets_totals(table, crossed)
     )
     assert np.abs(found - real).max() <= max(least, 0.5) + 1 / 32
 
@@ -165,9 +165,9 @@ def test_totals_that_only_fractions_have() -> None:
     """Three cells, of which each two add up to 1."""
     crossed = Crossing.of([_partition(block, [1]) for block in ([0, 0, OPEN], [OPEN, 0, 0], [0, OPEN, 0])], "/totals")
     assert project(np.array([5, 0, 0]), crossed) == pytest.approx([0.5, 0.5, 0.5])
-    assert check(crossed, "/totals") == pytest.approx([0.5, 0.5, 0.5])
+    assert check_totals(crossed, "/totals") == pytest.approx([0.5, 0.5, 0.5])
     with pytest.raises(InvalidInput) as refused:
-        table_of(crossed, "/totals")
+        find_table(crossed, "/totals")
     assert "fractions" in refused.value.faults[0].detail
 
 
@@ -175,28 +175,28 @@ def test_three_crossing_margins_are_rounded_by_search() -> None:
     random = np.random.default_rng(1)
     truth = random.poisson(3, (5, 5, 5))
     crossed = _margins(truth, [(0, 1), (1, 2), (0, 2)])
-    known = table_of(crossed, "")
+    known = find_table(crossed, "")
     noisy = truth.ravel() + random.integers(-6, 7, truth.size)
     for fit in (rake, project):
-        found = whole(fit, noisy, crossed, known)
-        assert meets(found, crossed)
+        found = round_adjustment(fit, noisy, crossed, known)
+        assert meets_totals(found, crossed)
         assert np.abs(found - fit(noisy, crossed)).max() < 1 + 1e-6
 
 
-def test_where_nothing_is_found_the_known_table_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_known_table_is_the_answer_if_no_other_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adjustment that failed for some noisy counts would tell something of them."""
     crossed = _margins(np.arange(8).reshape(2, 2, 2), [(0, 1), (1, 2), (0, 2)])
-    known = table_of(crossed, "")
-    monkeypatch.setattr(rounding, "rounded", lambda *_: rounding.Search(None))
-    assert whole(rake, np.arange(8), crossed, known).tolist() == known.tolist()
+    known = find_table(crossed, "")
+    monkeypatch.setattr(rounding, "round_counts", lambda *_: rounding.RoundingSearch(None))
+    assert round_adjustment(rake, np.arange(8), crossed, known).tolist() == known.tolist()
 
 
 @pytest.mark.parametrize("fit", [rake, project])
 def test_whatever_the_noise_totals_are_met(fit: Any) -> None:
     crossed = _margins(np.array([[2**38, 0, 3], [1, 0, 2]]), [(0,), (1,)])
-    known = table_of(crossed, "")
+    known = find_table(crossed, "")
     for counts in ([0] * 6, [2**63 - 1] * 6, [-(2**63)] * 6, [2**63 - 1, -(2**63)] * 3, [7, 0, -(2**61), 1, 1, 5]):
-        assert meets(whole(fit, np.array(counts, np.int64), crossed, known), crossed)
+        assert meets_totals(round_adjustment(fit, np.array(counts, np.int64), crossed, known), crossed)
 
 
 def test_the_same_is_found_again_whatever_runs_beside_it() -> None:
@@ -206,7 +206,11 @@ def test_the_same_is_found_again_whatever_runs_beside_it() -> None:
     noisy = truth.ravel() + random.integers(-5, 6, truth.size)
 
     def adjusted(_: int) -> list[list[int]]:
-        return [whole(fit, noisy, one, table_of(one, "")).tolist() for one in crossed for fit in (rake, project)]
+        return [
+            round_adjustment(fit, noisy, one, find_table(one, "")).tolist()
+            for one in crossed
+            for fit in (rake, project)
+        ]
 
     alone = adjusted(0)
     with ThreadPoolExecutor(4) as pool:
@@ -219,12 +223,12 @@ def test_the_totals_that_contradict_each_other_are_named() -> None:
         [_partition(rows, [5, 4, 1], "rows"), _partition([0, 1, 0, 1, 2, 2], [3, 5, 9], "columns")], ""
     )
     with pytest.raises(InvalidInput) as refused:
-        table_of(crossed, "")
+        find_table(crossed, "")
     assert [fault.pointer for fault in refused.value.faults] == ["rows/0", "rows/1"]  # 9 in all, in columns with 8
     large = [2**39, 2**39 - 1]  # beyond what a flow carries, one unit less than the rows have
     crossed = Crossing.of([_partition([0, 0, 1, 1], [2**39] * 2, "rows"), _partition([0, 1, 0, 1], large)], "")
     with pytest.raises(InvalidInput) as refused:
-        check(crossed, "")
+        check_totals(crossed, "")
     assert [fault.pointer for fault in refused.value.faults] == ["rows/0", "rows/1"]
 
 
@@ -236,10 +240,10 @@ def test_more_than_is_searched_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         _margins(np.ones((2, 2), np.int64), [(0,), (1,)])
     monkeypatch.undo()
     with pytest.raises(InvalidInput, match="2048 cells"):
-        table_of(_margins(np.ones((13, 13, 13), np.int64), [(0, 1), (1, 2), (0, 2)]), "/totals")
+        find_table(_margins(np.ones((13, 13, 13), np.int64), [(0, 1), (1, 2), (0, 2)]), "/totals")
     threes = list(itertools.combinations(range(9), 3))[:24]  # 512 cells in 84 margins were a search of minutes
     with pytest.raises(InvalidInput, match="at most 256 cells"):
-        table_of(_margins(np.ones((2,) * 9, np.int64), threes), "/totals")
+        find_table(_margins(np.ones((2,) * 9, np.int64), threes), "/totals")
     many = list(itertools.combinations(range(13), 2))[:32]  # each two of which would be compared on 8,192 cells
     with pytest.raises(InvalidInput, match="at most 2048 cells"):
         _margins(np.ones((2,) * 13, np.int64), many)
@@ -258,7 +262,7 @@ def test_margins_are_divided_into_as_few_hierarchies_as_two() -> None:
     assert all(one <= other for chain in three for one, other in itertools.pairwise(chain))
 
 
-def test_what_totals_are_missed_by_is_measured_against_them() -> None:
+def test_misses_are_measured_relative_to_the_totals() -> None:
     crossed = _margins(np.array([[10**6, 1], [1, 1]]), [(0,), (1,)])
     table = np.array([10**6, 1, 1, 1.0])
     assert not crossed.misses(table + np.array([TOLERANCE * 1e5, 0, 0, 0]))
@@ -271,16 +275,16 @@ def test_totals_of_unlike_sizes_have_tables_if_they_have_any(seed: int) -> None:
     random = np.random.default_rng(seed)
     truth = np.where(random.random((5, 3, 6, 3)) < 0.2, 2**30, random.integers(0, 3, (5, 3, 6, 3)))
     crossed = _margins(truth, [(0, 1, 3), (0, 2, 3)])
-    assert meets(table_of(crossed, ""), crossed)
+    assert meets_totals(find_table(crossed, ""), crossed)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_three_margins_of_unlike_sizes_are_not_taken_for_a_contradiction(seed: int) -> None:
-    """Where doubles miss small totals beside huge ones, that is no proof that there is no table."""
+    """Doubles that miss small totals beside huge ones are no proof that there is no table."""
     random = np.random.default_rng(seed)
     truth = np.floor(np.exp(random.uniform(0, 24, (5, 5, 5)))).astype(np.int64) * (random.random((5, 5, 5)) < 0.4)
     crossed = _margins(truth, [(0, 1), (1, 2), (0, 2)])
-    assert meets(table_of(crossed, ""), crossed)
+    assert meets_totals(find_table(crossed, ""), crossed)
 
 
 @pytest.mark.parametrize("fit", [rake, project])
@@ -307,7 +311,7 @@ def test_a_contradiction_of_three_margins_is_proven_however_large(size: int) -> 
         [_partition(np.ravel_multi_index(list(indices[list(axes)]), (2, 2)), one) for axes, one in totals], "/totals"
     )
     with pytest.raises(InvalidInput) as refused:
-        check(crossed, "/totals")
+        check_totals(crossed, "/totals")
     assert "all of these together" in refused.value.faults[0].detail
 
 
@@ -315,9 +319,9 @@ def test_real_counts_that_miss_totals_by_much_are_rounded_all_the_same() -> None
     """As where a search ends at its limit, also where an atom of several cells is to have less than their floors."""
     crossed = _margins(np.array([[[2**33, 1], [0, 5]], [[3, 0], [7, 2]]]), [(0,), (1,)])
     for real in (np.full(8, 2.0**33), np.zeros(8), np.array([3.5, 0, 0, 2**34, 0, 2**35, 9.9, 0])):
-        found = rounded(real, crossed).counts
+        found = round_counts(real, crossed).counts
         assert found is not None
-        assert meets(found, crossed)
+        assert meets_totals(found, crossed)
 
 
 def test_blocks_that_exceed_beside_open_cells_are_named() -> None:
@@ -325,5 +329,5 @@ def test_blocks_that_exceed_beside_open_cells_are_named() -> None:
     rows, columns = [0, 1, OPEN, 2], [0, OPEN, 1, 2]
     crossed = Crossing.of([_partition(rows, [4, 1, 3], "rows"), _partition(columns, [3, 1, 4], "columns")], "")
     with pytest.raises(InvalidInput) as refused:
-        check(crossed, "")
+        check_totals(crossed, "")
     assert {fault.pointer for fault in refused.value.faults} <= {"rows/0", "columns/2"}

@@ -9,14 +9,14 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize  # type: ignore[import-untyped]  # it publishes no types
 
 from service.errors import InvalidInput
-from service.postprocess.tables import Total, project, rake
+from service.postprocess.tables import MarginTotal, project, rake
 
 Adjust = Callable[..., list[int] | list[float]]
 BOTH: list[Adjust] = [rake, project]
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[int], list[int], list[Total]]:
+def tables(draw: st.DrawFn) -> tuple[list[int], list[int], list[MarginTotal]]:
     """A table with nested totals, in any order of their axes."""
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     large = draw(st.sampled_from([5, 1000, 2**50]))
@@ -32,11 +32,11 @@ def tables(draw: st.DrawFn) -> tuple[list[int], list[int], list[Total]]:
         margin = truth.sum(axis=others)
         ascending = sorted(chosen)
         arranged = np.transpose(margin, [ascending.index(axis) for axis in chosen]) if chosen else margin
-        totals.append(Total(tuple(chosen), tuple(int(value) for value in np.ravel(arranged))))
+        totals.append(MarginTotal(tuple(chosen), tuple(int(value) for value in np.ravel(arranged))))
     return counts, shape, draw(st.permutations(totals))
 
 
-def _margin(counts: list[int] | list[float], shape: list[int], total: Total) -> list[object]:
+def _margin(counts: list[int] | list[float], shape: list[int], total: MarginTotal) -> list[object]:
     array = np.array(counts, dtype=object).reshape(shape)
     return [
         sum(array[tuple(index)] for index in np.ndindex(*shape) if tuple(index[a] for a in total.axes) == place)
@@ -48,7 +48,7 @@ def _margin(counts: list[int] | list[float], shape: list[int], total: Total) -> 
 @given(case=tables())
 @settings(max_examples=120, deadline=None)
 def test_every_total_is_met_exactly_by_whole_counts_that_are_not_negative(
-    adjust: Adjust, case: tuple[list[int], list[int], list[Total]]
+    adjust: Adjust, case: tuple[list[int], list[int], list[MarginTotal]]
 ) -> None:
     counts, shape, totals = case
     found = adjust(counts, shape, totals, integer=True)
@@ -68,7 +68,7 @@ def test_every_total_is_met_exactly_by_whole_counts_that_are_not_negative(
 @given(counts=st.lists(st.integers(-6, 6), min_size=1, max_size=4), total=st.integers(0, 9))
 @settings(max_examples=150, deadline=None)
 def test_no_whole_table_is_nearer_than_the_projection(counts: list[int], total: int) -> None:
-    found = project(counts, [len(counts)], [Total((), (total,))], integer=True)
+    found = project(counts, [len(counts)], [MarginTotal((), (total,))], integer=True)
     distance = sum((a - b) ** 2 for a, b in zip(counts, found, strict=True))
     every = (table for table in itertools.product(range(total + 1), repeat=len(counts)) if sum(table) == total)
     assert distance == min(sum((a - b) ** 2 for a, b in zip(counts, table, strict=True)) for table in every)
@@ -78,7 +78,9 @@ def test_no_whole_table_is_nearer_than_the_projection(counts: list[int], total: 
 def test_the_projection_is_the_solvers(seed: int) -> None:
     random = np.random.default_rng(seed)
     counts, totals = random.integers(-10, 30, (2, 5)), random.integers(0, 60, 2)
-    found = np.array(project(counts.ravel().tolist(), [2, 5], [Total((0,), tuple(totals.tolist()))], integer=False))
+    found = np.array(
+        project(counts.ravel().tolist(), [2, 5], [MarginTotal((0,), tuple(totals.tolist()))], integer=False)
+    )
     for row, total, mine in zip(counts, totals, found.reshape(2, 5), strict=True):
         solved = minimize(
             lambda x, row=row: ((x - row) ** 2).sum(),
@@ -91,9 +93,9 @@ def test_the_projection_is_the_solvers(seed: int) -> None:
 
 
 def test_raking_keeps_proportions_and_defines_what_has_none() -> None:
-    assert rake([1, 3, 0, 0, -4, -2], [3, 2], [Total((0,), (8, 3, 5))], integer=True) == [2, 6, 2, 1, 3, 2]
-    assert rake([1, 3, -2, 0], [4], [Total((), (6,))], integer=False) == [1.5, 4.5, 0, 0]
-    assert rake([1, 1, 1], [3], [Total((), (4,))], integer=True) == [2, 1, 1]
+    assert rake([1, 3, 0, 0, -4, -2], [3, 2], [MarginTotal((0,), (8, 3, 5))], integer=True) == [2, 6, 2, 1, 3, 2]
+    assert rake([1, 3, -2, 0], [4], [MarginTotal((), (6,))], integer=False) == [1.5, 4.5, 0, 0]
+    assert rake([1, 1, 1], [3], [MarginTotal((), (4,))], integer=True) == [2, 1, 1]
 
 
 @pytest.mark.parametrize("adjust", BOTH)
@@ -109,18 +111,18 @@ def test_without_totals_counts_only_cease_to_be_negative(adjust: Adjust) -> None
         ([2, 2], [], "/shape"),
         ([0], [], "/shape"),
         ([1] * 17, [], "/shape"),
-        ([2, 3], [Total((2,), (1,))], "/totals/0/axes"),
-        ([2, 3], [Total((0, 0), (1, 1, 1, 1))], "/totals/0/axes"),
-        ([2, 3], [Total((0,), (1, 2, 3))], "/totals/0/values"),
-        ([2, 3], [Total((0,), (1, -2))], "/totals/0/values"),
-        ([2, 3], [Total((), (2**62,))], "/totals/0/values"),
-        ([2, 3], [Total((), (10,)), Total((0,), (4, 5))], "/totals/1/values"),
-        ([2, 3], [Total((0,), (4, 5)), Total((0,), (5, 4))], "/totals/1/values"),
-        ([2, 3], [Total((0,), (4, 5)), Total((1,), (3, 3, 4))], "/totals/1/values"),
+        ([2, 3], [MarginTotal((2,), (1,))], "/totals/0/axes"),
+        ([2, 3], [MarginTotal((0, 0), (1, 1, 1, 1))], "/totals/0/axes"),
+        ([2, 3], [MarginTotal((0,), (1, 2, 3))], "/totals/0/values"),
+        ([2, 3], [MarginTotal((0,), (1, -2))], "/totals/0/values"),
+        ([2, 3], [MarginTotal((), (2**62,))], "/totals/0/values"),
+        ([2, 3], [MarginTotal((), (10,)), MarginTotal((0,), (4, 5))], "/totals/1/values"),
+        ([2, 3], [MarginTotal((0,), (4, 5)), MarginTotal((0,), (5, 4))], "/totals/1/values"),
+        ([2, 3], [MarginTotal((0,), (4, 5)), MarginTotal((1,), (3, 3, 4))], "/totals/1/values"),
     ],
 )
 def test_totals_that_cannot_be_met_are_refused(
-    adjust: Adjust, shape: list[int], totals: list[Total], pointer: str
+    adjust: Adjust, shape: list[int], totals: list[MarginTotal], pointer: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         adjust([1, 2, 3, 4, 5, 6], shape, totals, integer=True)

@@ -19,7 +19,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
-from service.privacy.plans.walking import Neighbouring, below, with_parts
+from service.privacy.plans.walking import Neighbouring, children_with_pointers, with_parts
 
 figures = st.one_of(
     st.sampled_from([Fraction(text) for text in ("0.1", "1", "2.5", "1/3", "7/5", "40")]),
@@ -90,4 +90,4 @@ def named(plan: Plan) -> Plan:
 def _rename(plan: Plan, path: str, name: Callable[[str], str]) -> Plan:
     if isinstance(plan, Mechanism):
         return replace(plan, name=name(path))
-    return with_parts(plan, [_rename(part, path + step, name) for step, part in below(plan)])
+    return with_parts(plan, [_rename(part, path + step, name) for step, part in children_with_pointers(plan)])

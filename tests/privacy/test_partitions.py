@@ -9,7 +9,7 @@ import pytest
 from service.errors import InvalidInput
 from service.privacy.accounting.pricing import price
 from service.privacy.mechanisms import Discrete, Mechanism
-from service.privacy.partitions import MOST, MOST_NAMES, Partitions, are_clear, first_unclear
+from service.privacy.partitions import MOST_NAMES, MOST_PARTITIONS, Partitions, are_clear, first_unclear
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Neighbouring, condense, mechanisms_of
 
@@ -64,7 +64,7 @@ def _declared(plan: dict[str, Any]) -> list[Partitions | None]:
 def test_a_list_and_a_number_declare_partitions() -> None:
     assert _declared(_plan(["01", "02"])) == [Partitions(2, frozenset({"01", "02"}))]
     assert _declared(_plan(3143)) == [Partitions(3143)]
-    assert _declared(_plan(MOST)) == [Partitions(MOST)]
+    assert _declared(_plan(MOST_PARTITIONS)) == [Partitions(MOST_PARTITIONS)]
     assert _declared(_plan(None)) == [None]
 
 
@@ -78,13 +78,13 @@ def test_the_nearest_node_above_declares_for_what_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("partitions", "below"),
     [
-        ([], ""), (0, ""), (-1, ""), (MOST + 1, ""), (10**400, ""), (True, ""), ("01", ""), ({"01": 1}, ""),
+        ([], ""), (0, ""), (-1, ""), (MOST_PARTITIONS + 1, ""), (10**400, ""), (True, ""), ("01", ""), ({"01": 1}, ""),
         (["01", 2], ""),
         ([None], ""), (["01", "02", "01"], "/2"), (["01", "02 "], "/1"), (["\uff13\uff16"], "/0"), ([""], "/0"),
         ([str(number) for number in range(MOST_NAMES + 1)], ""),
     ],
 )  # fmt: skip
-def test_what_declares_nothing_is_refused_where_it_stands(partitions: Any, below: str) -> None:
+def test_an_empty_declaration_is_refused_at_its_pointer(partitions: Any, below: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_plan({"type": "sequence", "parts": [_plan(1, name="a"), _plan(partitions, name="b")]}, "/plan")
     ((pointer, detail),) = refused.value.faults
@@ -102,7 +102,7 @@ def test_what_declares_nothing_is_refused_where_it_stands(partitions: Any, below
         {"type": "declared", "epsilon": "1", "reference": "r"},
     ],
 )
-def test_what_is_never_drawn_declares_none(mechanism: dict[str, Any]) -> None:
+def test_mechanisms_that_are_never_drawn_declare_no_partitions(mechanism: dict[str, Any]) -> None:
     for plan in (mechanism | {"partitions": 3}, {"type": "repeat", "count": 2, "partitions": 3, "part": mechanism}):
         with pytest.raises(InvalidInput) as refused:
             read_plan(plan)

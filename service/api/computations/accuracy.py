@@ -16,7 +16,7 @@ from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import law_of, mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy.continuous import ContinuousSum
-from service.privacy.accuracy.sums import Sum
+from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import parse_exact
@@ -74,7 +74,7 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     law = mechanism.noise_law()
     if law is not None and not mechanism.DRAWN:
-        noise: ContinuousSum | Sum = _continuous(law, body.summed_cells)
+        noise: ContinuousSum | NoiseSum = _continuous(law, body.summed_cells)
     else:
         noise = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
     return ok(
@@ -103,14 +103,14 @@ def _continuous(law: NoiseLaw, cells: int) -> ContinuousSum:
         raise InvalidInput.at("/mechanism" if cells == 1 else "/summed_cells", str(error)) from None
 
 
-def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> Sum:
+def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> NoiseSum:
     try:
-        return Sum.of(law, cells, excess)
+        return NoiseSum.of(law, cells, excess)
     except ValueError as error:
         raise InvalidInput.at("/mechanism", str(error)) from None
 
 
-def _margin(noise: ContinuousSum | Sum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+def _margin(noise: ContinuousSum | NoiseSum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
     margin, covered = noise.margin(confidence)
     moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
     return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

@@ -33,13 +33,13 @@ from service.privacy.accuracy.tails import excess_of, margin_of_error
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.planning import allocation
-from service.privacy.planning.allocation import Account, Kind, NoAllocation, Noise, Query
+from service.privacy.planning.allocation import EmptyAccount, NoAllocation, QueryNoise, QueryNoiseType, WeightedQuery
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, QueryNoiseType] = {
     "geometric": Geometric,
     "discrete_gaussian": DiscreteGaussian,
     "laplace": Laplace,
@@ -128,8 +128,8 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
         noise = [_with_margin(kind, query, one, confidence, n) for n, (query, one) in enumerate(_pairs(queries, body))]
     else:
         noise = _within_budget(body, budget, kind, queries)
-    plan = allocation.plan_of(noise)
-    amounts = [allocation.amount_of(one) for one in noise]
+    plan = allocation.sequence_plan(noise)
+    amounts = [allocation.cost_in_own_unit(one) for one in noise]
     tight = len(noise) <= MOST_TIGHT
     cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(usual_delta(budget),), tight=tight)
     return ok(
@@ -138,7 +138,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
                 _query(one, amount, sum(amounts), confidence, f"/queries/{number}")
                 for number, (one, amount) in enumerate(zip(noise, amounts, strict=True))
             ],
-            "fits": None if budget is None else Account.of(budget).admits(plan),
+            "fits": None if budget is None else EmptyAccount.of(budget).admits(plan),
             "cost": guarantee_body(cost),
             "plan": write_plan(plan),
         }
@@ -154,7 +154,7 @@ def _confidence(text: str) -> Fraction:
     return confidence
 
 
-def _queries(body: AllocationTarget, kind: Kind) -> list[Query]:
+def _queries(body: AllocationTarget, kind: QueryNoiseType) -> list[WeightedQuery]:
     faults, queries = [], []
     names: set[str] = set()
     for number, query in enumerate(body.queries):
@@ -168,17 +168,17 @@ def _queries(body: AllocationTarget, kind: Kind) -> list[Query]:
             detail = "expected a number of at least 0.000001 and at most 1000000, whole for a discrete mechanism"
             faults.append(Fault(f"{at}/sensitivity", detail))
         names.add(query.name)
-        queries.append(Query(query.name, weight, s, query.cells))
+        queries.append(WeightedQuery(query.name, weight, s, query.cells))
     if faults:
         raise InvalidInput(faults)
     return queries
 
 
-def _pairs(queries: Sequence[Query], body: AllocationTarget) -> list[tuple[Query, str]]:
+def _pairs(queries: Sequence[WeightedQuery], body: AllocationTarget) -> list[tuple[WeightedQuery, str]]:
     return [(query, target.moe or "0") for query, target in zip(queries, body.queries, strict=True)]
 
 
-def _with_margin(kind: Kind, query: Query, moe: str, confidence: Fraction, number: int) -> Noise:
+def _with_margin(kind: QueryNoiseType, query: WeightedQuery, moe: str, confidence: Fraction, number: int) -> QueryNoise:
     margin = parse_exact(moe)
     if not 0 <= margin <= LARGEST_INTEGER:
         raise InvalidInput.at(f"/queries/{number}/moe", "expected a number of at least 0 and at most 2^53")
@@ -188,12 +188,14 @@ def _with_margin(kind: Kind, query: Query, moe: str, confidence: Fraction, numbe
         raise InvalidInput.at(f"/queries/{number}/moe", str(error)) from None
 
 
-def _within_budget(body: AllocationTarget, budget: Budget, kind: Kind, queries: Sequence[Query]) -> list[Noise]:
+def _within_budget(
+    body: AllocationTarget, budget: Budget, kind: QueryNoiseType, queries: Sequence[WeightedQuery]
+) -> list[QueryNoise]:
     if not Fraction(1, 10**6) <= budget.cap <= 10**4 or (budget.alpha or 2) > 10**6:
         raise InvalidInput.at(
             "/budget", "expected a budget between 0.000001 and 10000, and an order of at most 1000000"
         )
-    account = Account.of(budget)
+    account = EmptyAccount.of(budget)
     try:
         if body.objective == "max_error":
             if len(queries) > MOST_SEARCHED:
@@ -203,12 +205,12 @@ def _within_budget(body: AllocationTarget, budget: Budget, kind: Kind, queries: 
         shares = (
             allocation.least_weighted_error(account, kind, queries) if weighted else allocation.proportional(queries)
         )
-        return allocation.divided(account, kind, queries, shares)
+        return allocation.divide_budget(account, kind, queries, shares)
     except NoAllocation as error:
         raise InvalidInput.at("/budget", str(error)) from None
 
 
-def _query(noise: Noise, amount: Fraction, whole: Fraction | int, confidence: Fraction, at: str) -> dict[str, Any]:
+def _query(noise: QueryNoise, amount: Fraction, whole: Fraction | int, confidence: Fraction, at: str) -> dict[str, Any]:
     if not noise.DRAWN:
         try:
             moe: int | float | None = number_up(ContinuousSum(noise.noise_law(), 1).margin(confidence)[0])

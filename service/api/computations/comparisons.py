@@ -20,7 +20,7 @@ from service.errors import InvalidInput
 from service.privacy.accounting.guarantee import USUAL_ORDERS
 from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, OffsetTails, Osgt as OsgtValue
 from service.privacy.planning import comparison
-from service.privacy.planning.comparison import Pair
+from service.privacy.planning.comparison import ComparedFigures
 from service.privacy.planning.least_noise import NoSuchNoise
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
@@ -115,7 +115,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         raise InvalidInput.at("/delta", "expected a number of at least 1e-30 and at most 0.1")
     variance = comparison.variance_of(mechanism)
     try:
-        losses = [comparison.epsilon_of(mechanism, cells, delta) for cells in body.cells]
+        losses = [comparison.tight_epsilon(mechanism, cells, delta) for cells in body.cells]
         equal = [
             _equal_privacy(mechanism, cells, loss, delta, variance)
             for cells, loss in zip(body.cells, losses, strict=True)
@@ -159,7 +159,7 @@ def _round(value: Fraction) -> Fraction:
     return Fraction(f"{float(value):.4g}")
 
 
-def _pair(at: str, pair: Pair) -> dict[str, Any]:
+def _pair(at: str, pair: ComparedFigures) -> dict[str, Any]:
     return {
         at: stated(pair.at, number_down),
         "offset_tails": number_up(pair.offset_tails),

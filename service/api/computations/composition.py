@@ -20,7 +20,7 @@ from service.api.schemas.plans import BoundedPlan, document_of, plan_of
 from service.errors import InvalidInput
 from service.privacy.accounting import effort
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
-from service.privacy.accounting.guarantee import USUAL_ORDERS, AtEpsilon, deltas_at
+from service.privacy.accounting.guarantee import USUAL_ORDERS, DeltaStatement, deltas_at
 from service.privacy.mechanisms import Declared
 from service.privacy.mechanisms.declared import read_declaration
 from service.privacy.numerics.numbers import parse_exact
@@ -165,7 +165,7 @@ def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], delt
     check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
 
 
-def _delta_figure(statement: AtEpsilon) -> dict[str, Any]:
+def _delta_figure(statement: DeltaStatement) -> dict[str, Any]:
     figure = {"delta": None if statement.delta.nats is None else number_up(statement.delta.nats), "via": statement.via}
     return figure if statement.method is None else figure | {"method": statement.method}
 

@@ -17,16 +17,16 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
 from service.empirical.bounds import (
-    Question,
+    BoundMethod,
+    bound_from_outputs,
+    bound_from_residuals,
     delta_at_least,
     epsilon_at_least,
-    of_outputs,
-    of_residuals,
     pure_epsilon_of_shift,
 )
-from service.empirical.experiments import shown_estimate, shown_event
-from service.empirical.loss import LARGEST_RANGE, Setting, estimate
-from service.empirical.replicates import bias, bootstrap
+from service.empirical.experiments import estimate_json, event_json
+from service.empirical.loss import LARGEST_RANGE, SmoothingSetting, estimate_loss
+from service.empirical.replicates import bootstrap, estimate_bias
 from service.empirical.residuals import residuals_of
 from service.errors import InvalidInput
 from service.privacy.numerics.numbers import double_down, double_up, parse_exact
@@ -187,12 +187,12 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
         raise InvalidInput.at("/counts", "expected as many counts as residuals")
     sample, generator = residuals_of(residuals), np.random.default_rng()
     try:
-        estimated = estimate(sample, setting)
+        estimated = estimate_loss(sample, setting)
     except ValueError as error:
         raise InvalidInput.at("/residuals", str(error)) from None
     interval = bootstrap(sample, setting, body.bootstrap, generator) if body.bootstrap else None
-    known = bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
-    answer = shown_estimate(estimated, interval, known, LARGEST_RANGE) | {"protected": False}
+    known = estimate_bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
+    answer = estimate_json(estimated, interval, known, LARGEST_RANGE) | {"protected": False}
     kind = pictures.wanted(request)
     if kind is not None:
         return loss_picture(answer, None if counts is None else (counts, residuals), kind)
@@ -220,9 +220,9 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
     samples = _samples(body)
     first, *second = samples.values()
     if second:
-        bound = of_outputs(first, second[0], question, risk, generator)
+        bound = bound_from_outputs(first, second[0], question, risk, generator)
     else:
-        bound = of_residuals(first, body.shift or 1, question, risk, generator)
+        bound = bound_from_residuals(first, body.shift or 1, question, risk, generator)
     of_delta = body.epsilon is not None
     answer = {
         "epsilon_lower_bound": None if of_delta else bound.value,
@@ -230,7 +230,7 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
         "delta": None if of_delta else _shown(body.delta or "0"),
         "epsilon": _shown(body.epsilon) if body.epsilon is not None else None,
         "confidence": stated(confidence, number_down),
-        "event": shown_event(bound),
+        "event": event_json(bound),
         "holds_for": _FOR_RUNS if second else _FOR_NOISE,
         "protected": False,
     }
@@ -240,7 +240,7 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
     return ok(answer)
 
 
-def setting_of(body: Smoothing) -> Setting:
+def setting_of(body: Smoothing) -> SmoothingSetting:
     """Read the settings of an estimate.
 
     Raises:
@@ -255,7 +255,7 @@ def setting_of(body: Smoothing) -> Setting:
         raise InvalidInput.at("/percentile", "expected a number above 50 and at most 100")
     if not 0 < multiplier <= 1000:
         raise InvalidInput.at("/multiplier", "expected a number above 0 and at most 1000")
-    return Setting(float(bandwidth), float(percentile), float(multiplier))
+    return SmoothingSetting(float(bandwidth), float(percentile), float(multiplier))
 
 
 def read_confidence(text: str) -> tuple[Fraction, float]:
@@ -266,7 +266,7 @@ def read_confidence(text: str) -> tuple[Fraction, float]:
     return confidence, double_down(1 - confidence)
 
 
-def _question(body: BoundQuestion) -> Question:
+def _question(body: BoundQuestion) -> BoundMethod:
     """Read the figure to bound, rounded up: a bound against a larger delta or epsilon is weaker, and so stays valid."""
     if body.epsilon is not None:
         if body.delta is not None:

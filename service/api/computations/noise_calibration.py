@@ -24,7 +24,7 @@ from service.privacy.planning.least_noise import (
     EPSILONS,
     MOST_CELLS,
     SENSITIVITIES,
-    Noise,
+    CalibratedNoise,
     NoSuchNoise,
     Target,
     least_gaussian,
@@ -35,7 +35,7 @@ from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
-_KINDS: Mapping[str, type[Noise]] = {
+_KINDS: Mapping[str, type[CalibratedNoise]] = {
     "gaussian": Gaussian,
     "discrete_gaussian": DiscreteGaussian,
     "osgt": Osgt,
@@ -117,7 +117,7 @@ def _within(text: str, limits: tuple[Fraction, Fraction], pointer: str) -> Fract
     return value
 
 
-def _least(kind: type[Noise], sensitivity: Fraction, target: Target) -> Noise:
+def _least(kind: type[CalibratedNoise], sensitivity: Fraction, target: Target) -> CalibratedNoise:
     try:
         if kind is Gaussian or kind is DiscreteGaussian:
             return least_gaussian(kind, sensitivity, target)

@@ -13,7 +13,7 @@ from service.api.openapi import examples
 from service.api.schemas.exact_numbers import LARGEST_INTEGER, Strict
 from service.postprocess import tables
 from service.postprocess.crossing import TOLERANCE
-from service.postprocess.tables import MOST_AXES, Total
+from service.postprocess.tables import MOST_AXES, MarginTotal
 
 router = APIRouter(prefix="/v1/postprocessing", route_class=StrictRoute)
 
@@ -86,5 +86,5 @@ def project(body: Table, _: CurrentPrincipal) -> Response:
 
 
 def _adjusted(adjust: Callable[..., list[int] | list[float]], body: Table) -> dict[str, Any]:
-    totals = [Total(tuple(one.axes), tuple(one.values)) for one in body.totals]
+    totals = [MarginTotal(tuple(one.axes), tuple(one.values)) for one in body.totals]
     return {"counts": adjust(body.counts, body.shape, totals, integer=body.integer)}

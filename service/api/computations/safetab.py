@@ -21,7 +21,7 @@ from service.privacy.accuracy.tails import coverage, excess_of
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.planning import safetab
-from service.privacy.planning.safetab import CONFIDENCE, MOST_TIGHT, Analysis, Design, Level, Noise
+from service.privacy.planning.safetab import CONFIDENCE, MOST_TIGHT, Design, LevelNoise, SafeTabAnalysis, TargetLevel
 from service.privacy.plans import Sequence
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring, condense
@@ -109,8 +109,8 @@ def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     (delta,) = read_deltas([body.delta], ["/delta"])
     design = _design(body)
     noise = [_noise(design, number) for number in range(len(design.levels))]
-    plan = safetab.plan_of(design, noise)
-    printed = [*safetab.as_printed(design, delta), safetab.printed(design, noise, delta)]
+    plan = safetab.safetab_plan(design, noise)
+    printed = [*safetab.printed_table_2(design, delta), safetab.printed_analysis(design, noise, delta)]
     return ok(
         {
             "levels": [_level(design, *pair) for pair in zip(design.levels, noise, strict=True)],
@@ -140,7 +140,7 @@ def _design(body: SafetabTarget) -> Design:
     return Design(
         kind=Geometric if body.mechanism == "geometric" else DiscreteGaussian,
         levels=tuple(
-            Level(level.name, read_margin(level.moe, f"/levels/{number}/moe"))
+            TargetLevel(level.name, read_margin(level.moe, f"/levels/{number}/moe"))
             for number, level in enumerate(body.levels)
         ),
         stability=body.stability,
@@ -150,15 +150,15 @@ def _design(body: SafetabTarget) -> Design:
     )
 
 
-def _noise(design: Design, number: int) -> Noise:
+def _noise(design: Design, number: int) -> LevelNoise:
     try:
         return safetab.noise_of(design, design.levels[number])
     except ValueError as error:
         raise InvalidInput.at(f"/levels/{number}/moe", str(error)) from None
 
 
-def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
-    printed = safetab.level_as_printed(design, level)
+def _level(design: Design, level: TargetLevel, noise: LevelNoise) -> dict[str, Any]:
+    printed = safetab.printed_level(design, level)
     return {
         "name": level.name,
         "moe": level.margin,
@@ -169,7 +169,7 @@ def _level(design: Design, level: Level, noise: Noise) -> dict[str, Any]:
     }
 
 
-def _printed(printed: Analysis) -> dict[str, Any]:
+def _printed(printed: SafeTabAnalysis) -> dict[str, Any]:
     shown = number_up(printed.epsilon) if printed.sound else float(printed.epsilon)
     return {"name": printed.name, "epsilon": shown, "delta": stated(printed.delta, number_up), "sound": printed.sound}
 

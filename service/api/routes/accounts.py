@@ -46,7 +46,7 @@ from service.ledger.releases.settlement import present_account, without_due_rese
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
-from service.privacy.accounting.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean, spent
+from service.privacy.accounting.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean_price, spent
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.plans.walking import Neighbouring, condense
@@ -406,7 +406,7 @@ def _mean_releases_left(account: AccountRecord) -> int | None:
     """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
     if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
         return None
-    return count_fitting(account.budget, account.weights, account.totals, mean(account.totals, account.releases))
+    return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
 
 
 def _figures(

@@ -27,8 +27,8 @@ from service.api.schemas.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.draws.stored_draws import DrawRecord
 from service.ledger.storage.idempotent_write import Answer
-from service.postprocess.published import Blocks, Crossed, Published, blocks_of, project, rake
-from service.privacy.accuracy.sums import Sum
+from service.postprocess.published import CrossedTotals, PlaceTotal, TotalBlocks, blocks_of, project, rake
+from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.plans.notation import write_plan
 
@@ -125,7 +125,7 @@ class Table:
     shape: tuple[int, ...]
     margins: list[tuple[int, ...]]
     moes: dict[int, int]
-    blocks: Blocks | Crossed | None
+    blocks: TotalBlocks | CrossedTotals | None
 
     def cells_of(self, axes: Sequence[int]) -> int:
         """Return the number of cells that are added up for each count of a margin."""
@@ -198,14 +198,14 @@ def _table(body: Histogram) -> Table:
     return table
 
 
-def _published(body: Histogram, unit: Fraction) -> list[Published]:
+def _published(body: Histogram, unit: Fraction) -> list[PlaceTotal]:
     places = {
         dimension.name: (axis, {value: place for place, value in enumerate(dimension.values)})
         for axis, dimension in enumerate(body.dimensions)
     }
     if len({frozenset(one.margin) for one in body.published}) > MOST_MARGINS:
         raise InvalidInput.at("/published", f"expected totals of at most {MOST_MARGINS} different margins")
-    totals: list[Published] = []
+    totals: list[PlaceTotal] = []
     for number, one in enumerate(body.published):
         at = f"/published/{number}"
         if len(set(one.margin)) < len(one.margin) or not set(one.margin) <= places.keys():
@@ -220,13 +220,13 @@ def _published(body: Histogram, unit: Fraction) -> list[Published]:
             along[axis] = known[value]
         axes = tuple(sorted(along))
         total = in_units(one.total, unit, f"{at}/total")
-        totals.append(Published(axes, tuple(along[axis] for axis in axes), total))
+        totals.append(PlaceTotal(axes, tuple(along[axis] for axis in axes), total))
     return totals
 
 
 def _margin_of_error(law: NoiseLaw, cells: int) -> int:
     try:
-        margin, _ = Sum.of(law, cells, 1 - CONFIDENCE).margin(CONFIDENCE)
+        margin, _ = NoiseSum.of(law, cells, 1 - CONFIDENCE).margin(CONFIDENCE)
     except ValueError as error:
         raise InvalidInput.at("/mechanism", str(error)) from None
     return margin

@@ -20,7 +20,7 @@ from service.ledger.releases.charges import NewRelease, Prepared
 from service.privacy.accounting import effort
 from service.privacy.accounting.guarantee import USUAL_ORDERS
 from service.privacy.accounting.pricing import Price, price
-from service.privacy.numerics.keyed import Key
+from service.privacy.numerics.keyed import ValuesKey
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.notation import check_relation
@@ -73,7 +73,7 @@ def prepared(
     """
     line = accounts.line_of(change.database, account)
     deltas = charges.deltas_of(change.database, line, releases)
-    keys = [Key(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
+    keys = [ValuesKey(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
     unlike = dict(zip(keys, zip(releases, deltas, strict=True), strict=True))
     requests = []
     for one, delta in unlike.values():

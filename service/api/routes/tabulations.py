@@ -28,7 +28,7 @@ from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.releases import releases
 from service.ledger.storage import writing_time
 from service.ledger.storage.idempotent_write import Answer, Outcome
-from service.noise.tabulation import MOST_AGES, SIZES, USUAL, Laws, Rules, tabulate
+from service.noise.tabulation import MOST_AGES, SIZES, USUAL_RULES, DetailRules, LevelLaws, tabulate
 from service.privacy.accuracy.tails import margin_of_error
 from service.privacy.planning.levels import Level, find_level, laws_of
 from service.privacy.plans.notation import write_plan
@@ -43,7 +43,7 @@ class TabulationTerms(Strict):
 
     level: Label = Field(description="The common prefix of the level's mechanisms, up to their last /.")
     thresholds: Thresholds = Field(
-        default_factory=lambda: list(USUAL.thresholds),
+        default_factory=lambda: list(USUAL_RULES.thresholds),
         description="Ascending. A group is tabulated by its first noisy total: below the first threshold as a total,"
         " below the second as sex by 4 ages, below the third as sex by 9, else as sex by 23. The default"
         " is that of the 2020 Detailed DHC-A for detailed groups of the nation and of states; it had"
@@ -135,7 +135,7 @@ def _tabulate(
     writing_time.require_few_counts(change.database.kind, most, groups.pointer, taken)
     with change.keystream() as keystream:
         try:
-            details, noisy = tabulate(groups.counts, rules, Laws(*laws), keystream)
+            details, noisy = tabulate(groups.counts, rules, LevelLaws(*laws), keystream)
         except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
             raise InvalidInput.at(f"{below}/level", str(error)) from None
         total, _, step_2 = laws
@@ -168,7 +168,7 @@ def _refusal(level: Level, groups: NamedGroups, required: bool) -> ServiceError 
     return None
 
 
-def _rules(terms: TabulationTerms, below: str) -> Rules:
+def _rules(terms: TabulationTerms, below: str) -> DetailRules:
     first, second, third = terms.thresholds
     if not first <= second <= third:
         raise InvalidInput.at(f"{below}/thresholds", "expected ascending thresholds")
@@ -177,4 +177,4 @@ def _rules(terms: TabulationTerms, below: str) -> Rules:
         if ages[0] != 0 or ages[-1] >= MOST_AGES or any(a >= b for a, b in pairwise(ages)):
             raise InvalidInput.at(f"{below}/age_bins/{name}", f"expected ascending ages from 0 to below {MOST_AGES}")
     four, nine, twenty_three = bins.values()
-    return Rules((first, second, third), (four, nine, twenty_three))
+    return DetailRules((first, second, third), (four, nine, twenty_three))

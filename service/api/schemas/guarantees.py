@@ -13,9 +13,9 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, usual_delta, write_budget
 from service.ledger.journal.journal import Head
 from service.privacy.accounting.filter import Definition, remaining
-from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, Approximate, Guarantee, guarantee
+from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, ApproximateStatement, Guarantee, guarantee
 from service.privacy.accounting.pricing import MEMOISED_SIZE
-from service.privacy.numerics.keyed import remembered
+from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.plans.condensed import Condensed
@@ -167,13 +167,13 @@ def cost_text(plan: Priced, neighbouring: Neighbouring, delta: Fraction) -> str:
     return write(condensed, neighbouring, delta)
 
 
-@remembered(maxsize=4096)
+@memoised(maxsize=4096)
 def _cost_text(plan: Condensed, neighbouring: Neighbouring, delta: Fraction) -> str:
     cost = _cost if plan.size <= MEMOISED_SIZE else _cost.__wrapped__
     return json.dumps(cost(plan, neighbouring, (delta,), USUAL_ORDERS))
 
 
-@remembered(maxsize=4096)
+@memoised(maxsize=4096)
 def _cost(
     plan: Condensed, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], orders: tuple[Fraction, ...]
 ) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _figure(name: str, loss: Loss) -> dict[str, Any] | None:
     return {name: shown} if exact is None else {name: shown, f"{name}_exact": exact}
 
 
-def _statement(statement: Approximate) -> dict[str, Any]:
+def _statement(statement: ApproximateStatement) -> dict[str, Any]:
     body: dict[str, Any] = {
         "delta": _delta_number(statement.delta),
         "epsilon": _up(statement.epsilon),

@@ -12,7 +12,7 @@ from service.api.schemas.exact_numbers import Exact, Label, Strict, Tags, WholeO
 from service.privacy import grammar
 from service.privacy.mechanisms import MECHANISMS, DiscreteOsgt, Osgt
 from service.privacy.mechanisms.declared import RDP
-from service.privacy.partitions import LONGEST, MOST, MOST_NAMES
+from service.privacy.partitions import LONGEST, MOST_NAMES, MOST_PARTITIONS
 from service.privacy.plans import NODES
 
 
@@ -55,7 +55,7 @@ StatedPartitions = TypeAliasType(
                         "maxItems": MOST_NAMES,
                         "uniqueItems": True,
                     },
-                    {"type": "integer", "minimum": 1, "maximum": MOST},
+                    {"type": "integer", "minimum": 1, "maximum": MOST_PARTITIONS},
                     {"type": "null"},
                 ],
                 "examples": [["01", "02"], 3143],
@@ -66,8 +66,8 @@ StatedPartitions = TypeAliasType(
 """The partitions that something may be drawn for, or how many; what they mean is read with the plan."""
 
 _TYPES: dict[type[grammar.Field], Any] = {
-    grammar.Line: Label,
-    grammar.Lines: Tags,
+    grammar.TextLine: Label,
+    grammar.TextLines: Tags,
     grammar.PartitionNames: StatedPartitions,
     grammar.Part: "Plan",
     grammar.Parts: Annotated[list["Plan"], Field(min_length=1)],
@@ -77,11 +77,11 @@ _TYPES: dict[type[grammar.Field], Any] = {
 def _type(field: grammar.Field) -> Any:
     """Return the type of a field with the bounds that a schema can say; ``privacy.notation`` checks the others."""
     match field:
-        case grammar.Exact(whole_stays=True):
+        case grammar.ExactNumber(whole_stays=True):
             return Annotated[WholeOrExact, AfterValidator(_positive)]
-        case grammar.Exact():
+        case grammar.ExactNumber():
             return Exact
-        case grammar.Whole(least=least, most=most):
+        case grammar.WholeNumber(least=least, most=most):
             return Annotated[int, Field(strict=True, ge=least, le=most)]
         case grammar.InnerList(form=form, most=most):
             return Annotated[list[_model(form)], Field(min_length=1, max_length=most)]  # type: ignore[misc]
@@ -104,12 +104,12 @@ def _member(field: grammar.Field) -> tuple[Any, Any]:
 
 
 @cache
-def _model(form: grammar.Form) -> type[Strict]:
+def _model(form: grammar.DocumentForm) -> type[Strict]:
     members = {field.name: _member(field) for field in form.fields}
     return create_model(form.name, __base__=Strict, __module__=__name__, __doc__=form.about, **members)  # type: ignore[call-overload,no-any-return]
 
 
-def _union(kinds: Iterable[type[grammar.Stated]]) -> Any:
+def _union(kinds: Iterable[type[grammar.PlanElement]]) -> Any:
     return Annotated[Union[tuple(_model(kind.form()) for kind in kinds)], Field(discriminator="type")]  # noqa: UP007
 
 

@@ -15,7 +15,7 @@ from service.api.arrow.tables import read_table
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import Label, Strict
 from service.errors import InvalidInput
-from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, Groups
+from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, GroupCounts
 
 Pointer = Callable[[int, str], str]
 """Function from a group's number and a field to the JSON pointer of that field."""
@@ -48,7 +48,7 @@ class NamedGroups(NamedTuple):
     """
 
     names: list[str]
-    counts: Groups
+    counts: GroupCounts
     at: Pointer
     pointer: str
 
@@ -153,11 +153,11 @@ def _groups(
     with_ages: NDArray[np.bool_],
     totals: NDArray[np.int64],
     ages: NDArray[np.int64],
-) -> Groups:
+) -> GroupCounts:
     """Build the groups from arrays; ``ages`` are those of the groups that have some, and their sum is the total."""
     totals = totals.copy()
     totals[with_ages] = ages.sum(axis=(1, 2))
-    return Groups(totals, total_only, ages, with_ages.cumsum() - 1)
+    return GroupCounts(totals, total_only, ages, with_ages.cumsum() - 1)
 
 
 def _padded(counts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

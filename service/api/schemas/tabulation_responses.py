@@ -15,7 +15,7 @@ from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import DeclaredPartitions, declared_partitions
 from service.ledger.draws.stored_draws import DrawRecord
 from service.ledger.draws.tabulation_layout import Layout
-from service.noise.tabulation import BINS, SIZES, TOTAL_ONLY, USUAL, Rules
+from service.noise.tabulation import BINS, SIZES, TOTAL_ONLY, USUAL_RULES, DetailRules
 
 Detail = Literal["total", "sex_by_age_4", "sex_by_age_9", "sex_by_age_23"]
 DETAILS: tuple[Detail, ...] = ("total", "total", "sex_by_age_4", "sex_by_age_9", "sex_by_age_23")
@@ -28,13 +28,13 @@ class AgeBins(Strict):
     """The first age of each bin, ascending from 0; the last bin has no end."""
 
     sex_by_age_4: Annotated[_FirstAges, Field(min_length=BINS[0], max_length=BINS[0])] = Field(
-        default_factory=lambda: list(USUAL.age_bins[0])
+        default_factory=lambda: list(USUAL_RULES.age_bins[0])
     )
     sex_by_age_9: Annotated[_FirstAges, Field(min_length=BINS[1], max_length=BINS[1])] = Field(
-        default_factory=lambda: list(USUAL.age_bins[1])
+        default_factory=lambda: list(USUAL_RULES.age_bins[1])
     )
     sex_by_age_23: Annotated[_FirstAges, Field(min_length=BINS[2], max_length=BINS[2])] = Field(
-        default_factory=lambda: list(USUAL.age_bins[2])
+        default_factory=lambda: list(USUAL_RULES.age_bins[2])
     )
 
 
@@ -87,7 +87,7 @@ class TabulationBody(BaseModel):
 
 
 def terms_of(
-    rules: Rules, mechanisms: dict[str, Any], groups_per_record: int, margins: dict[str, Any]
+    rules: DetailRules, mechanisms: dict[str, Any], groups_per_record: int, margins: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the fields of an answer beside the groups."""
     return {

@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.arithmetic import Doubles, double
-from service.privacy.numerics.curve_table import Curve, Table
+from service.privacy.numerics.curve_table import Curve, CurveTable
 from service.privacy.numerics.intervals import INTERVALS, up
-from service.privacy.numerics.loss import INFINITE, ZERO, Loss, largest, total
+from service.privacy.numerics.loss import INFINITE, ZERO, Loss, largest_losses, total_loss
 from service.privacy.numerics.numbers import double_up
-from service.privacy.plans.composition_program import Notion, Outline, evaluate
+from service.privacy.plans.composition_program import CompositionProgram, Notion, evaluate
 
 _NARROW = 2.0**-37
 """Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-11."""
 _REACH = 1e290
 """A plan with a cost above it, or below its inverse, is added up in rationals: doubles stay far from their ends."""
-_FEW = 100
+_FEW_COSTS = 100
 """So many costs are sooner evaluated in balls, one by one."""
-_EXACT = 2**53
+_LARGEST_EXACT_COUNT = 2**53
 """Whole numbers up to it are doubles."""
 
 
@@ -36,12 +36,12 @@ class Beyond(ArithmeticError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A step of the outline in arrays.
+class _ArrayStep:
+    """A step of the program in arrays.
 
     Attributes:
         slope: the exact part c*alpha, of all parts together.
-        how_many: as in ``composition_program.Step``.
+        how_many: as in ``composition_program.ProgramStep``.
         places: of the parts that have more than an exact part.
         counts: of those, in a column; rounded up.
     """
@@ -52,39 +52,39 @@ class _Step:
     counts: Doubles
 
 
-class Straight:
+class LinearCosts:
     """The part of a plan's costs that is c*alpha with a rational c, added up exactly.
 
     Attributes:
-        plan: the outline.
+        plan: the program.
         slopes: c of each place; 0 where a mechanism has more to it, or a maximum is of unlike parts.
         curved: the mechanisms' places that have more.
         steps: the plan's, with what is left of them.
     """
 
-    def __init__(self, plan: Outline, slopes: Sequence[Loss | None]) -> None:
-        """``slopes``: c where a mechanism costs c*alpha; None where there is more to it."""
+    def __init__(self, plan: CompositionProgram, slopes: Sequence[Loss | None]) -> None:
+        """Split the plan's costs; ``slopes`` is c where a mechanism costs c*alpha, None where there is more to it."""
         self.plan = plan
         self.slopes = [ZERO if one is None else one for one in slopes]
         self.curved = [place for place, one in enumerate(slopes) if one is None]
-        self.steps: list[_Step] = []
+        self.steps: list[_ArrayStep] = []
         has_more = [one is None for one in slopes]
         for step in plan.steps:
             straight = [(self.slopes[part], count) for part, count in step.pairs if self.slopes[part] is not ZERO]
             more = [(part, count) for part, count in step.pairs if has_more[part]]
             if step.how_many is None:
-                slope = total(straight)
+                slope = total_loss(straight)
             elif more:
                 slope, more = ZERO, [(part, min(count, step.how_many)) for part, count in step.pairs]
             else:
-                slope = largest(straight, step.how_many)
+                slope = largest_losses(straight, step.how_many)
             places = np.array([part for part, _ in more], dtype=np.intp)
-            self.steps.append(_Step(slope, step.how_many, places, _column([count for _, count in more])))
+            self.steps.append(_ArrayStep(slope, step.how_many, places, _column([count for _, count in more])))
             self.slopes.append(slope)
             has_more.append(bool(more))
 
 
-class Costs:
+class BatchCosts:
     """One notion's costs of a plan at any orders.
 
     Args:
@@ -97,7 +97,7 @@ class Costs:
 
     def __init__(
         self,
-        plan: "Straight",
+        plan: "LinearCosts",
         curves: Sequence[Curve | None],
         exact: Callable[[Mechanism, Fraction], Loss],
         *,
@@ -105,11 +105,11 @@ class Costs:
     ) -> None:
         self._plan, self._slopes, self._steps = plan.plan, plan.slopes, plan.steps
         self._exact, self._orders = exact, orders
-        found = [(place, curves[place]) for place in plan.curved]
-        in_table = [(place, one) for place, one in found if one is not None and one.in_arrays]
+        curved = [(place, curves[place]) for place in plan.curved]
+        in_table = [(place, one) for place, one in curved if one is not None and one.in_arrays]
         self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
-        self._table = Table([one for _, one in in_table])
-        self._others = sorted({place for place, _ in found} - {place for place, _ in in_table})
+        self._table = CurveTable([one for _, one in in_table])
+        self._others = sorted({place for place, _ in curved} - {place for place, _ in in_table})
 
     @property
     def slope(self) -> Loss:
@@ -117,35 +117,35 @@ class Costs:
         return self._steps[-1].slope
 
     @property
-    def is_straight(self) -> bool:
+    def is_linear(self) -> bool:
         """True where the exact part is all."""
         return not len(self._steps[-1].places)
 
     def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
-        """Upper bounds of the whole plan's cost at the orders."""
+        """Return upper bounds of the whole plan's cost (nats) at the orders."""
         slope = self.slope.nats
         straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
-        if self.is_straight or slope is None:
+        if self.is_linear or slope is None:
             return straight
-        if (len(self._in_table) + len(self._others)) * len(orders) <= _FEW:
+        if (len(self._in_table) + len(self._others)) * len(orders) <= _FEW_COSTS:
             return [self._in_rationals(order) for order in orders]
         try:
-            rest = self.rest(orders)
+            excess = self.excess(orders)
         except Beyond:
             return [self._in_rationals(order) for order in orders]
-        above = [Loss(Fraction(nats), rational=False) if nats < math.inf else INFINITE for nats in rest.tolist()]
-        return [total([(one, 1), (two, 1)]) for one, two in zip(straight, above, strict=True)]
+        above = [Loss(Fraction(nats), rational=False) if nats < math.inf else INFINITE for nats in excess.tolist()]
+        return [total_loss([(one, 1), (two, 1)]) for one, two in zip(straight, above, strict=True)]
 
     def _in_rationals(self, order: Fraction) -> Loss:
-        return evaluate(self._plan, Notion(lambda mechanism: self._exact(mechanism, order), total, largest))
+        return evaluate(self._plan, Notion(lambda mechanism: self._exact(mechanism, order), total_loss, largest_losses))
 
-    def rest(self, orders: Sequence[Fraction]) -> Doubles:
-        """Upper bounds of what the cost exceeds the exact part by, at the orders.
+    def excess(self, orders: Sequence[Fraction]) -> Doubles:
+        """Return upper bounds (nats) of the cost's excess over the exact part, at the orders.
 
         Raises:
             Beyond: doubles do not reach.
         """
-        if any(step.how_many and len(step.places) * step.how_many > _EXACT for step in self._steps):
+        if any(step.how_many and len(step.places) * step.how_many > _LARGEST_EXACT_COUNT for step in self._steps):
             raise Beyond
         rows = np.zeros((len(self._plan.mechanisms), len(orders)))
         z = INTERVALS.nearest(np.array([double(order - 1) for order in orders]))
@@ -157,10 +157,10 @@ class Costs:
                 rows[place, column] = self._in_balls(place, orders[column])
         for place in self._others:
             rows[place] = [self._in_balls(place, order) for order in orders]
-        found = self._along(rows, (z + 1).high)
-        if not np.all(found < _REACH) and np.all(rows < np.inf):
+        excess = self._evaluate_steps(rows, (z + 1).high)
+        if not np.all(excess < _REACH) and np.all(rows < np.inf):
             raise Beyond
-        return found
+        return excess
 
     def _in_balls(self, place: int, order: Fraction) -> float:
         nats = self._exact(self._plan.mechanisms[place], order).nats
@@ -169,18 +169,18 @@ class Costs:
         return math.inf if nats is None else double_up(nats)
 
     def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:
-        """The whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
+        """Return the whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
         with np.errstate(all="ignore"):
-            straight = _up(self.slope) * alphas
-            if self.is_straight:
+            straight = _slope_up(self.slope) * alphas
+            if self.is_linear:
                 return straight
             rows = np.zeros((len(self._plan.mechanisms), len(alphas)))
             rows[self._in_table] = self._table.rough(alphas - 1)
             for place in self._others:
                 rows[place] = other(self._plan.mechanisms[place], alphas)
-            return np.asarray(straight + self._along(rows, alphas))
+            return np.asarray(straight + self._evaluate_steps(rows, alphas))
 
-    def _along(self, rows: Doubles, alphas: Doubles) -> Doubles:
+    def _evaluate_steps(self, rows: Doubles, alphas: Doubles) -> Doubles:
         """Return the last step's excess over its exact part, from the mechanisms' rows."""
         place = len(rows)
         rows = np.concatenate([rows, np.zeros((len(self._steps), len(alphas)))])
@@ -188,14 +188,14 @@ class Costs:
             if step.how_many is None and len(step.places):
                 rows[place] = _sum(up(rows[step.places] * step.counts))
             elif step.how_many is not None and len(step.places):
-                compared = [up(rows[part] + up(_up(self._slopes[part]) * alphas)) for part in step.places]
+                compared = [up(rows[part] + up(_slope_up(self._slopes[part]) * alphas)) for part in step.places]
                 rows[place] = _sum_of_largest(np.stack(compared), step.counts, step.how_many)
             place += 1
         return np.asarray(rows[-1])
 
 
 def _sum(rows: Doubles) -> Doubles:
-    """The sum over the rows, by halves and rounded up once a halving."""
+    """Return the sum over the rows, by halves and rounded up once a halving."""
     while len(rows) > 1:
         half = len(rows) // 2
         rows = np.concatenate([up(rows[:half] + rows[half : 2 * half]), rows[2 * half :]])
@@ -203,7 +203,7 @@ def _sum(rows: Doubles) -> Doubles:
 
 
 def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
-    """At each order by itself. The counts add up exactly, as ``Costs.rest`` made sure."""
+    """Sum the largest costs at each order by itself. The counts add up exactly: ``BatchCosts.excess`` checks it."""
     order = np.argsort(-rows, axis=0)
     each = np.take_along_axis(np.broadcast_to(counts, rows.shape), order, axis=0)
     taken = np.clip(how_many - (np.cumsum(each, axis=0) - each), 0, each)
@@ -212,11 +212,11 @@ def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
 
 
 def _column(counts: list[int]) -> Doubles:
-    """The counts as doubles, or doubles above them."""
-    if max(counts, default=0) <= _EXACT:
+    """Return the counts as doubles, or doubles above them."""
+    if max(counts, default=0) <= _LARGEST_EXACT_COUNT:
         return np.array(counts, dtype=np.float64)[:, None]
     return np.array([double_up(Fraction(count)) for count in counts])[:, None]
 
 
-def _up(slope: Loss) -> float:
+def _slope_up(slope: Loss) -> float:
     return math.inf if slope.nats is None else double_up(slope.nats)

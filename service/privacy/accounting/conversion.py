@@ -16,22 +16,22 @@ from service.privacy.numerics.arithmetic import Doubles, double
 from service.privacy.numerics.loss import INFINITE, Loss
 from service.privacy.numerics.numbers import ball, ceiling, floor
 
-Exact = Callable[[Fraction], Loss]
+ExactCurve = Callable[[Fraction], Loss]
 """tau at one order, as an upper bound."""
-Rough = Callable[[Doubles], Doubles]
+RoughCurve = Callable[[Doubles], Doubles]
 """tau at many orders, in doubles."""
 
 
 @dataclass(frozen=True, slots=True)
-class AtOrder:
+class BoundAtOrder:
     """A bound and the order alpha that gave it; None where the bound is a cap that needs no order."""
 
     loss: Loss
     alpha: Fraction | None
 
 
-Objective = Callable[[Doubles, Doubles], Doubles]
-"""What an order is chosen to minimise, from log(alpha-1) and alpha."""
+OrderObjective = Callable[[Doubles, Doubles], Doubles]
+"""The function that an order is chosen to minimise, of log(alpha-1) and alpha."""
 
 
 _AROUND = np.arange(-4.0, 5.0)
@@ -41,8 +41,8 @@ _LOWEST, _HIGHEST = -40.0, 700.0
 """Of log(alpha-1): beyond them no order of interest lies, and no double."""
 
 
-def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
-    """The order alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
+def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fraction:
+    """Return the alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
 
     Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
     order is in the thousands, and ten repetitions of anything move it. From a grid over all of them,
@@ -76,7 +76,7 @@ def best_order(objective: Objective, near: Fraction | None = None) -> Fraction:
 
 
 def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None) -> tuple[float, float]:
-    """A point and a step such that the minimum is no further from the point than the step."""
+    """Return a point and a step such that the minimum is no further from the point than the step."""
     if near is not None:
         best, step = _rough_log(near - 1), 0.25
         while _LOWEST <= best <= _HIGHEST:
@@ -91,31 +91,38 @@ def _bracket(at: Callable[[Doubles], tuple[int, Doubles]], near: Fraction | None
 
 
 def _rough_excess(t: Doubles, alpha: Doubles) -> Doubles:
-    """(alpha-1) log(1-1/alpha) - log(alpha): what ``conversion`` adds to log(1/delta)."""
+    """Return (alpha-1) log(1-1/alpha) - log(alpha), which ``conversion`` adds to log(1/delta)."""
     return np.asarray(np.exp(t) * -np.log1p(np.exp(-t)) - np.log(alpha))
 
 
 def _excess(alpha: Fraction) -> arb:
-    """(alpha-1) log(1-1/alpha) - log(alpha)."""
+    """Return (alpha-1) log(1-1/alpha) - log(alpha)."""
     return ball(alpha - 1) * ball(-1 / alpha).log1p() - ball(alpha).log()
 
 
 def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
-    """The excess of epsilon over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
+    """Return epsilon's excess over tau(alpha): [log(1/delta) + (alpha-1) log(1-1/alpha) - log(alpha)]/(alpha-1).
 
-    Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4), rounded up; it can be negative.
+    Source: Canonne, Kamath, Steinke 2020, Prop. 12 (Haney et al. 2021, Lemma 4).
+
+    Args:
+        alpha: the order, above 1.
+        delta: above 0.
+
+    Returns:
+        Nats, rounded up; it can be negative.
 
     Raises:
         ArithmeticError: it is not a number, as at delta = 0.
     """
-    needed = ceiling(lambda: (_excess(alpha) - ball(delta).log()) / ball(alpha - 1))
-    if needed is None:
+    excess = ceiling(lambda: (_excess(alpha) - ball(delta).log()) / ball(alpha - 1))
+    if excess is None:
         raise ArithmeticError("expected an order above 1 and a delta above 0")
-    return needed
+    return excess
 
 
-def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
-    """Orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
+def _candidates(objective: OrderObjective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
+    """Return orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
 
     A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
     can be a last digit beyond, where the curve is infinite.
@@ -130,14 +137,14 @@ def _candidates(objective: Objective, kinks: Iterable[Fraction], near: Fraction 
 
 
 def rdp_to_epsilon(
-    exact: Exact,
-    rough: Rough,
+    exact: ExactCurve,
+    rough: RoughCurve,
     delta: Fraction,
     cap: Loss = INFINITE,
     kinks: Iterable[Fraction] = (),
     near: Fraction | None = None,
-) -> AtOrder:
-    """The least epsilon that a Rényi curve gives at ``delta`` > 0, never above ``cap``, the pure epsilon.
+) -> BoundAtOrder:
+    """Return the least epsilon (nats, an upper bound) that a Rényi curve gives at ``delta`` > 0, at most ``cap``.
 
     Args:
         exact, rough: the curve.
@@ -148,26 +155,30 @@ def rdp_to_epsilon(
             is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
             and a convex function over alpha - 1 falls up to a point and rises from there.
     """
-    needed = _rough_log(1 / delta)
-    least = AtOrder(cap, None)
+    log_inverse_delta = _rough_log(1 / delta)
+    best = BoundAtOrder(cap, None)
 
-    def above(t: Doubles, alpha: Doubles) -> Doubles:
-        return rough(alpha) + (needed + _rough_excess(t, alpha)) / np.exp(t)
+    def epsilon_at(t: Doubles, alpha: Doubles) -> Doubles:
+        return rough(alpha) + (log_inverse_delta + _rough_excess(t, alpha)) / np.exp(t)
 
-    for alpha in _candidates(above, kinks, near):
+    for alpha in _candidates(epsilon_at, kinks, near):
         tau = exact(alpha).nats
         if tau is not None:
             epsilon = Loss(max(tau + conversion(alpha, delta), Fraction(0)), rational=False)
-            least = AtOrder(epsilon, alpha) if epsilon < least.loss else least
-    return least
+            best = BoundAtOrder(epsilon, alpha) if epsilon < best.loss else best
+    return best
 
 
 def rdp_to_delta(
-    exact: Exact, rough: Rough, epsilon: Fraction, kinks: Iterable[Fraction] = (), near: Fraction | None = None
-) -> AtOrder:
-    """The least delta that a Rényi curve gives at ``epsilon``, at most 1: the same inequality, solved for delta."""
+    exact: ExactCurve,
+    rough: RoughCurve,
+    epsilon: Fraction,
+    kinks: Iterable[Fraction] = (),
+    near: Fraction | None = None,
+) -> BoundAtOrder:
+    """Return the least delta (an upper bound, at most 1) that a Rényi curve gives at ``epsilon`` (nats)."""
     target = double(epsilon)
-    least = AtOrder(Loss(Fraction(1)), None)
+    best = BoundAtOrder(Loss(Fraction(1)), None)
 
     def exponent(t: Doubles, alpha: Doubles) -> Doubles:
         return np.exp(t) * (rough(alpha) - target) + _rough_excess(t, alpha)
@@ -176,8 +187,8 @@ def rdp_to_delta(
         tau = exact(alpha).nats
         if tau is not None:
             delta = Loss(ceiling(partial(_delta_at, alpha, tau, epsilon)), rational=False)
-            least = AtOrder(delta, alpha) if delta < least.loss else least
-    return least
+            best = BoundAtOrder(delta, alpha) if delta < best.loss else best
+    return best
 
 
 def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
@@ -185,34 +196,38 @@ def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
 
 
 def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
-    """The least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
+    """Return the least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
 
     Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
     (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
     """
     if epsilon >= pure:
         return Loss(Fraction(0))
-    reached = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
-    return Loss(Fraction(1) if reached is None else min(reached, Fraction(1)), rational=False)
+    delta = ceiling(lambda: -ball(epsilon - pure).expm1() / (1 + (-ball(pure)).exp()))
+    return Loss(Fraction(1) if delta is None else min(delta, Fraction(1)), rational=False)
 
 
 def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """The largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
+    """Return the largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
     """
-    needed, target = _rough_log(1 / delta), double(epsilon)
-    alpha = best_order(lambda t, alpha: ((needed + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
+    log_inverse_delta, target = _rough_log(1 / delta), double(epsilon)
+    alpha = best_order(lambda t, alpha: ((log_inverse_delta + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
     return max((epsilon - conversion(alpha, delta)) / alpha, Fraction(0))
 
 
 def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
-    """rho + sqrt(4 rho log(1/delta)) (Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5): for comparison."""
+    """Return rho + sqrt(4 rho log(1/delta)), an upper bound on epsilon (nats), rounded up.
+
+    Source: Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5. It serves for comparison: ``rdp_to_epsilon``
+    gives less.
+    """
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
 
 
 def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
-    """exp(-(epsilon - rho)²/(4 rho)), the same solved for delta; 1 below rho."""
+    """Return exp(-(epsilon - rho)²/(4 rho)), an upper bound on delta, rounded up; 1 where epsilon is below rho."""
     if epsilon <= rho or rho == 0:
         return Loss(Fraction(rho > 0))
     return Loss(ceiling(lambda: (-(ball(epsilon - rho) ** 2) / (4 * ball(rho))).exp()), rational=False)
@@ -225,14 +240,14 @@ def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
     """
 
     def solved() -> arb:
-        needed = -ball(delta).log()
-        return (ball(epsilon) / ((needed + ball(epsilon)).sqrt() + needed.sqrt())) ** 2
+        log_inverse_delta = -ball(delta).log()
+        return (ball(epsilon) / ((log_inverse_delta + ball(epsilon)).sqrt() + log_inverse_delta.sqrt())) ** 2
 
     return max(floor(solved), Fraction(0))
 
 
 def _rough_log(value: Fraction) -> float:
-    """log of a rational that may be beyond the doubles."""
+    """Return the log of a rational that may be beyond the doubles."""
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     scaled = value / (1 << shift) if shift >= 0 else value * (1 << -shift)
     return float(np.log(float(scaled)) + shift * np.log(2))

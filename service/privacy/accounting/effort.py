@@ -12,7 +12,7 @@ from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import condense, leaves, mechanisms_of
 
 LIGHT = 50.0
-"""What is done at once, wherever it is."""
+"""Work up to this is done at once, in the process that receives the request."""
 
 _READ = 0.2  # a part, in arrays with others
 _TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # one tight figure, and all of them: ``tight.work`` bounds both
@@ -22,7 +22,7 @@ _SCALED = 0.02  # a mechanism, at each step
 
 
 def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
-    """A whole guarantee, at so many orders and deltas."""
+    """Estimate the work for a whole guarantee, at so many orders and deltas (milliseconds)."""
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
     proven = sum(one.proof for one in distinct)
     tight = min(_TIGHT, _FOR_TIGHT * sum(one.tight for one in distinct))
@@ -36,13 +36,13 @@ def of_price(plan: Condensed, orders: int) -> float:
 
 
 def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
-    """The search for the noise with which a plan fits accounts with these orders each; infinite for offset tails."""
+    """Estimate the search for the noise with which a plan fits accounts of these orders; infinite for offset tails."""
     condensed = condense(plan)
-    unlike = [mechanism.work() for mechanism in set(leaves(condensed))]
-    if not all(one.in_arrays for one in unlike):
+    distinct = [mechanism.work() for mechanism in set(leaves(condensed))]
+    if not all(one.in_arrays for one in distinct):
         return math.inf
-    straight = sum(one.linear for one in unlike)
-    curved = condensed.size - straight  # with the nodes, at which arrays are added up or compared
-    estimated = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
-    compared = 0.001 * sum(map(len, orders))
-    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimated + compared)
+    linear = sum(one.linear for one in distinct)
+    curved = condensed.size - linear  # with the nodes, at which arrays are added up or compared
+    estimates = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
+    comparisons = 0.001 * sum(map(len, orders))
+    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimates + comparisons)

@@ -14,17 +14,17 @@ from fractions import Fraction
 
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.numerics.keyed import Figures, remembered
+from service.privacy.numerics.keyed import FractionsKey, memoised
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COMMON = 10**60 * math.lcm(*range(1, 2**13))
-"""What the denominators of exact amounts that can be taken away again divide; 3,611 digits, and Python reads 4,300.
+"""A multiple of the denominators of all exact amounts that can be taken away again; 3,611 digits (Python reads 4,300).
 
 Such amounts can cancel, a/p + (1 - a/p), so that no bound on the denominator of their sum bounds that of what is left
 when some of them expire: only one multiple of all their denominators does."""
-COARSE = 10**18  # what a loss is rounded up to a multiple of the inverse of, where it would pass it
+COARSE = 10**18  # a loss is rounded up to a multiple of its inverse, where the denominator would be too large
 COARSE_DELTA = 10**40
-MOST_COUNTED = 10**6  # how many more charges are looked for room for
+MOST_COUNTED = 10**6  # the largest number of further charges that is counted
 _STEPS = 250
 _TOGETHER = 64  # fractions that are added over one denominator
 
@@ -74,7 +74,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         for name in ("orders", "shares"):  # keys of memos: to hash 500 fractions again would be most of an admission
-            object.__setattr__(self, name, Figures.of(getattr(self, name)))
+            object.__setattr__(self, name, FractionsKey.of(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Shortfall:
 
 
 def open_weights(budget: Budget) -> Weights:
-    """The orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
+    """Return the orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
 
     0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
     supermartingales is one, so that it may be tested at every order at once; choosing the order by
@@ -140,21 +140,28 @@ def open_weights(budget: Budget) -> Weights:
         return Weights()
     delta = budget.delta - budget.declared_delta
     rho = epsilon_to_rho_at(budget.cap, delta)
-    needed = [rho * order + conversion(order, delta) for order in ORDERS]
-    best = needed.index(min(needed))
+    epsilons = [rho * order + conversion(order, delta) for order in ORDERS]
+    best = epsilons.index(min(epsilons))
     even = Fraction(1, 10 * len(ORDERS))
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
 
 
 def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
-    """The price as it is added: rounded up where the common denominator would pass 10^60.
+    """Return the price as it is added: rounded up where the common denominator would pass 10^60.
 
-    ``held``: it can be taken away again; then also where its denominator does not divide ``COMMON``.
+    Args:
+        totals: of the account before the charge.
+        asked: the price to add.
+        held: the charge can be taken away again; then it is also rounded up where its denominator does not divide
+            ``COMMON``.
+
+    Returns:
+        A price that is nowhere below ``asked``.
     """
 
     def manageable(before: Fraction, added: Fraction, steps: int) -> Fraction:
         fine = math.lcm(before.denominator, added.denominator) < FINE_DENOMINATOR
-        return added if fine and not (held and COMMON % added.denominator) else _coarse(added, steps)
+        return added if fine and not (held and COMMON % added.denominator) else _round_up(added, steps)
 
     return Price(
         epsilon=None if asked.epsilon is None else manageable(totals.epsilon.finite, asked.epsilon, COARSE),
@@ -165,12 +172,12 @@ def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
     )
 
 
-def _coarse(value: Fraction, steps: int) -> Fraction:
+def _round_up(value: Fraction, steps: int) -> Fraction:
     return Fraction(math.ceil(value * steps), steps)
 
 
 def add(totals: Totals, amount: Price) -> Totals:
-    """The totals after a charge."""
+    """Return the totals after a charge."""
     return Totals(
         epsilon=totals.epsilon.plus(amount.epsilon),
         rho=totals.rho.plus(amount.rho),
@@ -182,7 +189,7 @@ def add(totals: Totals, amount: Price) -> Totals:
 
 
 def subtract(totals: Totals, amount: Price) -> Totals:
-    """The totals without a charge that is in them: what ``add`` made of the others, whatever came in between."""
+    """Return the totals without a charge that is in them: what ``add`` makes of the others, in whatever order."""
     return Totals(
         epsilon=totals.epsilon.minus(amount.epsilon),
         rho=totals.rho.minus(amount.rho),
@@ -199,7 +206,7 @@ def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
 
 
 def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
-    """Order by order; nothing but zeros is the empty tuple, so that equal totals are equal however they came about."""
+    """Add order by order; all zeros become the empty tuple, so that equal totals compare equal."""
     if not any(added):
         return totals
     sums = tuple(map(operator.add, totals, added)) if totals else tuple(map(int, added))
@@ -222,17 +229,17 @@ def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
 
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """The least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
+    """Return the least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
     rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
     rests = totals.quanta or (0,) * len(rule.conversions)
-    needed: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
+    epsilons: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
     if totals.linear:
         # In whole quanta, rounded up: integers are many times as fast as fractions here.
         top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * rule.denominator
-        needed = (quanta - order * top // bottom for quanta, order in zip(needed, rule.orders, strict=True))
+        epsilons = (quanta - order * top // bottom for quanta, order in zip(epsilons, rule.orders, strict=True))
     if totals.infinite:
-        needed = (quanta for quanta, infinite in zip(needed, totals.infinite, strict=True) if not infinite)
-    least = min(needed, default=None)
+        epsilons = (quanta for quanta, infinite in zip(epsilons, totals.infinite, strict=True) if not infinite)
+    least = min(epsilons, default=None)
     by_order = None if least is None else Fraction(max(least, 0), QUANTA)
     return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
 
@@ -243,7 +250,7 @@ class _Rule:
 
     Attributes:
         orders: multiples of 1/denominator.
-        conversions: what epsilon exceeds tau by at each order's share of delta, in quanta rounded up.
+        conversions: the excess of epsilon over tau at each order's share of delta, in quanta rounded up.
     """
 
     denominator: int
@@ -251,14 +258,14 @@ class _Rule:
     conversions: tuple[int, ...]
 
 
-@remembered(maxsize=256)
+@memoised(maxsize=256)
 def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> _Rule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
-    needed = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
+    conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
     return _Rule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),
-        tuple(math.ceil(epsilon * QUANTA) for epsilon in needed),
+        tuple(math.ceil(epsilon * QUANTA) for epsilon in conversions),
     )
 
 
@@ -273,17 +280,17 @@ def left(budget: Budget, used: Fraction | None) -> Fraction:
 
 
 def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) -> list[Shortfall]:
-    """The caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
-    found: list[Shortfall] = []
+    """Return the caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
+    shortfalls_found: list[Shortfall] = []
     used = spent(budget, weights, after)
     if used is None or used > budget.cap:
-        asked = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
-        found.append(Shortfall(budget.cap_on, asked, remaining(budget, weights, before)))
+        requested = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
+        shortfalls_found.append(Shortfall(budget.cap_on, requested, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
         name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
-        left = max(budget.declared_delta - before.delta, Fraction(0))
-        found.append(Shortfall(name, after.delta - before.delta, left))
-    return found
+        unused = max(budget.declared_delta - before.delta, Fraction(0))
+        shortfalls_found.append(Shortfall(name, after.delta - before.delta, unused))
+    return shortfalls_found
 
 
 def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
@@ -291,8 +298,8 @@ def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | N
     return spent(budget, weights, add(Totals(), amount))
 
 
-def mean(totals: Totals, number: int) -> Price:
-    """The price that so many charges of ``totals`` have on average, rounded up: its own where they were equal."""
+def mean_price(totals: Totals, number: int) -> Price:
+    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal."""
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
     return charged(
@@ -328,7 +335,7 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 
 def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
-    """The totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
+    """Return the totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
 
     A count below 0 takes charges away.
     """
@@ -353,12 +360,12 @@ def _sum(total: Sum, values: Sequence[tuple[Fraction | None, int]]) -> Sum:
 
 
 def _dot(values: Iterable[tuple[Fraction, int]]) -> Fraction:
-    """The sum of the products, some dozens at a time over one denominator: reducing each sum would take longest."""
+    """Return the sum of the products, some dozens at a time over one denominator, as reducing each sum is slow."""
     parts, total = [(value, count) for value, count in values if value], Fraction(0)
     for first in range(0, len(parts), _TOGETHER):
-        some = parts[first : first + _TOGETHER]
-        bottom = math.lcm(*(value.denominator for value, _ in some))
-        top = sum(count * value.numerator * (bottom // value.denominator) for value, count in some)
+        block = parts[first : first + _TOGETHER]
+        bottom = math.lcm(*(value.denominator for value, _ in block))
+        top = sum(count * value.numerator * (bottom // value.denominator) for value, count in block)
         total += Fraction(top, bottom)
     return total
 
@@ -371,7 +378,7 @@ def _order_by_order(totals: tuple[int, ...], curves: Sequence[Sequence[int]]) ->
 
 
 def plus(one: Totals, other: Totals) -> Totals:
-    """The totals of the charges of both."""
+    """Return the totals of the charges of both."""
     return Totals(
         epsilon=Sum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
         rho=Sum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),
@@ -391,6 +398,7 @@ def is_charge_of(amount: Price, asked: Price) -> bool:
         (amount.linear, asked.linear, COARSE),
     )
     return amount.quanta == asked.quanta and all(
-        found == price or (found is not None and price is not None and found == _coarse(price, steps))
-        for found, price, steps in figures
+        charged_figure == price
+        or (charged_figure is not None and price is not None and charged_figure == _round_up(price, steps))
+        for charged_figure, price, steps in figures
     )

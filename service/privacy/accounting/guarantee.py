@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.accounting.conversion import (
-    AtOrder,
+    BoundAtOrder,
     pure_to_delta,
     rdp_to_delta,
     rdp_to_epsilon,
@@ -13,14 +13,14 @@ from service.privacy.accounting.conversion import (
     rho_to_epsilon_analytic,
 )
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
-from service.privacy.accounting.renyi import Renyi, declared_orders
+from service.privacy.accounting.renyi import RenyiCurve, declared_orders
 from service.privacy.accounting.zcdp import certified_rho
 from service.privacy.numerics.arithmetic import Doubles, double
-from service.privacy.numerics.loss import INFINITE, Loss, least
-from service.privacy.plans.composition_program import outline
+from service.privacy.numerics.loss import INFINITE, Loss, least_loss
+from service.privacy.plans.composition_program import build_program
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, Priced, condense
-from service.privacy.tight import Bounded, Tight
+from service.privacy.tight import TightBound, TightProfile
 
 USUAL_ORDERS = tuple(
     Fraction(order) for order in ("1.25", "1.5", "2", "3", "4", "5", "8", "16", "32", "64", "256", "1024")
@@ -29,7 +29,7 @@ USUAL_DELTA = Fraction(1, 10**10)
 
 
 @dataclass(frozen=True, slots=True)
-class Approximate:
+class ApproximateStatement:
     """One (epsilon, delta) statement: by which analysis, at which order, and whether it is adaptive.
 
     Attributes:
@@ -50,8 +50,8 @@ class Approximate:
 
 
 @dataclass(frozen=True, slots=True)
-class AtEpsilon:
-    """The delta that one analysis shows at an epsilon; ``method`` as in ``Approximate``."""
+class DeltaStatement:
+    """The delta that one analysis shows at an epsilon; ``method`` as in ``ApproximateStatement``."""
 
     delta: Loss
     via: str
@@ -59,12 +59,12 @@ class AtEpsilon:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestStatements:
     """The least epsilon at one delta, among the adaptive statements and among all."""
 
     delta: Fraction
-    adaptive: Approximate | None
-    fixed: Approximate | None
+    adaptive: ApproximateStatement | None
+    fixed: ApproximateStatement | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Guarantee:
     rho: Loss
     rdp: tuple[tuple[Fraction, Loss], ...]
     delta: Fraction
-    approximate: tuple[Approximate, ...]
-    best: tuple[Best, ...]
+    approximate: tuple[ApproximateStatement, ...]
+    best: tuple[BestStatements, ...]
 
 
 def guarantee(
@@ -88,7 +88,7 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """Return what a plan costs, in every notion that is asked for.
+    """Return upper bounds on what a plan loses, in every notion that is asked for.
 
     Args:
         plan: the release, or all releases.
@@ -100,22 +100,22 @@ def guarantee(
         tight: False leaves the tight statement out, which no adaptive one needs.
     """
     condensed = condense(plan)
-    spent = _Spent.of(condensed, neighbouring)
-    profile = Tight.of(condensed, neighbouring, len(deltas)) if deltas and tight else None
-    statements = [statement for delta in deltas for statement in _at_delta(spent, profile, delta, adaptive)]
+    losses = _PlanLosses.of(condensed, neighbouring)
+    profile = TightProfile.of(condensed, neighbouring, len(deltas)) if deltas and tight else None
+    statements = [statement for delta in deltas for statement in _at_delta(losses, profile, delta, adaptive)]
     approximate = [statement for statement in statements if tight or statement.via != "tight"]
     return Guarantee(
-        epsilon=spent.epsilon,
-        rho=spent.rho,
-        rdp=tuple(zip(orders, spent.curve.taus(orders), strict=True)),
-        delta=spent.delta,
+        epsilon=losses.epsilon,
+        rho=losses.rho,
+        rdp=tuple(zip(orders, losses.curve.taus(orders), strict=True)),
+        delta=losses.delta,
         approximate=tuple(approximate),
-        best=tuple(_best(delta, approximate) for delta in deltas),
+        best=tuple(_best_statements(delta, approximate) for delta in deltas),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Spent:
+class _PlanLosses:
     """The losses of a plan from which every conversion starts.
 
     Attributes:
@@ -127,19 +127,19 @@ class _Spent:
     epsilon: Loss
     rho: Loss
     delta: Fraction
-    curve: Renyi
+    curve: RenyiCurve
     orders: list[Fraction]
 
     @classmethod
-    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_Spent":
-        outlined = outline(plan, neighbouring)
-        curve = Renyi(outlined)
+    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_PlanLosses":
+        program = build_program(plan, neighbouring)
+        curve = RenyiCurve(program)
         return cls(
-            plan_epsilon(outlined, neighbouring),
-            certified_rho(curve.whole),
-            plan_delta(outlined, neighbouring),
+            plan_epsilon(program, neighbouring),
+            certified_rho(curve.linear_at_integers),
+            plan_delta(program, neighbouring),
             curve,
-            declared_orders(outlined),
+            declared_orders(program),
         )
 
     def tau(self, alpha: Fraction) -> Loss:
@@ -147,74 +147,78 @@ class _Spent:
         return tau
 
     def near(self, alpha: Fraction | None) -> Fraction | None:
-        """An order to search from, where the curve is known to be one of a kind that allows it."""
+        """Return an order to search from, where the curve is known to be convex; else None."""
         return alpha if self.curve.is_convex else None
 
 
-def _at_delta(spent: _Spent, profile: Tight | None, delta: Fraction, adaptive: bool) -> Iterator[Approximate]:
-    """The analyses that say something at one delta; the deltas that mechanisms spend come off first."""
-    left, rho, pure = delta - spent.delta, spent.rho.nats, spent.epsilon
-    by_zcdp = by_rdp = AtOrder(INFINITE, None)
-    if left > 0 and rho is not None:
-        by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _line(rho), left, pure)
-        yield Approximate(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
-    if left > 0:
+def _at_delta(
+    losses: _PlanLosses, profile: TightProfile | None, delta: Fraction, adaptive: bool
+) -> Iterator[ApproximateStatement]:
+    """Yield the analyses that apply at one delta; the deltas that mechanisms spend come off first."""
+    undeclared_delta, rho, pure = delta - losses.delta, losses.rho.nats, losses.epsilon
+    by_zcdp = by_rdp = BoundAtOrder(INFINITE, None)
+    if undeclared_delta > 0 and rho is not None:
+        by_zcdp = rdp_to_epsilon(lambda alpha: Loss(rho * alpha), _linear_curve(rho), undeclared_delta, pure)
+        yield ApproximateStatement(delta, by_zcdp.loss, "zcdp", by_zcdp.alpha, adaptive)
+    if undeclared_delta > 0:
         by_rdp = by_zcdp
-        if not spent.curve.is_straight:
-            near = spent.near(by_zcdp.alpha)
-            found = rdp_to_epsilon(spent.tau, spent.curve.rough, left, pure, spent.orders, near)
-            by_rdp = min(found, by_zcdp, key=lambda one: one.loss)  # rho*alpha is a Rényi curve too
+        if not losses.curve.is_linear:
+            near = losses.near(by_zcdp.alpha)
+            by_curve = rdp_to_epsilon(losses.tau, losses.curve.rough, undeclared_delta, pure, losses.orders, near)
+            by_rdp = min(by_curve, by_zcdp, key=lambda one: one.loss)  # rho*alpha is a Rényi curve too
         if by_rdp.loss.nats is not None:
-            yield Approximate(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
-    if left >= 0 and pure.nats is not None:
-        yield Approximate(delta, pure, "pure", None, adaptive)
-    if left > 0 and rho is not None:
-        yield Approximate(delta, least([rho_to_epsilon_analytic(rho, left), pure]), "analytic", None, adaptive)
-    others = [(pure if left >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
+            yield ApproximateStatement(delta, by_rdp.loss, "rdp", by_rdp.alpha, adaptive)
+    if undeclared_delta >= 0 and pure.nats is not None:
+        yield ApproximateStatement(delta, pure, "pure", None, adaptive)
+    if undeclared_delta > 0 and rho is not None:
+        yield ApproximateStatement(
+            delta, least_loss([rho_to_epsilon_analytic(rho, undeclared_delta), pure]), "analytic", None, adaptive
+        )
+    others = [(pure if undeclared_delta >= 0 else INFINITE, "pure"), (by_rdp.loss, "rdp"), (by_zcdp.loss, "zcdp")]
     loss, method = _least_known(None if profile is None else profile.epsilon(delta), others)
     if loss.nats is not None:
-        yield Approximate(delta, loss, "tight", None, adaptive=False, method=method)
+        yield ApproximateStatement(delta, loss, "tight", None, adaptive=False, method=method)
 
 
-def _least_known(tight: Bounded | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
-    """The least that is known of a plan in full: its own profile's, or another analysis's where that is not above."""
+def _least_known(tight: TightBound | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
+    """Return the least figure known of a plan: its own profile's, or another analysis's where that is not above."""
     loss, method = min(others, key=lambda pair: pair[0])
     return (tight.loss, tight.method) if tight is not None and tight.loss < loss else (loss, method)
 
 
-def _line(slope: Fraction) -> Callable[[Doubles], Doubles]:
+def _linear_curve(slope: Fraction) -> Callable[[Doubles], Doubles]:
     rough = double(slope)
     return lambda alphas: rough * alphas
 
 
-def _best(delta: Fraction, statements: Iterable[Approximate]) -> Best:
+def _best_statements(delta: Fraction, statements: Iterable[ApproximateStatement]) -> BestStatements:
     at_delta = sorted((s for s in statements if s.delta == delta), key=lambda s: s.epsilon)
-    return Best(delta, next((s for s in at_delta if s.adaptive), None), next(iter(at_delta), None))
+    return BestStatements(delta, next((s for s in at_delta if s.adaptive), None), next(iter(at_delta), None))
 
 
-def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[AtEpsilon]:
-    """The delta at which a plan is (epsilon, delta)-private, at most 1, by each analysis; the least first."""
+def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[DeltaStatement]:
+    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first."""
     condensed = condense(plan)
-    spent = _Spent.of(condensed, neighbouring)
-    found: list[AtEpsilon] = []
+    losses = _PlanLosses.of(condensed, neighbouring)
+    statements: list[DeltaStatement] = []
 
     def add(loss: Loss, via: str) -> None:
-        beside = Fraction(1) if loss.nats is None else min(loss.nats + spent.delta, Fraction(1))
-        found.append(AtEpsilon(Loss(beside, loss.rational), via))
+        beside = Fraction(1) if loss.nats is None else min(loss.nats + losses.delta, Fraction(1))
+        statements.append(DeltaStatement(Loss(beside, loss.rational), via))
 
-    if spent.epsilon.nats is not None:
-        add(pure_to_delta(spent.epsilon.nats, epsilon), "pure")
+    if losses.epsilon.nats is not None:
+        add(pure_to_delta(losses.epsilon.nats, epsilon), "pure")
     near = None
-    if spent.rho.nats is not None:
-        rho = spent.rho.nats
-        by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _line(rho), epsilon)
+    if losses.rho.nats is not None:
+        rho = losses.rho.nats
+        by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _linear_curve(rho), epsilon)
         add(by_zcdp.loss, "zcdp")
-        near = spent.near(by_zcdp.alpha)
-    add(rdp_to_delta(spent.tau, spent.curve.rough, epsilon, spent.orders, near).loss, "rdp")
-    if spent.rho.nats is not None:
-        add(rho_to_delta_analytic(spent.rho.nats, epsilon), "analytic")
-    profile = Tight.of(condensed, neighbouring)
-    others = [(one.delta, one.via) for one in found]
+        near = losses.near(by_zcdp.alpha)
+    add(rdp_to_delta(losses.tau, losses.curve.rough, epsilon, losses.orders, near).loss, "rdp")
+    if losses.rho.nats is not None:
+        add(rho_to_delta_analytic(losses.rho.nats, epsilon), "analytic")
+    profile = TightProfile.of(condensed, neighbouring)
+    others = [(one.delta, one.via) for one in statements]
     loss, method = _least_known(None if profile is None else profile.delta(epsilon), others)
-    found.append(AtEpsilon(loss, "tight", method))
-    return sorted(found, key=lambda one: one.delta)
+    statements.append(DeltaStatement(loss, "tight", method))
+    return sorted(statements, key=lambda one: one.delta)

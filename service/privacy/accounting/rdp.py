@@ -12,15 +12,15 @@ from flint import arb
 
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.arithmetic import BALLS
-from service.privacy.numerics.keyed import Figures, remembered
-from service.privacy.numerics.loss import INFINITE, Loss, largest, least, total
+from service.privacy.numerics.keyed import FractionsKey, memoised
+from service.privacy.numerics.loss import INFINITE, Loss, largest_losses, least_loss, total_loss
 from service.privacy.numerics.numbers import ceilings
 from service.privacy.plans.composition_program import Foldable, Notion, fold
 from service.privacy.plans.walking import Neighbouring
 
 
 def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> Loss:
-    """A bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
+    """Return a bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
 
     So the chord between two bounds is a bound; above the last order nothing is known.
     """
@@ -33,19 +33,19 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
     return Loss(((1 - share) * (low - 1) * at_low + share * (high - 1) * at_high) / z)
 
 
-@remembered(maxsize=1 << 16)
+@memoised(maxsize=1 << 16)
 def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
-    """tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon bounds it at every order."""
-    return _taus(mechanism, (alpha,))[0]
+    """Return tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon caps it."""
+    return _bounded_taus(mechanism, (alpha,))[0]
 
 
 @lru_cache(maxsize=1 << 9)
-def mechanism_taus(mechanism: Mechanism, orders: Figures) -> tuple[Loss, ...]:
+def mechanism_taus(mechanism: Mechanism, orders: FractionsKey) -> tuple[Loss, ...]:
     """Return tau of one cell at many orders (nats), rounded up."""
-    return _taus(mechanism, orders)
+    return _bounded_taus(mechanism, orders)
 
 
-def _taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
+def _bounded_taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
     pure = mechanism.pure_epsilon()
     if pure.nats == 0:
         return (pure,) * len(orders)
@@ -56,7 +56,7 @@ def _taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
         places = [
             place for place, alpha in enumerate(orders) if exact_at is None or (alpha * exact_at).denominator != 1
         ]
-        rounded = ceilings(lambda: _from_alpha(curve.prepared(BALLS)), [orders[place] for place in places])
+        rounded = ceilings(lambda: _at_alpha(curve.prepared(BALLS)), [orders[place] for place in places])
         for place, nats in zip(places, rounded, strict=True):
             bounds[place].append(Loss(nats, rational=False))
     for of_order, alpha in zip(bounds, orders, strict=True):
@@ -67,13 +67,18 @@ def _taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
             of_order.append(Loss(at_0 + per_order * alpha, rational=False))
         if known.points:
             of_order.append(interpolate(known.points, alpha))
-    return tuple(map(least, bounds))
+    return tuple(map(least_loss, bounds))
 
 
-def _from_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
+def _at_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
     return lambda alpha: tau(alpha - 1)
 
 
 def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
-    """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3), to 96 bits: what ledgers add up."""
-    return fold(plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total, largest))
+    """Return an upper bound on tau(alpha) of a plan (nats), to 96 bits, under the neighbouring relation.
+
+    Ledgers add these figures up. Source: Haney et al. 2021, Lemma 3.
+    """
+    return fold(
+        plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total_loss, largest_losses)
+    )

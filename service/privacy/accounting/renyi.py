@@ -6,15 +6,15 @@ from itertools import groupby
 
 import numpy as np
 
-from service.privacy.accounting.batch_costs import Costs, Straight
+from service.privacy.accounting.batch_costs import BatchCosts, LinearCosts
 from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.arithmetic import DOUBLES, Doubles, double
 from service.privacy.numerics.loss import Loss
-from service.privacy.plans.composition_program import Outline
+from service.privacy.plans.composition_program import CompositionProgram
 
 
-class Renyi:
+class RenyiCurve:
     """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3).
 
     Attributes:
@@ -22,46 +22,50 @@ class Renyi:
         is_convex: whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima.
     """
 
-    def __init__(self, plan: Outline) -> None:
+    def __init__(self, plan: CompositionProgram) -> None:
         bounds = [mechanism.rdp() for mechanism in plan.mechanisms]
         slopes = [None if one.sole_slope is None else Loss(one.sole_slope) for one in bounds]
         straight = [None if of.curve else one for one, of in zip(slopes, bounds, strict=True)]
         curves = [None if one.is_mixed else one.curve for one in bounds]
         self.is_convex = not any(one.is_mixed for one in bounds)
-        self.whole = Straight(plan, slopes)
-        self._costs = Costs(self.whole if straight == slopes else Straight(plan, straight), curves, mechanism_tau)
-        self._at_whole_orders = self._costs if straight == slopes else Costs(self.whole, curves, mechanism_tau)
+        self.linear_at_integers = LinearCosts(plan, slopes)
+        self._costs = BatchCosts(
+            self.linear_at_integers if straight == slopes else LinearCosts(plan, straight), curves, mechanism_tau
+        )
+        self._at_whole_orders = (
+            self._costs if straight == slopes else BatchCosts(self.linear_at_integers, curves, mechanism_tau)
+        )
 
     @property
-    def is_straight(self) -> bool:
+    def is_linear(self) -> bool:
         """True where tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
-        return self._costs.is_straight
+        return self._costs.is_linear
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
-        """Upper bounds at the orders, less than 1e-11 of themselves above the truth."""
-        found: dict[int, Loss] = {}  # by place: no number of a client's is a key
+        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth."""
+        bounds: dict[int, Loss] = {}  # by place: no number of a client's is a key
         for whole in (True, False):
             places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]
             if places:
                 costs = self._at_whole_orders if whole else self._costs
-                found.update(zip(places, costs.bounds([orders[place] for place in places]), strict=True))
-        return tuple(found[place] for place in range(len(orders)))
+                bounds.update(zip(places, costs.bounds([orders[place] for place in places]), strict=True))
+        return tuple(bounds[place] for place in range(len(orders)))
 
-    def parts(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
-        """c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope everywhere.
+    def slope_and_excess(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
+        """Return c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope.
 
         Raises:
             Beyond: doubles do not reach.
         """
-        return self._at_whole_orders.slope, self._at_whole_orders.rest(orders)
+        return self._at_whole_orders.slope, self._at_whole_orders.excess(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
-        """tau at many orders in doubles: to choose an order by, never to report."""
+        """Return tau at many orders in doubles: to choose an order by, never to report."""
         return self._costs.rough(alphas, _rough)
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:
-    """The least of what is known of a mechanism, in doubles."""
+    """Return the least of what is known of a mechanism, in doubles."""
     pure, known = mechanism.pure_epsilon().nats, mechanism.rdp()
     bounds = [np.full_like(alphas, np.inf if pure is None else double(pure))]
     if known.curve is not None:
@@ -82,7 +86,7 @@ def _interpolated(points: Sequence[tuple[Fraction, Fraction]], alphas: Doubles) 
     return np.asarray(np.interp(alphas, orders, weighted, right=np.inf) / (alphas - 1))
 
 
-def declared_orders(plan: Outline) -> list[Fraction]:
-    """The orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
+def declared_orders(plan: CompositionProgram) -> list[Fraction]:
+    """Return the orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
     points = (point for mechanism in plan.mechanisms for point in mechanism.rdp().points)
     return [order for order, _ in groupby(sorted(order for order, _ in points))]

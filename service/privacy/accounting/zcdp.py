@@ -3,9 +3,9 @@
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.accounting.batch_costs import Costs, Straight
+from service.privacy.accounting.batch_costs import BatchCosts, LinearCosts
 from service.privacy.mechanisms import Mechanism
-from service.privacy.numerics.loss import Loss, largest, total
+from service.privacy.numerics.loss import Loss, largest_losses, total_loss
 from service.privacy.plans.composition_program import Foldable, Notion, fold
 from service.privacy.plans.walking import Neighbouring
 
@@ -17,15 +17,18 @@ def mechanism_rho(mechanism: Mechanism) -> Loss:
 
 
 def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
-    """zCDP rho of a plan, in nats (Haney et al. 2021, Lemma 2), to 96 bits: what ledgers add up."""
-    return fold(plan, neighbouring, Notion(mechanism_rho, total, largest))
+    """Return an upper bound on the zCDP rho of a plan (nats), to 96 bits, under the neighbouring relation.
+
+    Ledgers add these figures up. Source: Haney et al. 2021, Lemma 2.
+    """
+    return fold(plan, neighbouring, Notion(mechanism_rho, total_loss, largest_losses))
 
 
-def certified_rho(plan: Straight) -> Loss:
+def certified_rho(plan: LinearCosts) -> Loss:
     """Return a plan's rho by intervals of doubles, less than 1e-11 of itself above: for thousands of mechanisms.
 
     ``plan``: with the mechanisms whose rho is rational.
     """
     curves = [mechanism.rho_curve() for mechanism in plan.plan.mechanisms]
-    costs = Costs(plan, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
+    costs = BatchCosts(plan, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)
     return costs.bounds([Fraction(1)])[0]

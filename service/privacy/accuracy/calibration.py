@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from flint import arb
 
-from service.privacy.accuracy.tails import excess_of, smallest, tail, within
+from service.privacy.accuracy.tails import excess_of, is_within, smallest, tail
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
 
@@ -30,31 +30,31 @@ _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal
 
 
 def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
-    """The largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
+    """Return the largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
         ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
     """
-    excess = _checked(margin, confidence)
+    excess = _checked_excess(margin, confidence)
     # As b grows the tail comes near exp(-(m + 1/2)/b).
     guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
-    return _largest(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
+    return _largest_parameter(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
 
 
 def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
-    """The largest 12-digit sigma² (counts squared) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
+    """Return the largest 12-digit sigma² (counts²) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
         ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
     """
-    excess = _checked(margin, confidence)
+    excess = _checked_excess(margin, confidence)
     # As sigma grows the tail comes near that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
-    return _largest(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
+    return _largest_parameter(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
 
 
 def safetab_scale(margin: int) -> Fraction:
-    """SafeTab's scale for a 95 % margin of error, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
+    """Return SafeTab's 95 % scale, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
 
     To reproduce the paper only: it is **unsafe**. Its derivation floors a margin that must be rounded
     up (eqs. 35, 36), so that the coverage falls short of 95 %: it is 0.9395 at margin 6.
@@ -63,11 +63,11 @@ def safetab_scale(margin: int) -> Fraction:
         ValueError: a margin that is not in [0, 2^53].
     """
     _check_margin(margin)
-    return _rounded_down(lower_bound(lambda: (margin + 1) / arb(20).log()))
+    return _round_down(lower_bound(lambda: (margin + 1) / arb(20).log()))
 
 
 def safetab_sigma_squared(margin: int) -> Fraction:
-    """SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
+    """Return SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
 
     rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. Safe but wasteful at the paper's
     margins: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, as 1.92 is 1.96²/2 rounded down.
@@ -78,7 +78,7 @@ def safetab_sigma_squared(margin: int) -> Fraction:
     _check_margin(margin)
     if margin == 0:
         raise ValueError("expected a margin of at least 1: rho = 1.92/margin² has no meaning at 0")
-    return _rounded_down(margin * margin / Fraction("3.84"))
+    return _round_down(margin * margin / Fraction("3.84"))
 
 
 def _check_margin(margin: int) -> None:
@@ -86,55 +86,55 @@ def _check_margin(margin: int) -> None:
         raise ValueError(f"expected a margin of at least 0 and at most 2^53 ({LARGEST_MARGIN}), got {margin}")
 
 
-def _checked(margin: int, confidence: Fraction) -> Fraction:
+def _checked_excess(margin: int, confidence: Fraction) -> Fraction:
     _check_margin(margin)
     return excess_of(confidence)
 
 
-def _largest(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
-    """The largest 12-digit parameter that meets a target, which all smaller ones meet too."""
-    near = rank_of(_solved(law, margin, excess, guess))
-    return of_rank(smallest(lambda rank: not within(law(of_rank(rank)), margin, excess), near) - 1)
+def _largest_parameter(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """Return the largest 12-digit parameter that meets a target, which all smaller ones meet too."""
+    near = rank_of(_secant_guess(law, margin, excess, guess))
+    return value_of_rank(smallest(lambda rank: not is_within(law(value_of_rank(rank)), margin, excess), near) - 1)
 
 
-def _solved(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
-    """The parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
+def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+    """Return the parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
 
     log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
     digits, where halving an interval takes forty. What is returned only tells where to begin; it proves nothing.
     """
 
-    def missed(place: float) -> float:
-        return float((-tail(law(Fraction(math.exp(place))), margin).log()).log().mid()) - wanted
+    def miss_at(place: float) -> float:
+        return float((-tail(law(Fraction(math.exp(place))), margin).log()).log().mid()) - target
 
     with precision(128 + excess.denominator.bit_length()):
-        wanted = float((-ball(excess).log()).log().mid())
+        target = float((-ball(excess).log()).log().mid())
         place = math.log(guess)
-        miss, slope = missed(place), -1.0
+        miss, slope = miss_at(place), -1.0
         for _ in range(_SECANTS):
             step = min(max(-miss / slope, -1.0), 1.0)
             if not math.isfinite(step) or abs(step) < _CLOSE:
                 break
             before, place = miss, place + step
-            miss = missed(place)
+            miss = miss_at(place)
             slope = (miss - before) / step if miss != before else slope
     return Fraction(math.exp(place))
 
 
-def _rounded_down(value: Fraction) -> Fraction:
-    """The largest 12-digit number that is not above a positive ``value``."""
-    return of_rank(rank_of(value))
+def _round_down(value: Fraction) -> Fraction:
+    """Return the largest 12-digit number that is not above a positive ``value``."""
+    return value_of_rank(rank_of(value))
 
 
 def rank_of(value: Fraction) -> int:
-    """The place of ``value``, rounded down to 12 digits, among all such numbers in ascending order; 1 has place 0."""
+    """Return the rank of ``value``, rounded down to 12 digits, among all such numbers ascending; 1 has rank 0."""
     rounded = _TWELVE_DIGITS_DOWN.divide(Decimal(value.numerator), Decimal(value.denominator))
     exponent = rounded.adjusted()
     digits = int(_TWELVE_DIGITS_DOWN.scaleb(rounded, 11 - exponent))
     return exponent * _PER_DECADE + digits - _LEAST_DIGITS
 
 
-def of_rank(rank: int) -> Fraction:
-    """The number of 12 digits at a place; see ``rank_of``."""
+def value_of_rank(rank: int) -> Fraction:
+    """Return the number of 12 digits at a rank; see ``rank_of``."""
     exponent, place = divmod(rank, _PER_DECADE)
     return Fraction(f"{_LEAST_DIGITS + place}e{exponent - 11}")

@@ -16,7 +16,7 @@ from flint import arb, ctx
 from scipy.optimize import brentq  # type: ignore[import-untyped]  # it publishes no types
 from scipy.special import erfcinv, gammaincc  # type: ignore[import-untyped]
 
-from service.privacy.accuracy.sums import finite
+from service.privacy.accuracy.sums import require_finite
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.arithmetic import DOUBLES
@@ -62,28 +62,28 @@ class ContinuousSum:
         return self.law.sigma_squared is not None and self.law.scale is not None
 
     def variance(self) -> Fraction:
-        """Var S, rounded up."""
+        """Return Var S, rounded up."""
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * b * self.cells
             case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
                 return v * self.cells
             case _:
-                return finite(ceiling(lambda: self._moment(2)))
+                return require_finite(ceiling(lambda: self._moment(2)))
 
     def mean_size(self) -> Fraction:
-        """E|S|, rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
+        """Return E|S|, rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
         n = self.cells
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * n * Fraction(math.comb(2 * n, n), 4**n)
             case NoiseLaw(sigma_squared=Fraction() as v, scale=None):
-                return finite(ceiling(lambda: (2 * n * ball(v) / arb.pi()).sqrt()))
+                return require_finite(ceiling(lambda: (2 * n * ball(v) / arb.pi()).sqrt()))
             case _:
-                return finite(ceiling(lambda: self._moment(1)))
+                return require_finite(ceiling(lambda: self._moment(1)))
 
     def margin(self, confidence: Fraction) -> tuple[Fraction, float]:
-        """An x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage.
+        """Return an x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage.
 
         Of confidences below a millionth some 1e-6 above: the density falls with |x|, so that a part of a margin covers
         at least as large a part of what the margin does.
@@ -93,18 +93,18 @@ class ContinuousSum:
             return self.margin(_FLAT)[0] * confidence / _FLAT, double_down(confidence)
         margin, step = Fraction(self._guess(float(excess))), Fraction(1, 10**13)
         with precision(256):
-            while not self.beyond(margin) <= ball(excess):
+            while not self.tail_probability(margin) <= ball(excess):
                 margin, step = margin * (1 + step), 2 * step
-            covered = 1 - self.beyond(margin) + arb(0, arb(2) ** -ctx.prec)
+            covered = 1 - self.tail_probability(margin) + arb(0, arb(2) ** -ctx.prec)
         return margin, double_down(lower_bound(lambda: covered))
 
     def _moment(self, power: int) -> arb:
-        """E|X|^power of one variable with offset tails."""
+        """Return E|X|^power of one variable with offset tails."""
         moments = half_line(ball(self.law.offset), _variance(self.law), power + 1, lattice=False)
         return moments[power] / moments[0]
 
-    def beyond(self, x: Fraction) -> arb:
-        """P(|S| > x)."""
+    def tail_probability(self, x: Fraction) -> arb:
+        """Return P(|S| > x)."""
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return _laplace_tail(ball(x / b), self.cells)
@@ -133,7 +133,10 @@ def _variance(law: NoiseLaw) -> Fraction:
 
 
 def _laplace_tail(x: arb, n: int) -> arb:
-    """2 P(S > x) at scale 1; the tail of Gamma(n-j) is the sum over i < n-j of e^-x x^i/i!, so i is in for j < n-i."""
+    """Return 2 P(S > x) at scale 1.
+
+    The tail of Gamma(n-j) is the sum over i < n-j of e^-x x^i/i!, so that i counts for j < n-i.
+    """
     weight = arb(1) / arb(2) ** n
     weights = [weight]
     for j in range(1, n):
@@ -163,7 +166,7 @@ def _laplace_quantile(excess: float, n: int) -> float:
 
 
 def _osgt_quantile(excess: float, m: float) -> float:
-    """In units of sigma; the tail is below exp(-x²/2) and exp(-mx)."""
+    """Return the quantile in units of sigma; the tail is below exp(-x²/2) and exp(-mx)."""
     at_0 = DOUBLES.log_half_line(np.array(m), Fraction(1), lattice=False)
     needed = math.log(excess)
 

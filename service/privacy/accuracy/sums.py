@@ -1,8 +1,8 @@
 """The law of a sum of n cells' noise: certified tails, exact margins of error, expected size.
 
 Geometric noise has a closed form: a sum is the difference of two negative binomial counts, and the
-race between them ends after n to 2n - 1 steps (``_Race``). All others are inverted from their characteristic function
-by the trapezoid rule over one period of M (``_Spectrum``):
+race between them ends after n to 2n - 1 steps (``_GeometricRace``). All others are inverted from their
+characteristic function by the trapezoid rule over one period of M (``_Spectrum``):
 
     1/M times the sum over j of phi(2 pi j/M)^n D_m(2 pi j/M) = P(|S mod M| <= m),  D_m(t) = sin((2m+1)t/2)/sin(t/2),
 
@@ -26,7 +26,7 @@ from service.privacy.numerics.arithmetic import double
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision
 
-RACED = 64
+MOST_RACED_CELLS = 64
 """Sums of so many geometric cells, at most, go by the closed form."""
 _FREQUENCIES = 1 << 8
 _STEEP = Fraction(1000)  # nats: noise that falls faster is nothing but for less than exp(-1000)
@@ -35,7 +35,7 @@ _HALF = 100  # bits, at most, that the expected size is known to
 
 
 def variance(law: NoiseLaw) -> arb:
-    """Var X of one cell, in counts squared, as a ball."""
+    """Return Var X of one cell, in counts squared, as a ball."""
     if law.sigma_squared is None:
         return 1 / (2 * (ball(law.linear) / 2).sinh() ** 2)
     offset = ball(law.sigma_squared * law.linear)
@@ -44,7 +44,7 @@ def variance(law: NoiseLaw) -> arb:
 
 
 def mean_size(law: NoiseLaw) -> arb:
-    """E|X| of one cell, in counts, as a ball."""
+    """Return E|X| of one cell, in counts, as a ball."""
     if law.sigma_squared is None:
         return 1 / ball(law.linear).sinh()
     offset = ball(law.sigma_squared * law.linear)
@@ -53,46 +53,46 @@ def mean_size(law: NoiseLaw) -> arb:
 
 
 def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
-    """A size x with P(|S| >= x) <= 2 exp(-nats), of the right order; proven for the x that is returned.
+    """Return a size x with P(|S| >= x) <= 2 exp(-nats) proven, of the right order.
 
     log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8), and at most that of geometric noise
     of rate r, -log(1 - (sinh(s/2)/sinh(r/2))²): the law is that one, times factors that fall with |x|, which can only
     make large values rarer (Chebyshev's association inequality), as from x to x+1 its mass falls by at least
     r = 1/b + 1/(2 sigma²).
     """
-    found: list[arb] = []
-    wanted = ball(Fraction(nats))
+    sizes: list[arb] = []
+    exponent = ball(Fraction(nats))
     if law.sigma_squared is not None:
-        found.append((2 * cells * ball(law.sigma_squared) * wanted).sqrt())
+        sizes.append((2 * cells * ball(law.sigma_squared) * exponent).sqrt())
     rate = min(law.linear + law.quadratic, _STEEP)
     u = np.concatenate([np.logspace(-12, -2, 200), np.linspace(0.01, 0.999, 800)])
     r = min(max(double(rate), 1e-200), 1e200)
     with np.errstate(all="ignore"):
         share = np.exp(r * (u - 1)) * (np.expm1(-r * u) / np.expm1(-r)) ** 2
-        needed = (-cells * np.log1p(-share) + nats) / u
-    best = ball(rate) * ball(Fraction(float(u[int(np.nanargmin(needed))])))
+        rough_sizes = (-cells * np.log1p(-share) + nats) / u
+    best = ball(rate) * ball(Fraction(float(u[int(np.nanargmin(rough_sizes))])))
     ratio = (best / 2).sinh() / (ball(rate) / 2).sinh()
-    found.append((wanted - cells * (-ratio * ratio).log1p()) / best)
-    return min(int(one.upper().ceil().fmpz()) for one in found if one.is_finite())
+    sizes.append((exponent - cells * (-ratio * ratio).log1p()) / best)
+    return min(int(one.upper().ceil().fmpz()) for one in sizes if one.is_finite())
 
 
 @dataclass(frozen=True, slots=True)
-class _One:
+class _SingleCell:
     """One cell: a single tail, to any precision."""
 
     law: NoiseLaw
 
-    def beyond(self, margin: int) -> arb:
-        """P(|X| > margin)."""
+    def tail_probability(self, margin: int) -> arb:
+        """Return P(|X| > margin)."""
         return tail(self.law, margin)
 
     def mean_size(self) -> arb:
-        """E|X|."""
+        """Return E|X|."""
         return mean_size(self.law)
 
 
 @dataclass(frozen=True, slots=True)
-class _Race:
+class _GeometricRace:
     """S of n cells of geometric noise, q = exp(-1/b): certified tails from positive terms.
 
     X is A - B for two geometric counts, and S a difference of two negative binomial ones. Of one factor of each,
@@ -106,8 +106,8 @@ class _Race:
     law: NoiseLaw
     cells: int
 
-    def beyond(self, margin: int) -> arb:
-        """P(|S| > margin)."""
+    def tail_probability(self, margin: int) -> arb:
+        """Return P(|S| > margin)."""
         n, k, rate = self.cells, margin + 1, ball(self.law.linear)
         q, p = (-rate).exp(), -(-rate).expm1()
         weight = (1 + q) ** -n
@@ -123,7 +123,7 @@ class _Race:
         return 2 * total
 
     def mean_size(self) -> arb:
-        """E|S| = Var X times the sum over i <= n of P(S_i = 0).
+        """Return E|S| = Var X times the sum over i <= n of P(S_i = 0).
 
         |k| is the mean of (1 - cos kt)/(1 - cos t) over t, and 1 - phi^n = Var X (1 - cos t) (phi + ... + phi^n).
         P(S_i = 0) = (1-q)^2i/(1-q²)^(2i-1) times the sum over j < i of C(i-1, j)² q^2j.
@@ -166,8 +166,10 @@ class _Spectrum:
         period, tolerance = 2 * half, arb(2) ** -bits
         table = characteristics(law, period)
         if table is None:
-            needed = smallest(lambda j: j >= 1 and (j >= half or _cut(law, cells, period, j)[0] < tolerance), half // 8)
-            last = min(needed, half, _FREQUENCIES)
+            fewest = smallest(
+                lambda j: j >= 1 and (j >= half or _left_out(law, cells, period, j)[0] < tolerance), half // 8
+            )
+            last = min(fewest, half, _FREQUENCIES)
             table = [characteristic(law, j, period) for j in range(1, last + 1)]
         else:
             negligible = 2.0 ** (-(bits + 20) / cells)
@@ -176,11 +178,11 @@ class _Spectrum:
         weights = [2 * _power(phi, cells) / (period * sine(j, period)) for j, phi in enumerate(table, 1)]
         if last == half:
             weights[-1] /= 2
-        cut, cut_mean = (arb(0), arb(0)) if last >= half else _cut(law, cells, period, last)
+        cut, cut_mean = (arb(0), arb(0)) if last >= half else _left_out(law, cells, period, last)
         return cls(law, cells, period, weights, cut, cut_mean, 2 * tolerance)
 
-    def beyond(self, margin: int) -> arb:
-        """P(|S| > margin)."""
+    def tail_probability(self, margin: int) -> arb:
+        """Return P(|S| > margin)."""
         if 2 * margin + 2 > self.period:
             return arb(0).union(self.folded)
         factor = ball(Fraction(2 * margin + 1, self.period))
@@ -188,7 +190,7 @@ class _Spectrum:
         return 1 - inside + arb(0, self.cut.upper()) + arb(0).union(self.folded)
 
     def mean_size(self) -> arb:
-        """E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), and what lies beyond M/2.
+        """Return E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), with what lies beyond M/2.
 
         E of |S| where that is beyond is at most sqrt(E S² P(|S| > M/2)) (Cauchy and Schwarz). M/2 is even.
         """
@@ -198,7 +200,7 @@ class _Spectrum:
         return ball(Fraction(self.period, 4)) - near + arb(0, self.cut_mean.upper()) + arb(0).union(far)
 
     def likely_margin(self, excess: float) -> int:
-        """The margin but for rounding, in doubles."""
+        """Return the margin in doubles, before certified rounding."""
         weights = np.array([float(weight.mid()) for weight in self.weights])
         j = np.arange(1, len(weights) + 1)
         low, high = -1, self.period // 2
@@ -214,11 +216,11 @@ class _Spectrum:
 
 
 def _power(phi: arb, cells: int) -> arb:
-    """phi^n for phi > 0, also where its ball does not tell."""
+    """Return phi^n for phi > 0, also where its ball does not tell."""
     return phi**cells if phi > 0 else arb(0).union(arb(phi.abs_upper()) ** cells)
 
 
-def _cut(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
+def _left_out(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
     """Return what the frequencies beyond the last can add to a tail and to the expected size.
 
     In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
@@ -237,29 +239,29 @@ def _cut(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class NoiseSum:
     """The sum S of so many cells' noise, known well enough for confidences up to 1 - excess."""
 
     law: NoiseLaw
     cells: int
     excess: Fraction
-    tails: _One | _Race | _Spectrum
+    tails: _SingleCell | _GeometricRace | _Spectrum
 
     @classmethod
-    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "Sum":
-        """The sum.
+    def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "NoiseSum":
+        """Return the sum of so many cells' noise.
 
         Raises:
             ValueError: the noise is wider than is computed with.
         """
         if cells == 1:
-            return cls(law, cells, excess, _One(law))
+            return cls(law, cells, excess, _SingleCell(law))
         with precision(_working_bits(cells, excess)):
             widest = 200 if law.scale is None or law.sigma_squared is None else 100
             if not cells * variance(law) <= ball(Fraction(1 << widest)):
                 raise ValueError(f"expected noise of the sum with a variance of at most 2^{widest}")
-            raced = law.sigma_squared is None and cells <= RACED
-            return cls(law, cells, excess, _Race(law, cells) if raced else _Spectrum.of(law, cells, excess))
+            raced = law.sigma_squared is None and cells <= MOST_RACED_CELLS
+            return cls(law, cells, excess, _GeometricRace(law, cells) if raced else _Spectrum.of(law, cells, excess))
 
     @property
     def method(self) -> str:
@@ -267,11 +269,11 @@ class Sum:
         return "characteristic function" if isinstance(self.tails, _Spectrum) else "closed form"
 
     def margin(self, confidence: Fraction) -> tuple[int, float]:
-        """The smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
+        """Return the smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
 
         Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
         """
-        if isinstance(self.tails, _One):
+        if isinstance(self.tails, _SingleCell):
             least = margin_of_error(self.law, confidence)
             return least, coverage(self.law, least)
         excess = excess_of(confidence)
@@ -280,24 +282,25 @@ class Sum:
             proven = _chernoff(self.law, self.cells, math.log(2 / excess) + 1e-9) - 1
             guess = self.tails.likely_margin(float(excess)) if isinstance(self.tails, _Spectrum) else proven // 2
             margin = smallest(
-                lambda m: m >= proven or (m >= 0 and bool(self.tails.beyond(m) <= allowed)), min(guess, proven)
+                lambda m: m >= proven or (m >= 0 and bool(self.tails.tail_probability(m) <= allowed)),
+                min(guess, proven),
             )
-            covered = 1 - self.tails.beyond(margin) + arb(0, arb(2) ** -ctx.prec)
+            covered = 1 - self.tails.tail_probability(margin) + arb(0, arb(2) ** -ctx.prec)
         return margin, max(
             double_down(lower_bound(lambda: covered)), double_down(confidence) if margin == proven else 0
         )
 
     def variance(self) -> Fraction:
-        """Var S, in counts squared, rounded up."""
+        """Return Var S, in counts squared, rounded up."""
         return self.cells * variance_of_cell(self.law)
 
     def mean_size(self) -> Fraction:
-        """E|S|, in counts, rounded up; never above Var S, as S is whole."""
+        """Return E|S|, in counts, rounded up; never above Var S, as S is whole."""
         if not isinstance(self.tails, _Spectrum):
-            return finite(ceiling(self.tails.mean_size))
+            return require_finite(ceiling(self.tails.mean_size))
         with precision(_working_bits(self.cells, self.excess)):
             size = self.tails.mean_size()
-        return min(finite(ceiling(lambda: size)), self.variance())
+        return min(require_finite(ceiling(lambda: size)), self.variance())
 
 
 def _bits(value: Fraction) -> int:
@@ -309,12 +312,12 @@ def _working_bits(cells: int, excess: Fraction) -> int:
 
 
 def variance_of_cell(law: NoiseLaw) -> Fraction:
-    """Var X of one cell, in counts squared, rounded up."""
-    return finite(ceiling(lambda: variance(law)))
+    """Return Var X of one cell, in counts squared, rounded up."""
+    return require_finite(ceiling(lambda: variance(law)))
 
 
-def finite(value: Fraction | None) -> Fraction:
-    """A number that exists.
+def require_finite(value: Fraction | None) -> Fraction:
+    """Return the value, which must be finite.
 
     Raises:
         ArithmeticError: it does not, or no precision tells.

@@ -18,7 +18,7 @@ _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
 
 
 def tail(law: NoiseLaw, margin: int) -> arb:
-    """A ball that contains P(|X| > margin), about as narrow as the precision in force, absolutely.
+    """Return a ball that contains P(|X| > margin), about as narrow as the precision in force, absolutely.
 
     Raises:
         ValueError: a margin below 0.
@@ -31,7 +31,7 @@ def tail(law: NoiseLaw, margin: int) -> arb:
 
 
 def excess_of(confidence: Fraction) -> Fraction:
-    """1 - confidence: the probability that noise may lie beyond the margin of error.
+    """Return 1 - confidence: the probability that noise may lie beyond the margin of error.
 
     Raises:
         ValueError: a confidence that is not between 0 and 1, or so near 1 that no margin means it.
@@ -43,7 +43,7 @@ def excess_of(confidence: Fraction) -> Fraction:
     return 1 - confidence
 
 
-def within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
+def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
     """Tell whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
     for bits in _PRECISIONS:
         with precision(bits):
@@ -56,7 +56,7 @@ def within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
 
 
 def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
-    """The margin of error in counts: the smallest integer m with P(|X| > m) <= 1 - confidence.
+    """Return the margin of error in counts: the smallest integer m with P(|X| > m) <= 1 - confidence.
 
     Where balls cannot decide between m and m + 1 it is the larger.
 
@@ -64,11 +64,11 @@ def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
         ValueError: a confidence out of range, see ``excess_of``.
     """
     excess = excess_of(confidence)
-    return smallest(lambda margin: margin >= 0 and within(law, margin, excess), _likely_margin(law, excess))
+    return smallest(lambda margin: margin >= 0 and is_within(law, margin, excess), _likely_margin(law, excess))
 
 
 def coverage(law: NoiseLaw, margin: int) -> float:
-    """P(|X| <= margin), rounded down to a double; so it is below 1.
+    """Return P(|X| <= margin), rounded down to a double; so it is below 1.
 
     Raises:
         ValueError: a margin below 0.
@@ -79,7 +79,7 @@ def coverage(law: NoiseLaw, margin: int) -> float:
 
 
 def smallest(holds: Callable[[int], bool], guess: int) -> int:
-    """The smallest n with ``holds(n)``, for a property that once true stays true as n grows.
+    """Return the smallest n with ``holds(n)``, for a property that once true stays true as n grows.
 
     Two calls where ``guess`` is right, about log2 of its error more where it is not: steps grow
     eightfold until they straddle the answer, then halve.
@@ -102,7 +102,7 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 
 
 def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
-    """The margin of error but for rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
+    """Return the margin before rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
 
     Of a joint law the geometric margin is above the true one, and near it where the offset is large beside sigma.
     """
@@ -122,12 +122,12 @@ def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
 
 
 def _geometric_tail(rate: Fraction, first: int) -> arb:
-    """P(|X| >= first) for mass proportional to q^|x|, q = exp(-rate): 2 q^first/(1-q) over (1+q)/(1-q)."""
+    """Return P(|X| >= first) for mass proportional to q^|x|, q = exp(-rate): 2 q^first/(1-q) over (1+q)/(1-q)."""
     return 2 * (-ball(rate * first)).exp() / (1 + (-ball(rate)).exp())
 
 
 def _gaussian_tail(law: NoiseLaw, sigma_squared: Fraction, first: int) -> arb:
-    """P(|X| >= first) for mass proportional to exp(-c x² - |x|/b), first >= 1.
+    """Return P(|X| >= first) for mass proportional to exp(-c x² - |x|/b), first >= 1.
 
     Completing the square about -m, m = sigma²/b, makes both sides half-lines: with g(y) =
     exp(-(2xy + y²)/(2 sigma²)), all mass is twice the trapezoid sum of g at x = m, and that from ``first`` on

@@ -11,7 +11,7 @@ from fractions import Fraction
 from flint import acb, arb, ctx, fmpq
 
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.numerics.half_gaussian_sums import half_line, terms
+from service.privacy.numerics.half_gaussian_sums import half_line, term_count
 from service.privacy.numerics.numbers import ball
 
 _DUAL_FROM = Fraction(1, 2)  # sigma²: from here on a few terms of the dual sum do
@@ -22,7 +22,7 @@ _ORDERS = range(16, 400, 8)
 
 
 def characteristic(law: NoiseLaw, j: int, period: int) -> arb:
-    """E[cos(2 pi j X/period)] for 0 <= 2j <= period, at the precision in force."""
+    """Return E[cos(2 pi j X/period)] for 0 <= 2j <= period, at the precision in force."""
     if law.sigma_squared is None:
         side = sine(j, period) / (ball(law.linear) / 2).sinh()
         return 1 / (1 + side * side)
@@ -55,14 +55,14 @@ def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
 
 
 def sine(j: int, period: int) -> arb:
-    """sin(pi j/period)."""
+    """Return sin(pi j/period)."""
     return arb.sin_pi_fmpq(fmpq(j, period))
 
 
 def _theta(v: Fraction, j: int, period: int) -> arb:
-    """Of the discrete Gaussian, by the sum over the integers or by its dual (Poisson); cut tails are radii."""
+    """Return that of the discrete Gaussian, by the sum over the integers or its dual (Poisson); cut tails are radii."""
     if v < _DUAL_FROM:
-        last = terms(float(v), ctx.prec)
+        last = term_count(float(v), ctx.prec)
         rate, at, all_mass = 1 / (2 * ball(v)), arb(1), arb(1)
         for x in range(1, last + 1):
             weight = 2 * (-rate * x * x).exp()
@@ -83,7 +83,7 @@ def _theta(v: Fraction, j: int, period: int) -> arb:
 
 
 def _half_line_at(z: acb, v: Fraction) -> acb:
-    """The trapezoid sum of exp(-(2zy + y²)/(2v)) over the integers y >= 0 for complex z, Re z >= 0."""
+    """Return the trapezoid sum of exp(-(2zy + y²)/(2v)) over the integers y >= 0 for complex z, Re z >= 0."""
     rate = float((z.real / ball(v)).mid())
     count = min(
         ctx.prec * 0.7 / rate if rate else math.inf, math.sqrt(ctx.prec * 1.4 * float(min(v, Fraction(10**30))))
@@ -108,7 +108,7 @@ def _direct(z: acb, v: arb) -> acb:
 
 
 def _euler_maclaurin(z: acb, v: Fraction) -> acb:
-    """As ``half_gaussian_sums._euler_maclaurin`` for the moment 0, with |z| in Cauchy's estimate where x was:
+    """Return the moment 0 as ``half_gaussian_sums._euler_maclaurin`` does, with |z| for x in Cauchy's estimate:
 
     |g(y + rho)| <= exp(-(2 x y + y²)/(2v)) exp((2 |z| r + 2 y r + r²)/(2v)) on circles |rho| = r, x = Re z.
     """
@@ -140,7 +140,7 @@ def _euler_maclaurin(z: acb, v: Fraction) -> acb:
 
 
 def _scaled_erfc(w: acb) -> acb:
-    """exp(w²) erfc(w); the exponential loses the digits that the square has before its point."""
+    """Return exp(w²) erfc(w); the exponential loses the digits that the square has before its point."""
     extra = max(0, int(math.log2(max(1.0, float(min(abs(w * w).abs_upper(), arb(1e30)))))))
     with ctx.workprec(ctx.prec + extra + 8):
         return (w * w).exp() * w.erfc()

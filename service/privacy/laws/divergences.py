@@ -12,7 +12,7 @@ from service.privacy.numerics.arithmetic import Arithmetic, Number
 
 
 def _two_sided(loss: Number, other: Number, mean: Callable[[], Number], z: Number, at: Arithmetic) -> Number:
-    """tau where M(z) = (1-r) e^(zS) + r e^(-alpha S) with S = ``loss``, r = ``other``, 0 <= r <= 1/2.
+    """Return tau where M(z) = (1-r) e^(zS) + r e^(-alpha S) with S = ``loss``, r = ``other``, 0 <= r <= 1/2.
 
     M - 1 = (1-r) x(zS) + r x(-alpha S) + ``mean`` for x(t) = e^t - 1 - t and mean = (1-r) zS - r alpha S.
     """
@@ -29,7 +29,9 @@ def _two_sided(loss: Number, other: Number, mean: Callable[[], Number], z: Numbe
 
 
 def laplace(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
-    """Mironov 2017, Prop. 6: M = alpha/(2 alpha-1) e^(zS) + z/(2 alpha-1) e^(-alpha S), S = sensitivity/scale.
+    """Return tau for M = alpha/(2 alpha-1) e^(zS) + z/(2 alpha-1) e^(-alpha S), S = sensitivity/scale.
+
+    Source: Mironov 2017, Prop. 6.
 
     The terms of first order cancel exactly: alpha zS = z alpha S.
     """
@@ -37,7 +39,7 @@ def laplace(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Nu
 
 
 def geometric(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
-    """The sum over the integers in closed form.
+    """Return tau of geometric noise: the sum over the integers in closed form.
 
     Haney et al. 2021, eq. (17), integrates instead, and is below the truth.
 
@@ -59,7 +61,7 @@ def geometric(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> 
 
 
 def discrete_gaussian(variance: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Number:
-    """alpha*rho + log[theta(alpha s)/theta(0)]/z, theta(u) the sum of exp(-(x-u)²/(2 sigma²)) over the integers.
+    """Return alpha*rho + log[theta(alpha s)/theta(0)]/z, theta(u) the sum over integers of exp(-(x-u)²/(2 sigma²)).
 
     Completing the square in P^alpha Q^(1-alpha) gives it; theta has period 1 and s is whole, so u is
     z*s taken off centre.
@@ -70,7 +72,7 @@ def discrete_gaussian(variance: Number, sensitivity: Number, z: Number, at: Arit
 
 
 def randomized_response(epsilon: Number, values: Number, z: Number, at: Arithmetic) -> Number:
-    """With two values it dominates every epsilon-DP mechanism.
+    """Return tau of k-ary randomised response; with two values it dominates every epsilon-DP mechanism.
 
     The losses are epsilon with probability p = 1/(1 + (k-1) e^-epsilon), -epsilon with p e^-epsilon and 0,
     so that M - 1 = p (e^(z epsilon) - 1) (1 - e^(-alpha epsilon)).

@@ -11,7 +11,7 @@ from service.privacy.numerics.keyed import Keyed
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder(Keyed):
+class LadderLoss(Keyed):
     """A loss on equidistant rungs: of geometric noise, of randomised response, of a declared pure epsilon.
 
     Attributes:
@@ -31,7 +31,7 @@ class Ladder(Keyed):
         return self.e, Fraction(self.s)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_zero(self) -> bool:
         """True where nothing is lost."""
         return self.e == 0
 
@@ -43,19 +43,19 @@ class Ladder(Keyed):
         return -math.expm1(-float(self.e / self.s))
 
 
-class _Something(Keyed):
+class _PositiveLoss(Keyed):
     """A loss that is not 0."""
 
     __slots__ = ()
 
     @property
-    def is_nothing(self) -> bool:
+    def is_zero(self) -> bool:
         """False: noise has a sensitivity above 0."""
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaplaceLoss(_Something):
+class LaplaceLoss(_PositiveLoss):
     """The loss of continuous Laplace noise: a density between e and -e, and an atom at each of them.
 
     Attributes:
@@ -76,9 +76,9 @@ class LaplaceLoss(_Something):
         """The largest loss, nats."""
         return self.sensitivity / self.scale
 
-    def in_rungs(self, steps: int) -> Ladder:
+    def in_rungs(self, steps: int) -> LadderLoss:
         """Return the geometric law of as large a loss, which is worse, by the less the more steps there are."""
-        return Ladder(self.e, steps)
+        return LadderLoss(self.e, steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class GaussianLoss(Keyed):
         return ()
 
     @property
-    def is_nothing(self) -> bool:
+    def is_zero(self) -> bool:
         """True where nothing is lost."""
         return self.sensitivity == 0
 
@@ -110,7 +110,7 @@ class GaussianLoss(Keyed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteGaussianLoss(_Something):
+class DiscreteGaussianLoss(_PositiveLoss):
     """The loss of discrete Gaussian noise."""
 
     sigma_squared: Fraction
@@ -123,7 +123,7 @@ class DiscreteGaussianLoss(_Something):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OsgtLoss(_Something):
+class OsgtLoss(_PositiveLoss):
     """The loss of continuous noise with offset symmetric Gaussian tails."""
 
     sigma_squared: Fraction
@@ -137,7 +137,7 @@ class OsgtLoss(_Something):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteOsgtLoss(_Something):
+class DiscreteOsgtLoss(_PositiveLoss):
     """The loss of integer noise with offset symmetric Gaussian tails."""
 
     sigma_squared: Fraction
@@ -150,5 +150,5 @@ class DiscreteOsgtLoss(_Something):
         return Fraction(self.sensitivity), self.sigma_squared, self.m
 
 
-LossLaw = Ladder | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
-"""Laws that mechanisms have."""
+LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
+"""The loss laws that mechanisms have."""

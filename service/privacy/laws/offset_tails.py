@@ -63,7 +63,7 @@ def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction
 
 
 def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
-    """tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses."""
+    """Return tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses."""
     v, lattice = mechanism.sigma_squared, mechanism.on_integers
     m, s, loss = at.number(mechanism.m), at.number(Fraction(mechanism.sensitivity)), at.number(_loss_at_0(mechanism))
     alpha, y = 1 + z, 1 + 2 * z
@@ -73,7 +73,7 @@ def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
     right = at.exp(at.log_half_line(m + alpha * s, v, lattice) - centre - y * loss)
     beyond = at.exp(at.log_half_line(y * m + alpha * s, v, lattice) - centre - y * loss)
     tau = loss + (left + at.log1p((at.exp(-left) * (middle + right - beyond) - 1) / 2)) / z
-    return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expanded(mechanism, alpha), tau)
+    return tau if at is BALLS else np.where(_is_small(mechanism, alpha), _expansion(mechanism, alpha), tau)
 
 
 def is_too_wide(mechanism: TailParameters) -> bool:
@@ -82,7 +82,7 @@ def is_too_wide(mechanism: TailParameters) -> bool:
 
 
 def product_tau(mechanism: TailParameters, alpha: Fraction) -> Fraction:
-    """alpha s²/(2v) + s m/v, rational and never below tau(alpha): a Gaussian and a Laplace mechanism composed.
+    """Return alpha s²/(2v) + s m/v, a rational upper bound on tau(alpha): a Gaussian and a Laplace mechanism.
 
     Completing the square, E[exp(zL)] is exp(alpha z s²/(2v)) times the mean of exp(-m (alpha |x| - z |x-s|)/v)
     over a Gaussian about -z s, over that of exp(-m |x|/v) about 0. alpha |x| - z |x-s| >= |x| - z s, and
@@ -98,7 +98,7 @@ def _loss_at_0(mechanism: TailParameters) -> Fraction:
 
 
 def loss_moments(mechanism: TailParameters, how_many: int = 2) -> list[arb]:
-    """E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
+    """Return E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
 
     L is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s.
     """
@@ -120,20 +120,20 @@ def loss_moments(mechanism: TailParameters, how_many: int = 2) -> list[arb]:
 
 
 def _powers(moments: list[arb], at_0: arb, step: arb, p: int) -> arb:
-    """The moment of (at_0 + step y)^p, from those of y."""
+    """Return the moment of (at_0 + step y)^p, from those of y."""
     return sum((math.comb(p, i) * at_0 ** (p - i) * step**i * moments[i] for i in range(p + 1)), arb(0))
 
 
 @lru_cache(maxsize=4096)
 def _rough_moments(mechanism: TailParameters) -> tuple[float, float]:
-    found = (float("nan"), float("nan"))
+    undecided = (float("nan"), float("nan"))
     for bits in _PRECISIONS:
         with precision(bits):
             mean, square = loss_moments(mechanism)
             variance = square - mean * mean
             if variance.rel_accuracy_bits() > 53:
                 return float(mean), float(variance)
-    return found
+    return undecided
 
 
 def _is_small(mechanism: TailParameters, alpha: Number) -> Number:
@@ -142,7 +142,7 @@ def _is_small(mechanism: TailParameters, alpha: Number) -> Number:
     return (moved * float(min(1 + mechanism.m**2 / v, Fraction(10**30))) < _SMALL**2) & np.isfinite(alpha)
 
 
-def _expanded(mechanism: TailParameters, alpha: Number) -> Number:
-    """K is even about z = -1/2, so a series in p = z(z+1): a p + b p² with a = K'(0), 2a + 2b = K''(0)."""
+def _expansion(mechanism: TailParameters, alpha: Number) -> Number:
+    """Expand tau: K is even about z = -1/2, so a series a p + b p² in p = z(z+1), a = K'(0), 2a + 2b = K''(0)."""
     mean, variance = _rough_moments(mechanism)
     return alpha * (mean + (variance / 2 - mean) * alpha * (alpha - 1))

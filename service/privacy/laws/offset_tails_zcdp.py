@@ -19,7 +19,7 @@ and p is (v² - s²/4)/s², so it is enough that log B is concave in v² from v 
     everywhere from v = s/2 on if it falls at v = s/2, and there it says K''(0) <= 2 K'(0).
 
 **On the integers** the sums have ripples of relative size exp(-2 pi² sigma²), and steps 1 and 2 have no
-counterpart. There it is verified mechanism by mechanism (``_holds``), with a slack where it must be.
+counterpart. There it is verified mechanism by mechanism (``_is_proven``), with a slack where it must be.
 """
 
 import math
@@ -36,7 +36,7 @@ _ATTEMPTS = tuple(
     (degree, Fraction(slack))
     for degree, slack in ((3, "0"), (24, "0"), (3, "1e-10"), (3, "1e-8"), (3, "1e-6"), (3, "1e-4"))
 )
-"""Degrees of the series in ``_holds`` and slacks, relative, of rho: the cheapest first, then the tightest."""
+"""Degrees of the series in ``_is_proven`` and slacks, relative, of rho: the cheapest first, then the tightest."""
 _NEGLIGIBLE = Fraction(1, 10**12)  # relative, of rho: not worth a proof
 _HALVINGS = 100
 _EVALUATIONS = 150  # of K in one attempt
@@ -44,7 +44,7 @@ _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
 
 
 def osgt_rho(mechanism: TailParameters) -> Fraction:
-    """rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
+    """Return rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
 
     Otherwise s²/(2v) + s m/v, as ``product_tau`` at order 1 bounds tau(alpha)/alpha at every order.
     """
@@ -57,7 +57,7 @@ def osgt_rho(mechanism: TailParameters) -> Fraction:
     if not mechanism.on_integers:
         return min(divergence, otherwise)
     for degree, slack in _ATTEMPTS:
-        if _holds(mechanism, divergence * (1 + slack), degree):
+        if _is_proven(mechanism, divergence * (1 + slack), degree):
             return min(divergence * (1 + slack), otherwise)
     return otherwise
 
@@ -75,10 +75,10 @@ def _starts_below(mechanism: TailParameters) -> bool:
     return False
 
 
-def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
+def _is_proven(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
     """Tell whether K(z) <= rho z(z+1) is proven for all z > 0; rho is at least KL, and K''(0) <= 2 KL.
 
-    **From 0 to some b**: ``_starts``. **From there** K, convex in z, is below the chords of a partition, and
+    **From 0 to some b**: ``_proven_start``. **From there** K, convex in z, is below the chords of a partition, and
     these below the parabola. **Beyond** the order where ``product_tau`` is alpha*rho, that bound serves.
     """
     with precision(_bits(mechanism, degree)):
@@ -87,7 +87,7 @@ def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
         if excess <= 0:
             return False
         last, target = s * mechanism.m / v / excess, ball(rho)
-        z = _starts(mechanism, target, degree, last)
+        z = _proven_start(mechanism, target, degree, last)
         if z is None:
             return False
         at_z, step = _cumulant(mechanism, z), _WIDEST
@@ -105,8 +105,8 @@ def _holds(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
         return False
 
 
-def _starts(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
-    """Some b with K <= rho p up to it, the largest of last, last/2, ...; None where none of them does.
+def _proven_start(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
+    """Return a b with K <= rho p proven up to it, the largest of last, last/2, ...; None where there is none.
 
     M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over
     a symmetric loss L. So what it exceeds its Taylor polynomial of degree n - 1 about p = 0 by, over p^n, grows
@@ -138,7 +138,7 @@ def _bessel(k: int, i: int) -> int:
 
 
 def _bits(mechanism: TailParameters, degree: int) -> int:
-    """A precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and what is compared is near."""
+    """Return a working precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and near its bound."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
     return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 

@@ -5,7 +5,7 @@ vector as cells of sensitivity s, not as one query of sensitivity cells*s, is wh
 
 A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts), and its
 parameters here are in units of g: with X integer noise and q the query's answer, a multiple of g, the output q + gX
-is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, known to everybody, so the
+is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, publicly known, so the
 privacy loss is that of integer noise with the parameters and the sensitivity divided by g, in every notion: no
 price looks at g. On another lattice the same parameters in counts cost something else, which is why g belongs to
 the mechanism that is charged, and not to a draw of it.
@@ -19,7 +19,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
 from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
-from service.privacy.grammar import ABOVE_0, LARGEST_WHOLE, Document, Fields, Scale, Stated, read_fields, write_fields
+from service.privacy.grammar import (
+    ABOVE_0,
+    LARGEST_WHOLE,
+    Document,
+    Fields,
+    PlanElement,
+    Scale,
+    read_fields,
+    write_fields,
+)
 from service.privacy.laws.loss_laws import LossLaw
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.arithmetic import BALLS
@@ -60,7 +69,7 @@ class RdpBounds(NamedTuple):
         return bool(self.points) or (self.curve is not None and self.slope is not None and self.attained_at is None)
 
 
-class Work(NamedTuple):
+class WorkEstimate(NamedTuple):
     """Estimates of the work for a mechanism's figures, in about milliseconds of one core.
 
     Attributes:
@@ -79,7 +88,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mechanism(Keyed, Stated, ABC):
+class Mechanism(Keyed, PlanElement, ABC):
     """A mechanism: a frozen value with exact parameters.
 
     Losses are those of one cell moved by the sensitivity, in nats, and never below the truth.
@@ -206,7 +215,7 @@ class Mechanism(Keyed, Stated, ABC):
         """
 
     @abstractmethod
-    def work(self) -> Work:
+    def work(self) -> WorkEstimate:
         """Return how long its figures take."""
 
 

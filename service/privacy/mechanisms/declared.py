@@ -12,31 +12,31 @@ from service.privacy.grammar import (
     AT_LEAST_0,
     PROBABILITY,
     Document,
-    Exact,
-    Form,
+    DocumentForm,
+    ExactNumber,
     Inner,
     InnerList,
-    Line,
+    TextLine,
     Unit,
     write_fields,
 )
 from service.privacy.laws.divergences import randomized_response
-from service.privacy.laws.loss_laws import Ladder
-from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
+from service.privacy.laws.loss_laws import LadderLoss
+from service.privacy.mechanisms.base import Mechanism, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.mechanisms.randomized_response import pure_rho_curve
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.keyed import Keyed
-from service.privacy.numerics.loss import INFINITE, Loss, least
+from service.privacy.numerics.loss import INFINITE, Loss, least_loss
 from service.privacy.numerics.numbers import ball, ceiling
 
-_ALPHA = Exact("alpha", required=True, unit=Unit.ORDER, bound=ABOVE_1)
-_BOUND = Exact("epsilon", required=True, unit=Unit.NATS, bound=AT_LEAST_0)
-_RDP_POINT = Form("RdpPoint", "A Rényi bound at one order.", (_ALPHA, _BOUND))
-_EPSILON = Exact("epsilon", unit=Unit.NATS, bound=AT_LEAST_0)
-_DELTA = Exact("delta", unit=Unit.PROBABILITY, bound=PROBABILITY)
-_RHO = Exact("rho", unit=Unit.NATS, bound=AT_LEAST_0)
+_ALPHA = ExactNumber("alpha", required=True, unit=Unit.ORDER, bound=ABOVE_1)
+_BOUND = ExactNumber("epsilon", required=True, unit=Unit.NATS, bound=AT_LEAST_0)
+_RDP_POINT = DocumentForm("RdpPoint", "A Rényi bound at one order.", (_ALPHA, _BOUND))
+_EPSILON = ExactNumber("epsilon", unit=Unit.NATS, bound=AT_LEAST_0)
+_DELTA = ExactNumber("delta", unit=Unit.PROBABILITY, bound=PROBABILITY)
+_RHO = ExactNumber("rho", unit=Unit.NATS, bound=AT_LEAST_0)
 RDP = InnerList("rdp", form=_RDP_POINT, most=1000)
-_DECLARATION = Form(
+_DECLARATION = DocumentForm(
     "Declaration",
     "A guarantee proved elsewhere: at least one of epsilon, rho and rdp.",
     (_EPSILON, _DELTA, _RHO, RDP),
@@ -73,7 +73,7 @@ class Declared(Mechanism):
     TYPE = "declared"
     BEFORE = (*_DECLARATION.fields, *Mechanism.BEFORE)
     FIELDS = (
-        Line("reference", required=True, description="Why the guarantee holds."),
+        TextLine("reference", required=True, description="Why the guarantee holds."),
         Inner(
             "add_remove",
             form=_DECLARATION,
@@ -124,8 +124,8 @@ class Declared(Mechanism):
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         if size == 1:
             return self, 1
-        one_sided = None if self.add_remove is None else _grouped(self.add_remove, size)
-        return replace(self, guarantee=_grouped(self.guarantee, size), add_remove=one_sided), 1
+        one_sided = None if self.add_remove is None else _group_declaration(self.add_remove, size)
+        return replace(self, guarantee=_group_declaration(self.guarantee, size), add_remove=one_sided), 1
 
     def simplest(self) -> Mechanism:
         """Return the same without its reference."""
@@ -145,26 +145,26 @@ class Declared(Mechanism):
         bounds = [] if stated is None else [Loss(stated)]
         if epsilon is not None:
             bounds.append(rounded_rho(pure_rho_curve(epsilon), epsilon))
-        return least(bounds)
+        return least_loss(bounds)
 
     def rdp(self) -> RdpBounds:
         epsilon = self.guarantee.epsilon
         curve = None if epsilon is None else Curve(randomized_response, (epsilon, 2))
         return RdpBounds(curve=curve, slope=self.guarantee.rho, points=self.guarantee.rdp)
 
-    def loss_law(self) -> Ladder | None:
+    def loss_law(self) -> LadderLoss | None:
         """Return two-valued randomised response; a declared rho or Rényi curve is known to have no law.
 
         An (epsilon, delta)-DP mechanism is dominated by one that with probability delta loses everything and is
         else two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
         """
-        return None if self.guarantee.epsilon is None else Ladder(self.guarantee.epsilon)
+        return None if self.guarantee.epsilon is None else LadderLoss(self.guarantee.epsilon)
 
     def noise_law(self) -> None:
         return None
 
-    def work(self) -> Work:
-        return Work(at_order=0.03)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.03)
 
 
 def read_declaration(document: Document, at: str) -> Declaration:
@@ -202,7 +202,7 @@ def _write_declaration(declaration: Declaration) -> dict[str, Any]:
     return document
 
 
-def _grouped(one: Declaration, size: int) -> Declaration:
+def _group_declaration(one: Declaration, size: int) -> Declaration:
     """Return what a guarantee for one record says for ``size`` of them.
 
     Pure: size*epsilon. zCDP: size² rho (Bun and Steinke 2016, Prop. 1.9), where there is no delta: for rho
@@ -212,11 +212,11 @@ def _grouped(one: Declaration, size: int) -> Declaration:
     epsilon = None if one.epsilon is None else one.epsilon * size
     if one.delta == 0:
         return Declaration(epsilon=epsilon, rho=None if one.rho is None else one.rho * size**2)
-    delta = Fraction(1) if one.epsilon is None else min(one.delta * _chained(one.epsilon, size), Fraction(1))
+    delta = Fraction(1) if one.epsilon is None else min(one.delta * _group_delta_factor(one.epsilon, size), Fraction(1))
     return Declaration(epsilon=epsilon, delta=delta)
 
 
-def _chained(epsilon: Fraction, size: int) -> Fraction:
+def _group_delta_factor(epsilon: Fraction, size: int) -> Fraction:
     """Return 1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: what ``size`` changes in a row make of delta.
 
     (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017,

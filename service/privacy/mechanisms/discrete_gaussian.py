@@ -8,7 +8,7 @@ from service.privacy.fields import variance_or_rho
 from service.privacy.laws.divergences import discrete_gaussian
 from service.privacy.laws.loss_laws import DiscreteGaussianLoss
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms.base import Discrete, RdpBounds, Work
+from service.privacy.mechanisms.base import Discrete, RdpBounds, WorkEstimate
 from service.privacy.mechanisms.gaussian import gaussian_rho
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import INFINITE, Loss
@@ -61,5 +61,5 @@ class DiscreteGaussian(Discrete):
     def noise_law(self) -> NoiseLaw:
         return NoiseLaw(sigma_squared=self.sigma_squared)
 
-    def work(self) -> Work:
-        return Work(at_order=0.0 if self.sigma_squared >= _SUMMED else 0.5, linear=True)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.0 if self.sigma_squared >= _SUMMED else 0.5, linear=True)

@@ -9,7 +9,7 @@ from service.privacy.laws.loss_laws import DiscreteOsgtLoss
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
 from service.privacy.laws.offset_tails import osgt_bounds
 from service.privacy.laws.offset_tails_zcdp import osgt_rho
-from service.privacy.mechanisms.base import Discrete, Mechanism, RdpBounds, Work
+from service.privacy.mechanisms.base import Discrete, Mechanism, RdpBounds, WorkEstimate
 from service.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from service.privacy.numerics.loss import INFINITE, Loss
 
@@ -65,5 +65,5 @@ class DiscreteOsgt(Discrete):
     def noise_law(self) -> NoiseLaw:
         return offset_law(self.sigma_squared, self.m)
 
-    def work(self) -> Work:
-        return Work(at_order=1.2, in_arrays=False, proof=500.0)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=1.2, in_arrays=False, proof=500.0)

@@ -7,7 +7,7 @@ from typing import Self
 from service.privacy.fields import variance_or_rho
 from service.privacy.laws.loss_laws import GaussianLoss
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms.base import Continuous, RdpBounds, Work
+from service.privacy.mechanisms.base import Continuous, RdpBounds, WorkEstimate
 from service.privacy.numerics.loss import INFINITE, Loss
 
 
@@ -42,8 +42,8 @@ class Gaussian(Continuous):
     def noise_law(self) -> NoiseLaw:
         return NoiseLaw(sigma_squared=self.sigma_squared)
 
-    def work(self) -> Work:
-        return Work(at_order=0.0, tight=False, linear=True)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.0, tight=False, linear=True)
 
 
 def gaussian_rho(sensitivity: Fraction | int, variance: Fraction) -> Loss:

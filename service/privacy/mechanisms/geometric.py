@@ -6,9 +6,9 @@ from typing import Self
 
 from service.privacy.fields import scale_or_epsilon
 from service.privacy.laws.divergences import geometric
-from service.privacy.laws.loss_laws import Ladder
+from service.privacy.laws.loss_laws import LadderLoss
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms.base import Discrete, RdpBounds, Work, rounded_rho
+from service.privacy.mechanisms.base import Discrete, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.numerics.arithmetic import Arithmetic, Number
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import Loss
@@ -44,18 +44,18 @@ class Geometric(Discrete):
     def rdp(self) -> RdpBounds:
         return RdpBounds(curve=Curve(geometric, (self.scale, self.sensitivity)))
 
-    def loss_law(self) -> Ladder:
-        return Ladder(self.sensitivity / self.scale, self.sensitivity)
+    def loss_law(self) -> LadderLoss:
+        return LadderLoss(self.sensitivity / self.scale, self.sensitivity)
 
     def noise_law(self) -> NoiseLaw:
         return NoiseLaw(scale=self.scale)
 
-    def work(self) -> Work:
-        return Work(at_order=0.03)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.03)
 
 
 def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
-    """The KL divergence between the noise and the noise moved by s; the sup of tau/alpha is at alpha -> 1.
+    """Return the KL divergence between the noise and the noise moved by s; the sup of tau/alpha is at alpha -> 1.
 
     With e = 1/b, S = s e and q = exp(-e) the loss is S left of 0, -S right of s and (s-2x) e between; its mean
     is S - (e/sinh e)(1 - q^s), for s = 1 e tanh(e/2). Without cancellation: e/sinh e is (1 + C)(1 - t²) for

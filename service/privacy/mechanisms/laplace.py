@@ -8,7 +8,7 @@ from service.privacy.fields import scale_or_epsilon
 from service.privacy.laws.divergences import laplace
 from service.privacy.laws.loss_laws import LaplaceLoss
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms.base import Continuous, RdpBounds, Work, rounded_rho
+from service.privacy.mechanisms.base import Continuous, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.numerics.arithmetic import Arithmetic, Number
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import Loss
@@ -44,10 +44,10 @@ class Laplace(Continuous):
     def noise_law(self) -> NoiseLaw:
         return NoiseLaw(scale=self.scale)
 
-    def work(self) -> Work:
-        return Work(at_order=0.03)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.03)
 
 
 def _rho(scale: Number, sensitivity: Number, at: Arithmetic) -> Number:
-    """S - 1 + exp(-S) for S = s/b: the KL divergence, where the supremum of tau/alpha is."""
+    """Return S - 1 + exp(-S) for S = s/b: the KL divergence, which is the supremum of tau/alpha."""
     return at.exp_excess(-sensitivity / scale)

@@ -9,7 +9,7 @@ from service.privacy.laws.loss_laws import OsgtLoss
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
 from service.privacy.laws.offset_tails import osgt_bounds
 from service.privacy.laws.offset_tails_zcdp import osgt_rho
-from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, Work
+from service.privacy.mechanisms.base import Continuous, Mechanism, RdpBounds, WorkEstimate
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.numerics.loss import INFINITE, Loss
 
@@ -63,5 +63,5 @@ class Osgt(Continuous):
     def noise_law(self) -> NoiseLaw:
         return offset_law(self.sigma_squared, self.m)
 
-    def work(self) -> Work:
-        return Work(at_order=0.3, in_arrays=False)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.3, in_arrays=False)

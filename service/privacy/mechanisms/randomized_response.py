@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from service.privacy.grammar import ABOVE_0, Exact, Unit, Whole
+from service.privacy.grammar import ABOVE_0, ExactNumber, Unit, WholeNumber
 from service.privacy.laws.divergences import randomized_response
-from service.privacy.laws.loss_laws import Ladder
-from service.privacy.mechanisms.base import Mechanism, RdpBounds, Work, rounded_rho
+from service.privacy.laws.loss_laws import LadderLoss
+from service.privacy.mechanisms.base import Mechanism, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.numerics.arithmetic import Arithmetic, Number
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import Loss
@@ -26,8 +26,8 @@ class RandomizedResponse(Mechanism):
 
     TYPE = "randomized_response"
     FIELDS = (
-        Exact("epsilon", required=True, unit=Unit.NATS, bound=ABOVE_0, description="Pure loss, in nats."),
-        Whole("values", least=2, default=2, description="How many values there are to choose from."),
+        ExactNumber("epsilon", required=True, unit=Unit.NATS, bound=ABOVE_0, description="Pure loss, in nats."),
+        WholeNumber("values", least=2, default=2, description="How many values there are to choose from."),
     )
 
     epsilon: Fraction
@@ -61,14 +61,14 @@ class RandomizedResponse(Mechanism):
     def rdp(self) -> RdpBounds:
         return RdpBounds(curve=Curve(randomized_response, (self.epsilon, self.values)))
 
-    def loss_law(self) -> Ladder:
-        return Ladder(self.epsilon, 2, self.values) if self.values > 2 else Ladder(self.epsilon)
+    def loss_law(self) -> LadderLoss:
+        return LadderLoss(self.epsilon, 2, self.values) if self.values > 2 else LadderLoss(self.epsilon)
 
     def noise_law(self) -> None:
         return None
 
-    def work(self) -> Work:
-        return Work(at_order=0.03)
+    def work(self) -> WorkEstimate:
+        return WorkEstimate(at_order=0.03)
 
 
 def pure_rho_curve(epsilon: Fraction) -> Curve:
@@ -77,7 +77,7 @@ def pure_rho_curve(epsilon: Fraction) -> Curve:
 
 
 def _rho(epsilon: Number, at: Arithmetic) -> Number:
-    """epsilon-DP implies (epsilon tanh(epsilon/2))-zCDP, which is tight.
+    """Return epsilon tanh(epsilon/2), the least rho that epsilon-DP implies.
 
     The usual epsilon²/2 (Bun and Steinke 2016, Prop. 3.3) is looser: 4.5 against 2.72 at epsilon = 3.
     """

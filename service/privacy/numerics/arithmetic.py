@@ -15,7 +15,7 @@ from flint import arb
 from numpy.typing import NDArray
 from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.numerics.half_gaussian_sums import gaussian_side, gaussian_terms, log_half_line, terms
+from service.privacy.numerics.half_gaussian_sums import gaussian_side, gaussian_terms, log_half_line, term_count
 from service.privacy.numerics.numbers import ball
 
 Number = Any
@@ -32,7 +32,7 @@ class Arithmetic(Protocol):
     """The operations beyond + - * / that the formulas use."""
 
     def number(self, value: Rational) -> Number:
-        """An exact rational in this arithmetic."""
+        """Return an exact rational in this arithmetic."""
 
     def exp(self, x: Number) -> Number: ...
 
@@ -43,37 +43,37 @@ class Arithmetic(Protocol):
     def log1p(self, x: Number) -> Number: ...
 
     def exp_excess(self, x: Number) -> Number:
-        """e^x - 1 - x, which is never negative."""
+        """Return e^x - 1 - x, which is never negative."""
 
     def coth_excess(self, x: Number) -> Number:
-        """x coth(x) - 1 for x > 0; it is positive."""
+        """Return x coth(x) - 1 for x > 0; it is positive."""
 
     def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
-        """One of two forms of the same quantity: ``small`` does not cancel, ``large`` does not overflow at large x."""
+        """Return one of two forms of a quantity: ``small`` does not cancel, ``large`` does not overflow at large x."""
 
     def off_centre(self, moved: Number) -> Number:
-        """``moved`` less the nearest integer."""
+        """Return ``moved`` less the nearest integer."""
 
     def gaussian_side(self, u: Number, variance: Number) -> Number:
-        """The sum over integers x other than 0 of exp(-(x² - 2xu)/(2 variance)), for |u| <= 1/2, variance <= 2."""
+        """Return the sum over integers x other than 0 of exp(-(x² - 2xu)/(2 variance)), |u| <= 1/2, variance <= 2."""
 
 
 class Vectorised(Arithmetic, Protocol):
     """An arithmetic that takes whole arrays at once."""
 
     def nearest(self, values: Doubles) -> Number:
-        """Exact rationals, given by the doubles nearest to them."""
+        """Return exact rationals, given by the doubles nearest to them."""
 
 
 class HalfLines(Arithmetic, Protocol):
     """An arithmetic for offset tails."""
 
     def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
-        """log of the integral, or of the trapezoid sum, of exp(-(2xy + y²)/(2 sigma²)) over y >= 0."""
+        """Return log of the integral, or of the trapezoid sum, of exp(-(2xy + y²)/(2 sigma²)) over y >= 0."""
 
 
 def double(value: Rational) -> float:
-    """The nearest double; infinity beyond the largest."""
+    """Return the nearest double; infinity beyond the largest."""
     try:
         return value.numerator / value.denominator  # correctly rounded: PEP 3141's int division
     except OverflowError:
@@ -87,7 +87,7 @@ _COTH = [((k + 1) / (k * (2 * k + 2) * (2 * k + 3)), 1 / (2 * k * (2 * k + 1))) 
 
 
 def exp_excess(x: Doubles) -> Doubles:
-    """e^x - 1 - x in doubles, within 32 units of 2^-53 of itself.
+    """Return e^x - 1 - x in doubles, within 32 units of 2^-53 of itself.
 
     For |x| < 1 its Taylor series x²/2 (1 + x/3 (1 + x/4 ...)) by Horner's rule, whose partial sums stay
     in [0.7, 1.5]: each step multiplies the relative error by at most 0.5 and adds 4 units. Beyond 1
@@ -107,7 +107,7 @@ def _taylor(x: Doubles) -> Doubles:
 
 
 def coth_excess(x: Doubles) -> Doubles:
-    """x coth(x) - 1 in doubles for x > 0, within 32 units of 2^-53 of itself.
+    """Return x coth(x) - 1 in doubles for x > 0, within 32 units of 2^-53 of itself.
 
     For x < 1, (x cosh x - sinh x)/sinh x, both by their series in x²: the terms 2k x^(2k+1)/(2k+1)!,
     divided by the first, and those of sinh x; all positive, so that nothing cancels. Beyond, with
@@ -133,7 +133,7 @@ def coth_excess(x: Doubles) -> Doubles:
 
 
 def _piecewise(where: NDArray[np.bool_], one: Callable[[], Doubles], other: Callable[[], Doubles]) -> Doubles:
-    """``one`` where it is meant, else ``other``; what nobody needs is not computed."""
+    """Return ``one`` where ``where`` holds, else ``other``; a branch that is not needed is not computed."""
     if np.all(where):
         return one()
     if not np.any(where):
@@ -160,7 +160,7 @@ class _Doubles:
         return moved - np.rint(moved)
 
     def gaussian_side(self, u: Number, variance: Number) -> Number:
-        return gaussian_terms(u, variance, terms(2, 53), self.exp)
+        return gaussian_terms(u, variance, term_count(2, 53), self.exp)
 
     def log_half_line(self, x: Number, sigma_squared: Fraction, lattice: bool) -> Number:
         x, v = np.asarray(x, dtype=float), np.float64(self.number(sigma_squared))  # numpy's 0 and infinity do not raise
@@ -205,7 +205,7 @@ class _Balls:
 
 
 def _half_line_sum(x: Number, v: np.float64) -> Number:
-    """The trapezoid sum for x >= 0 in doubles: by terms where few matter, else by Euler-Maclaurin."""
+    """Return the trapezoid sum for x >= 0 in doubles: by terms where few matter, else by Euler-Maclaurin."""
     shape, x = x.shape, x.ravel()
     rate = x / v
     steep = (rate >= 0.3) | (v < 64)

@@ -26,11 +26,11 @@ class Curve(NamedTuple):
     in_arrays: bool = True
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
-        """Its value for one mechanism."""
+        """Return the curve's value for one mechanism."""
         return self.prepared(arithmetic)(*orders)
 
     def prepared(self, arithmetic: Arithmetic) -> Callable[..., Number]:
-        """The formula with its parameters, as a function of the orders."""
+        """Return the formula with its parameters, as a function of the orders."""
         parameters = tuple(map(arithmetic.number, self.parameters))
         return lambda *orders: self.formula(*parameters, *orders, arithmetic)
 
@@ -44,7 +44,7 @@ class _Block:
     columns: tuple[Doubles, ...]
 
 
-class Table:
+class CurveTable:
     """Many curves side by side: a row each, a column for each order.
 
     Args:
@@ -63,22 +63,22 @@ class Table:
             self._blocks.append(_Block(np.array(places), formula, tuple(columns)))
 
     def rough(self, *orders: Doubles) -> Doubles:
-        """The values in doubles, to search with."""
-        found = np.empty((self._rows, _width(orders)))
+        """Return the values in doubles, to search with."""
+        values = np.empty((self._rows, _width(orders)))
         with np.errstate(all="ignore"):
-            for block, part in self._parts(found.shape[1]):
+            for block, part in self._parts(values.shape[1]):
                 columns = (column[part] for column in block.columns)
-                found[block.places[part]] = block.formula(*columns, *orders, DOUBLES)
-        return found
+                values[block.places[part]] = block.formula(*columns, *orders, DOUBLES)
+        return values
 
     def bounds(self, *orders: Interval) -> Interval:
-        """Bounds of the values; not a number, or not narrow, where doubles do not reach."""
+        """Return bounds of the values; not a number, or not narrow, where doubles do not reach."""
         low, high = np.empty((2, self._rows, _width([order.high for order in orders])))
         with np.errstate(all="ignore"):
             for block, part in self._parts(low.shape[1]):
                 columns = (INTERVALS.nearest(column[part]) for column in block.columns)
-                found = block.formula(*columns, *orders, INTERVALS)
-                low[block.places[part]], high[block.places[part]] = found.low, found.high
+                interval = block.formula(*columns, *orders, INTERVALS)
+                low[block.places[part]], high[block.places[part]] = interval.low, interval.high
         return Interval(low, high)
 
     def _parts(self, width: int) -> Iterator[tuple[_Block, slice]]:

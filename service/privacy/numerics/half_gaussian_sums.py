@@ -21,7 +21,7 @@ _POISSON_FROM = Fraction(1, 2)  # sigma²: from here on three terms of the dual 
 
 
 def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
-    """The moments 0, 1, ... of g, so many: of y^p g(y) over y >= 0. For x >= 0, or about 0: else they overflow.
+    """Return the first ``moments`` moments of g, of y^p g(y) over y >= 0; for x >= 0 or about 0, else they overflow.
 
     A sum where few terms matter, else the Euler-Maclaurin formula; on the real line the integral.
     """
@@ -33,7 +33,7 @@ def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
 
 
 def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
-    """log of the moment 0 for any x: left of 0 it is the whole line less the other half.
+    """Return log of the moment 0 for any x: left of 0 it is the whole line less the other half.
 
     The whole line is exp(x²/(2 v)) times ``whole_line``.
     """
@@ -47,7 +47,7 @@ def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
 
 
 def whole_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
-    """The integral of exp(-(y+x)²/(2 v)) over the real line, or its sum over the integers y."""
+    """Return the integral of exp(-(y+x)²/(2 v)) over the real line, or its sum over the integers y."""
     if lattice and v < _POISSON_FROM:
         u = x - (x + arb(0.5)).mid().floor()
         return (-u * u / (2 * ball(v))).exp() * (1 + gaussian_side(u, ball(v)))
@@ -64,7 +64,7 @@ def whole_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
 
 
 def gaussian_terms(u: Any, variance: Any, how_many: int, exp: Callable[[Any], Any]) -> Any:
-    """The terms of ``gaussian_side`` for 0 < |y| <= ``how_many``, in any arithmetic that has such an ``exp``."""
+    """Return the terms of ``gaussian_side`` for 0 < |y| <= ``how_many``, in any arithmetic with such an ``exp``."""
     side, rate = 0, 1 / (2 * variance)
     for y in range(1, how_many + 1):
         even, odd = -(y * y) * rate, (2 * y) * u * rate
@@ -73,7 +73,7 @@ def gaussian_terms(u: Any, variance: Any, how_many: int, exp: Callable[[Any], An
 
 
 def gaussian_side(u: arb, variance: arb) -> arb:
-    """The sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2; see ``terms`` for its length.
+    """Return the sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2 (``term_count`` terms).
 
     The cut tail is added as a radius; not a number where the precision does not tell u. Its terms
     are at most exp(-(y²-2y)/(2 v)) for |u| <= 1 (u is off centre by rounding at the most), from
@@ -82,19 +82,19 @@ def gaussian_side(u: arb, variance: arb) -> arb:
     """
     if not abs(u) < 1:
         return arb.nan()
-    n = terms(float(variance.mid()), ctx.prec)
+    n = term_count(float(variance.mid()), ctx.prec)
     beyond = 2 * (-(n * n - 1) / (2 * variance)).exp() / -(-(2 * n + 1) / (2 * variance)).expm1()
     side: arb = gaussian_terms(u, variance, n, arb.exp)
     return side + arb(0, beyond.upper())
 
 
-def terms(variance: float, bits: int) -> int:
+def term_count(variance: float, bits: int) -> int:
     """Return the number n of terms that leaves about 2^-bits beyond them: n² - 1 > 2 variance bits log 2."""
     return math.isqrt(math.ceil(2 * variance * bits * 0.7)) + 2
 
 
 def _integrals(x: arb, v: arb, moments: int) -> list[arb]:
-    """The moment 0 is sigma times Mills' ratio, the others follow by parts from g' = -(x+y) g/v.
+    """Return the moments: moment 0 is sigma times Mills' ratio, the others follow by parts from g' = -(x+y) g/v.
 
     erfc(w) = exp(-w²) U(1/2, 1/2, w²)/sqrt(pi) (DLMF 7.11.3, 13.6.8), for w whose exponential has too many digits.
     """
@@ -103,14 +103,14 @@ def _integrals(x: arb, v: arb, moments: int) -> list[arb]:
         zero = (v / 2).sqrt() * square.hypgeom_u(arb(0.5), arb(0.5))
     else:
         zero = (arb.pi() * v / 2).sqrt() * square.exp() * (x / (2 * v).sqrt()).erfc()
-    found = [zero, v - x * zero]
+    integrals = [zero, v - x * zero]
     for p in range(1, moments - 1):
-        found.append(p * v * found[p - 1] - x * found[p])
-    return found[:moments]
+        integrals.append(p * v * integrals[p - 1] - x * integrals[p])
+    return integrals[:moments]
 
 
 def _sums(x: arb, v: arb, moments: int) -> list[arb]:
-    """Term by term. g(y+1)/g(y) = exp(-(2x+2y+1)/(2v)) falls by exp(-1/v) from one y to the next.
+    """Sum term by term: g(y+1)/g(y) = exp(-(2x+2y+1)/(2v)) falls by exp(-1/v) from one y to the next.
 
     So three exponentials serve for all terms, and what lies from y on is below the geometric sums
     g(y) q^i (y+i)^p, q the ratio there: g(y)/(1-q) for p = 0, and at most g(y) p! (y+1)^p/(1-q)^(p+1).
@@ -131,7 +131,7 @@ def _sums(x: arb, v: arb, moments: int) -> list[arb]:
 
 
 def _euler_maclaurin(x: arb, v: Fraction, moments: int, n: int, radius: Fraction) -> list[arb]:
-    """The integrals and the corrections at 0 (DLMF 2.10.1), for f(y) = y^p g(y):
+    """Return the integrals with the corrections at 0 (DLMF 2.10.1), for f(y) = y^p g(y):
 
     sum' of f  =  integral of f  -  sum over k = 1..n/2 of B_2k/(2k)! f^(2k-1)(0)  +  R.
 
@@ -159,7 +159,7 @@ def _euler_maclaurin(x: arb, v: Fraction, moments: int, n: int, radius: Fraction
 
 
 def _order(x: arb, v: Fraction) -> tuple[int, Fraction] | None:
-    """An even n and a radius r whose remainder is below the precision in force; None where none is found.
+    """Return an even n and a radius r whose remainder is below the precision in force; None where none is found.
 
     Only a choice: the remainder is bounded whatever they are. By Stirling it is about
     exp(-n log(2 pi e r/n) + r²/v + r x/v); r = n/3 makes the first n log 5.7, unless sigma is too small for it.

@@ -35,12 +35,12 @@ def _slack(x: Doubles, units: float) -> Doubles:
 
 
 def down(x: Doubles, units: float = 1.0) -> Doubles:
-    """A double at least ``units`` units in the last place of x below it: under what a rounded x stands for."""
+    """Return a double at least ``units`` units in the last place below x: a lower bound of what x was rounded from."""
     return x - _slack(x, units)
 
 
 def up(x: Doubles, units: float = 1.0) -> Doubles:
-    """A double at least ``units`` units in the last place of x above it."""
+    """Return a double at least ``units`` units in the last place above x: an upper bound of what x was rounded from."""
     return x + _slack(x, units)
 
 
@@ -90,7 +90,7 @@ class Interval:
 
 
 def _interval(value: Number) -> Interval:
-    """A whole number or a double is exactly itself."""
+    """Return a value as an interval; a whole number or a double is exactly itself."""
     if isinstance(value, Interval):
         return value
     exact = np.asarray(value, dtype=np.float64)
@@ -104,7 +104,7 @@ def _hull(ends: list[Doubles]) -> Interval:
 
 
 def _increasing(function: Callable[[Doubles], Doubles], units: float, least: float) -> Callable[[Interval], Interval]:
-    """An increasing function that is never below ``least``, on intervals."""
+    """Extend an increasing function that is never below ``least`` to intervals."""
 
     def on_interval(x: Interval) -> Interval:
         return Interval(np.maximum(down(function(x.low), units), least), up(function(x.high), units))
@@ -126,7 +126,7 @@ class _Intervals:
         return Interval(down(values), up(values))
 
     def exp_excess(self, x: Interval) -> Interval:
-        """It falls up to 0 and rises from there."""
+        """Return e^x - 1 - x, which falls up to 0 and rises from there."""
         left, right = exp_excess(x.low), exp_excess(x.high)
         least = np.where((x.low < 0) & (x.high > 0), 0.0, np.minimum(left, right))
         return Interval(np.maximum(down(least, _SERIES), 0), up(np.maximum(left, right), _SERIES))
@@ -139,11 +139,11 @@ class _Intervals:
         return Interval(np.where(is_small, near.low, far.low), np.where(is_small, near.high, far.high))
 
     def off_centre(self, moved: Interval) -> Interval:
-        """Less a nearest integer of the middle; it may be over 1/2 by the interval's width."""
+        """Subtract the integer nearest to the middle; the result may exceed 1/2 by the interval's width."""
         return moved - np.rint((moved.low + moved.high) / 2)
 
     def gaussian_side(self, u: Interval, variance: Interval) -> Interval:
-        """Its 16 terms a side leave less than 1e-27 beyond them for |u| < 1 and a variance below 2.01.
+        """Sum 16 terms a side, which leave less than 1e-27 beyond them for |u| < 1 and a variance below 2.01.
 
         By the bound of the ball's ``gaussian_side``: 2 exp(-255/4.02)/(1 - exp(-33/4.02)) < 6e-28.
         """

@@ -1,8 +1,9 @@
-"""Hashes of exact numbers that nobody outside this process can foresee, and memos by them.
+"""Hashes of exact numbers that cannot be foreseen outside this process, and memos by them.
 
-Python hashes a number to itself modulo 2^61 - 1: who chooses numbers chooses which of them collide, and to look up n
-colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts (SipHash), so
-here numbers are hashed by their text. What a client states is never the key of a dict, a set or a memo as a number.
+Python hashes a number to itself modulo 2^61 - 1: a client that chooses numbers chooses which of them collide, and
+looking up n colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts
+(SipHash), so here numbers are hashed by their text. A number that a client states is never itself the key of a dict, a
+set or a memo.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ R = TypeVar("R")
 
 
 def keyed(*values: object) -> int:
-    """A hash of values that is the same for equal ones, whole numbers and fractions alike; tuples are looked into."""
+    """Return a hash that is equal for equal values, whole numbers and fractions alike; tuples are looked into."""
     return hash(tuple([_as_text(value) if type(value) in _NUMBERS else value for value in values]))
 
 
@@ -40,8 +41,8 @@ _NUMBERS = frozenset((int, float, Fraction, tuple))
 class Keyed:
     """A frozen dataclass that is hashed by its numbers' text, once: not again at each node of a tree above it."""
 
-    __slots__ = ("_kept",)
-    _kept: int
+    __slots__ = ("_cached_hash",)
+    _cached_hash: int
 
     def __init_subclass__(cls) -> None:
         """Give the class the hash as its own, which a dataclass leaves as it is."""
@@ -50,11 +51,11 @@ class Keyed:
             cls.__hash__ = Keyed.__hash__  # type: ignore[method-assign]
 
     def __hash__(self) -> int:
-        found: int | None = getattr(self, "_kept", None)  # an exception would take as long as the hash
+        found: int | None = getattr(self, "_cached_hash", None)  # an exception would take as long as the hash
         if found is None:
             kind: type = type(self)
             found = keyed(*_compared(kind)(self))
-            object.__setattr__(self, "_kept", found)
+            object.__setattr__(self, "_cached_hash", found)
         return found
 
 
@@ -64,10 +65,10 @@ def _compared(kind: type) -> Callable[[object], tuple[object, ...]]:
     return attrgetter("__class__", *(field.name for field in fields(kind) if field.compare))
 
 
-class Figures(tuple[Fraction, ...]):  # its hash is kept
+class FractionsKey(tuple[Fraction, ...]):  # its hash is kept
     """Fractions as a key: an account's 250 orders are hashed once and not for every charge."""
 
-    _kept: int | None = None
+    _cached_hash: int | None = None
 
     @classmethod
     def of(cls, values: Iterable[Fraction]) -> Self:
@@ -75,12 +76,12 @@ class Figures(tuple[Fraction, ...]):  # its hash is kept
         return values if isinstance(values, cls) else cls(values)
 
     def __hash__(self) -> int:
-        if self._kept is None:
-            self._kept = keyed(*self)
-        return self._kept
+        if self._cached_hash is None:
+            self._cached_hash = keyed(*self)
+        return self._cached_hash
 
 
-class Key:
+class ValuesKey:
     """Any values together as a key."""
 
     __slots__ = ("_hash", "values")
@@ -93,11 +94,11 @@ class Key:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self.values == other.values
+        return isinstance(other, ValuesKey) and self.values == other.values
 
 
-class Remembered(Generic[P, R]):
-    """A function that remembers what it found; ``__wrapped__`` does not."""
+class MemoisedFunction(Generic[P, R]):
+    """A function that memoises its results; ``__wrapped__`` does not."""
 
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
         update_wrapper(self, function)
@@ -105,9 +106,9 @@ class Remembered(Generic[P, R]):
         self._known = lru_cache(maxsize)(lambda key: find(*key.values))
 
     def __call__(self, *values: P.args, **named: P.kwargs) -> R:
-        return self._known(Key(*values, **named))
+        return self._known(ValuesKey(*values, **named))
 
 
-def remembered(maxsize: int) -> Callable[[Callable[P, R]], Remembered[P, R]]:
-    """``lru_cache`` for functions of numbers that clients choose, which are given by position."""
-    return lambda function: Remembered(function, maxsize)
+def memoised(maxsize: int) -> Callable[[Callable[P, R]], MemoisedFunction[P, R]]:
+    """Memoise a function of numbers that clients choose, which are given by position; as ``lru_cache``."""
+    return lambda function: MemoisedFunction(function, maxsize)

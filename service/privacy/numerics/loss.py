@@ -30,10 +30,11 @@ ZERO = Loss(Fraction(0))
 INFINITE = Loss(None)
 
 
-def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
-    """The sum of losses, each taken ``count`` times: composition is additive in every notion.
+def total_loss(weighted: Iterable[tuple[Loss, int]]) -> Loss:
+    """Return the sum of losses, each taken ``count`` times: composition is additive in every notion.
 
-    It is exact while its denominator has at most 4096 bits, then rounded up.
+    Returns:
+        An upper bound, exact while its denominator has at most 4096 bits, then rounded up.
     """
     top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
     for loss, count in weighted:
@@ -52,18 +53,18 @@ def total(weighted: Iterable[tuple[Loss, int]]) -> Loss:
     return Loss(Fraction(top, bottom), rational)
 
 
-def largest(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
-    """The sum of the ``how_many`` largest of losses, each present ``count`` times."""
+def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
+    """Return the sum of the ``how_many`` largest of losses, each present ``count`` times."""
     chosen: list[tuple[Loss, int]] = []
-    left = how_many
+    remaining = how_many
     for loss, count in sorted(weighted, key=lambda pair: pair[0], reverse=True):
-        chosen.append((loss, min(count, left)))
-        left -= chosen[-1][1]
-        if left == 0:
+        chosen.append((loss, min(count, remaining)))
+        remaining -= chosen[-1][1]
+        if remaining == 0:
             break
-    return total(chosen)
+    return total_loss(chosen)
 
 
-def least(losses: Iterable[Loss]) -> Loss:
-    """The smallest of several bounds on one loss; infinite where there is none."""
+def least_loss(losses: Iterable[Loss]) -> Loss:
+    """Return the smallest of several bounds on one loss; infinite where there is none."""
     return min(losses, default=INFINITE)

@@ -1,7 +1,7 @@
 """Exact numbers, and the directed roundings by which they leave and enter the service.
 
-What users state is an exact rational; what is reported is a double on the safe side; what is
-irrational is a ball (python-flint ``arb``) until one rounding, upward, makes it rational again.
+Figures that users state are exact rationals; reported figures are doubles on the safe side; irrational ones are balls
+(python-flint ``arb``) until one rounding, upward, makes them rational again.
 """
 
 import math
@@ -60,7 +60,7 @@ def parse_exact(text: str) -> Fraction:
 
 
 def exact_text(value: Fraction) -> str:
-    """The shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
+    """Return the shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
 
     ``parse_exact(exact_text(x)) == x`` for every x that ``parse_exact`` returns.
     """
@@ -88,7 +88,7 @@ def _shortest(ratio: str) -> str:
 
 
 def double_up(value: Fraction) -> float:
-    """The smallest double that is not below ``value``; infinity above the largest."""
+    """Return the smallest double that is not below ``value``; infinity above the largest."""
     try:
         nearest = value.numerator / value.denominator  # correctly rounded: PEP 3141's int division
     except OverflowError:
@@ -98,13 +98,13 @@ def double_up(value: Fraction) -> float:
 
 
 def double_down(value: Fraction) -> float:
-    """The largest double that is not above ``value``."""
+    """Return the largest double that is not above ``value``."""
     return 0.0 - double_up(-value)
 
 
 @contextmanager
 def precision(bits: int) -> Iterator[None]:
-    """Balls of ``bits`` bits inside the block, for one thread at a time.
+    """Compute with balls of ``bits`` bits inside the block, for one thread at a time.
 
     python-flint keeps the precision in one global of the process: another thread that sets it, or
     restores it on leaving, would change it in the midst of this one's evaluation.
@@ -114,12 +114,12 @@ def precision(bits: int) -> Iterator[None]:
 
 
 def ball(value: Fraction | int) -> arb:
-    """``value`` as a ball at the precision now in force."""
+    """Return ``value`` as a ball at the precision now in force."""
     return arb(fmpq(value.numerator, value.denominator))
 
 
 def _ends(value: arb) -> tuple[int, int, int] | None:
-    """Low, high and e, with the ball between low*2^e and high*2^e; None where it is not finite or beyond 2^reach.
+    """Return low, high and e, the ball within low*2^e to high*2^e; None where it is not finite or beyond 2^reach.
 
     A part of the ball below 2^-reach becomes a radius of 2^-reach: exp(-10^20) is a small ball, but
     as a rational it has 10^20 bits.
@@ -144,13 +144,13 @@ def _ends(value: arb) -> tuple[int, int, int] | None:
 
 
 def _up(mantissa: int, exponent: int) -> tuple[int, int]:
-    """The smallest number of 96 significant bits that is not below mantissa*2^exponent, in the same form."""
+    """Return the smallest number of 96 significant bits at or above mantissa*2^exponent, as such a pair."""
     excess = mantissa.bit_length() - _SIGNIFICANT_BITS
     return (-(-mantissa >> excess), exponent + excess) if excess > 0 else (mantissa, exponent)
 
 
 def round_up(value: Fraction) -> Fraction:
-    """The ceiling of a positive rational to about 96 significant bits."""
+    """Return the ceiling of a positive rational to about 96 significant bits."""
     shift = _SIGNIFICANT_BITS + value.denominator.bit_length() - value.numerator.bit_length()
     return _rational(math.ceil(value * _rational(1, shift)), -shift)
 
@@ -160,7 +160,7 @@ def _rational(mantissa: int, exponent: int) -> Fraction:
 
 
 def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
-    """An upper bound of an irrational: its ceiling to 96 significant bits.
+    """Return an upper bound of an irrational: its ceiling to 96 significant bits.
 
     ``evaluate`` is called at growing precision until both ends of the ball have the same ceiling,
     so that every machine gets the same number whatever its arithmetic's last bits are. Where 4096
@@ -181,15 +181,15 @@ def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
 
 
 def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fraction]) -> list[Fraction | None]:
-    """``ceiling`` of a function at many places, most of which one precision decides.
+    """Return the ``ceiling`` of a function at many places, most of which one precision decides.
 
     ``prepare`` gives the function at the precision then in force.
     """
     with precision(_PRECISIONS[0]):
         function = prepare()
-        found = [_ends(function(ball(value))) for value in values]
+        all_ends = [_ends(function(ball(value))) for value in values]
     upper: list[Fraction | None] = []
-    for value, ends in zip(values, found, strict=True):
+    for value, ends in zip(values, all_ends, strict=True):
         if ends is not None and (up := _up(ends[1], ends[2])) == _up(ends[0], ends[2]):
             upper.append(_rational(*up))
         else:
@@ -198,7 +198,7 @@ def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fract
 
 
 def floor(evaluate: Callable[[], arb]) -> Fraction:
-    """A lower bound of a number, exact to at least 60 relative bits where it is not near 0.
+    """Return a lower bound of a number, exact to at least 60 relative bits where it is not near 0.
 
     Raises:
         ArithmeticError: no precision gives a finite one.

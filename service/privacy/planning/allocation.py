@@ -20,24 +20,24 @@ from service.privacy.accuracy.calibration import (
     LARGEST_MARGIN,
     margin_to_scale,
     margin_to_sigma_squared,
-    of_rank,
     rank_of,
+    value_of_rank,
 )
 from service.privacy.accuracy.tails import excess_of, smallest
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
 from service.privacy.numerics.arithmetic import DOUBLES, Doubles, double
-from service.privacy.numerics.keyed import remembered
+from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plans import Plan, Sequence
 from service.privacy.plans.walking import Neighbouring
 
-Noise = Geometric | Laplace | DiscreteGaussian | Gaussian
-Kind = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian]
+QueryNoise = Geometric | Laplace | DiscreteGaussian | Gaussian
+QueryNoiseType = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian]
 
 _SECANTS = 40
 _HALVINGS = 100
 _BROAD = 1e12  # factor in either direction within which noise is searched
-_SHARES = 10**15  # what a share that is not exact is rounded down to a multiple of the inverse of
+_SHARES = 10**15  # a share that is not exact is rounded down to a multiple of its inverse
 
 
 class NoAllocation(ValueError):
@@ -45,7 +45,7 @@ class NoAllocation(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class WeightedQuery:
     """A query: how far one record moves a cell of it, how many cells it moves, and what it is worth."""
 
     name: str
@@ -54,12 +54,12 @@ class Query:
     cells: int = 1
 
 
-def plan_of(noise: Listed[Noise]) -> Plan:
-    """All queries in sequence."""
+def sequence_plan(noise: Listed[QueryNoise]) -> Plan:
+    """Return a plan of all queries in sequence."""
     return Sequence(parts=tuple(noise))
 
 
-def amount_of(noise: Noise) -> Fraction:
+def cost_in_own_unit(noise: QueryNoise) -> Fraction:
     """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells, exact."""
     cells, s = noise.cells or 1, Fraction(noise.sensitivity)
     if isinstance(noise, Geometric | Laplace):
@@ -67,14 +67,14 @@ def amount_of(noise: Noise) -> Fraction:
     return cells * s * s / (2 * noise.sigma_squared)
 
 
-def with_amount(kind: Kind, query: Query, amount: Fraction) -> Noise:
-    """The noise for which a query costs so much, or a little less where that is too long to be stated."""
+def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:
+    """Return the noise for which a query costs so much, or a little less where that is too long to be stated."""
     s, c = query.sensitivity, query.cells
-    return _with_parameter(kind, query, _short(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
+    return _with_parameter(kind, query, _shortened(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
 
 
-def with_margin(kind: Kind, query: Query, margin: Fraction, confidence: Fraction) -> Noise:
-    """The cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
+def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, confidence: Fraction) -> QueryNoise:
+    """Return the cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
 
     Raises:
         ValueError: a margin or a confidence out of range.
@@ -84,8 +84,8 @@ def with_margin(kind: Kind, query: Query, margin: Fraction, confidence: Fraction
     return _with_parameter(kind, query, _calibrated(kind, reached, confidence))
 
 
-@remembered(maxsize=4096)
-def _calibrated(kind: Kind, margin: Fraction, confidence: Fraction) -> Fraction:
+@memoised(maxsize=4096)
+def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) -> Fraction:
     if kind is Geometric:
         return margin_to_scale(int(margin), confidence)
     if kind is DiscreteGaussian:
@@ -94,15 +94,15 @@ def _calibrated(kind: Kind, margin: Fraction, confidence: Fraction) -> Fraction:
     if margin <= 0:
         raise ValueError("expected a margin above 0: continuous noise has no other")
     if kind is Laplace:
-        return of_rank(rank_of(lower_bound(lambda: ball(margin) / -ball(excess).log())))
-    return of_rank(rank_of(lower_bound(lambda: (ball(margin) / ball(excess).erfcinv()) ** 2 / arb(2))))
+        return value_of_rank(rank_of(lower_bound(lambda: ball(margin) / -ball(excess).log())))
+    return value_of_rank(rank_of(lower_bound(lambda: (ball(margin) / ball(excess).erfcinv()) ** 2 / arb(2))))
 
 
-def _is_pure(kind: Kind) -> bool:
+def _is_pure(kind: QueryNoiseType) -> bool:
     return kind in (Geometric, Laplace)
 
 
-def _with_parameter(kind: Kind, query: Query, parameter: Fraction) -> Noise:
+def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fraction) -> QueryNoise:
     name, s, cells = query.name, query.sensitivity, query.cells
     if kind is Geometric:
         return Geometric(name=name, scale=parameter, sensitivity=int(s), cells=cells)
@@ -113,37 +113,37 @@ def _with_parameter(kind: Kind, query: Query, parameter: Fraction) -> Noise:
     return Gaussian(name=name, sigma_squared=parameter, sensitivity=s, cells=cells)
 
 
-def _short(value: Fraction) -> Fraction:
-    """More noise, by less than 1e-11 of itself, where the exact figure is beyond the limits of a number."""
+def _shortened(value: Fraction) -> Fraction:
+    """Return a figure within the limits of a number: itself, or one more by less than 1e-11 of itself."""
     if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
         return value
-    return of_rank(rank_of(value) + 1)
+    return value_of_rank(rank_of(value) + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class EmptyAccount:
     """An empty account with a budget, to ask what it would admit."""
 
     budget: Budget
     weights: Weights
 
     @classmethod
-    def of(cls, budget: Budget) -> "Account":
+    def of(cls, budget: Budget) -> "EmptyAccount":
         return cls(budget, open_weights(budget))
 
-    def used(self, plan: Plan) -> Fraction | None:
+    def spent_by(self, plan: Plan) -> Fraction | None:
         """Return the figure that the filter would compare with the cap; a little more, never less. None is infinite."""
         totals = Totals()
-        asked = plan, Neighbouring.ADD_REMOVE, self.weights.orders
+        query = plan, Neighbouring.ADD_REMOVE, self.weights.orders
         try:
-            amount = estimate(*asked)
+            amount = estimate(*query)
         except Beyond:
-            amount = price(*asked)
+            amount = price(*query)
         return spent(self.budget, self.weights, add(totals, charged(totals, amount)))
 
-    def over(self, plan: Plan) -> float:
+    def log_excess(self, plan: Plan) -> float:
         """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted."""
-        used = self.used(plan)
+        used = self.spent_by(plan)
         if used is None:
             raise NoAllocation("expected a budget in a definition in which this mechanism's loss is finite")
         if used <= 0:
@@ -152,11 +152,11 @@ class Account:
 
     def admits(self, plan: Plan) -> bool:
         """Tell whether the filter admits a plan as the first one."""
-        used = self.used(plan)
+        used = self.spent_by(plan)
         return used is not None and used <= self.budget.cap
 
-    def about_the_cap(self) -> float:
-        """The cap as a pure epsilon where it is one, else about as rho."""
+    def rough_cap(self) -> float:
+        """Return the cap as a pure epsilon where it is one, else about as rho."""
         match self.budget:
             case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
                 return double(epsilon_to_rho_at(cap, delta - declared))
@@ -165,8 +165,8 @@ class Account:
             case _:
                 return double(self.budget.cap)
 
-    def own_amount(self, kind: Kind) -> Fraction | None:
-        """The cap in the mechanism's own unit; None where it is in another."""
+    def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
+        """Return the cap in the mechanism's own unit; None where it is in another."""
         match self.budget.definition:
             case Definition.PURE if _is_pure(kind):
                 return self.budget.cap
@@ -178,59 +178,63 @@ class Account:
                 return None
 
 
-def divided(account: Account, kind: Kind, queries: Listed[Query], shares: Listed[Fraction]) -> list[Noise]:
-    """The least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
+def divide_budget(
+    account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], shares: Listed[Fraction]
+) -> list[QueryNoise]:
+    """Return the least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
 
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
     """
 
-    def noise(amount: Fraction) -> list[Noise]:
+    def noise(amount: Fraction) -> list[QueryNoise]:
         return [with_amount(kind, query, share * amount) for query, share in zip(queries, shares, strict=True)]
 
     amount = account.own_amount(kind)
     if amount is None:
-        amount = _largest(account, lambda value: plan_of(noise(value)))
-    found = noise(amount)
-    if not account.admits(plan_of(found)):  # a last digit, where irrational losses are rounded up
-        found = noise(of_rank(rank_of(amount) - 1))
-    return found
+        amount = _largest_admitted(account, lambda value: sequence_plan(noise(value)))
+    noises = noise(amount)
+    if not account.admits(sequence_plan(noises)):  # a last digit, where irrational losses are rounded up
+        noises = noise(value_of_rank(rank_of(amount) - 1))
+    return noises
 
 
-def _largest(account: Account, plan: Callable[[Fraction], Plan]) -> Fraction:
-    """The largest amount of 12 digits whose plan is admitted; the loss grows with the amount."""
-    guess = _solve(lambda x: account.over(plan(Fraction(x))), 1.0)
-    rank = smallest(lambda rank: not account.admits(plan(of_rank(rank))), rank_of(Fraction(guess)))
-    return of_rank(rank - 1)
+def _largest_admitted(account: EmptyAccount, plan: Callable[[Fraction], Plan]) -> Fraction:
+    """Return the largest amount of 12 digits whose plan is admitted; the loss grows with the amount."""
+    guess = _rough_root(lambda x: account.log_excess(plan(Fraction(x))), 1.0)
+    rank = smallest(lambda rank: not account.admits(plan(value_of_rank(rank))), rank_of(Fraction(guess)))
+    return value_of_rank(rank - 1)
 
 
-def least_largest_error(account: Account, kind: Kind, queries: Listed[Query], confidence: Fraction) -> list[Noise]:
-    """The noise whose largest weight times margin of error is as small as the budget admits.
+def least_largest_error(
+    account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], confidence: Fraction
+) -> list[QueryNoise]:
+    """Return the noise whose largest weight times margin of error is as small as the budget admits.
 
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
     """
     whole = kind.DRAWN
 
-    def noise(error: Fraction) -> list[Noise]:
+    def noise(error: Fraction) -> list[QueryNoise]:
         margins = [min(error / query.weight, Fraction(LARGEST_MARGIN)) for query in queries]
         return [with_margin(kind, query, m, confidence) for query, m in zip(queries, margins, strict=True)]
 
     def over(x: float) -> float:
-        return account.over(plan_of(noise(Fraction(x))))
+        return account.log_excess(sequence_plan(noise(Fraction(x))))
 
     least = max(query.weight for query in queries) if whole else Fraction(1)
-    guess = _solve(lambda x: -over(x), double(least) * 10, lowest=double(least) if whole else 0.0)
+    guess = _rough_root(lambda x: -over(x), double(least) * 10, lowest=double(least) if whole else 0.0)
 
     def admitted(rank: int) -> bool:
-        error = of_rank(rank)
-        return (not whole or error >= least) and account.admits(plan_of(noise(error)))
+        error = value_of_rank(rank)
+        return (not whole or error >= least) and account.admits(sequence_plan(noise(error)))
 
-    return noise(of_rank(smallest(admitted, rank_of(Fraction(guess)))))
+    return noise(value_of_rank(smallest(admitted, rank_of(Fraction(guess)))))
 
 
-def _solve(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
-    """About where a growing function is 0: secants in log x inside a bracket. Only a place to search from.
+def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
+    """Return about where a growing function is 0, by secants in log x inside a bracket: a place to search from.
 
     Raises:
         NoAllocation: not within a factor of 1e12.
@@ -253,14 +257,14 @@ def _solve(grows: Callable[[float], float], start: float, lowest: float = 0.0) -
     return x
 
 
-def proportional(queries: Listed[Query]) -> list[Fraction]:
-    """Shares by weight, exact."""
+def proportional(queries: Listed[WeightedQuery]) -> list[Fraction]:
+    """Return the queries' shares by weight, exact."""
     whole = sum((query.weight for query in queries), Fraction(0))
     return [query.weight / whole for query in queries]
 
 
-def least_weighted_error(account: Account, kind: Kind, queries: Listed[Query]) -> list[Fraction]:
-    """Shares with the least sum of weight times variance, to some 1e-6; rounded down, so that they do not exceed 1.
+def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery]) -> list[Fraction]:
+    """Return shares with the least sum of weight times variance, to some 1e-6, rounded down to at most 1 in all.
 
     At the optimum every query has the same gain, weight times variance, per loss. Losses are those of a pure budget,
     else rho, which is what losses converted to (epsilon, delta) go by.
@@ -273,27 +277,27 @@ def least_weighted_error(account: Account, kind: Kind, queries: Listed[Query]) -
     around = np.exp(np.array([-1e-3, 1e-3]))
 
     def gain(unit: Doubles) -> Doubles:
-        """By the noise's parameter, its scale or its sigma; it grows with it."""
+        """Return the gain, which grows with the noise's parameter, its scale or its sigma."""
         near = unit * around
-        loss = cells * _loss(kind, near, s, in_rho)
+        loss = cells * _loss_of_unit(kind, near, s, in_rho)
         error = weight * _variance(kind, near)
         return np.asarray((error[:, 1:] - error[:, :1]) / (loss[:, :1] - loss[:, 1:]))
 
     start = s * cells
     target = float(gain(start * 30).max())  # any: what it has to be follows from the budget
-    unit = _equal(gain, start, target)
-    cap = account.about_the_cap()
+    unit = _equal_gain_units(gain, start, target)
+    cap = account.rough_cap()
     for _ in range(_HALVINGS):
-        total = float(np.sum(cells * _loss(kind, unit, s, in_rho)))
+        total = float(np.sum(cells * _loss_of_unit(kind, unit, s, in_rho)))
         if abs(np.log(total / cap)) < 1e-9:
             break
         target *= (total / cap) ** (3 if _is_pure(kind) and not in_rho else 2)
-        unit = _equal(gain, start, target)
+        unit = _equal_gain_units(gain, start, target)
     amounts = (cells * (s / unit if _is_pure(kind) else s * s / (2 * unit * unit)))[:, 0]
     return [Fraction(int(share * _SHARES), _SHARES) for share in (amounts / amounts.sum() * (1 - 1e-14)).tolist()]
 
 
-def _equal(gain: Callable[[Doubles], Doubles], start: Doubles, target: float) -> Doubles:
+def _equal_gain_units(gain: Callable[[Doubles], Doubles], start: Doubles, target: float) -> Doubles:
     low, high = np.log(start) - 40, np.log(start) + 60
     for _ in range(70):
         middle = (low + high) / 2
@@ -304,7 +308,7 @@ def _equal(gain: Callable[[Doubles], Doubles], start: Doubles, target: float) ->
     return np.asarray(np.exp((low + high) / 2))
 
 
-def _loss(kind: Kind, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
+def _loss_of_unit(kind: QueryNoiseType, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
     if not _is_pure(kind):
         return np.asarray(s * s / (2 * unit * unit))
     if not in_rho:
@@ -313,7 +317,7 @@ def _loss(kind: Kind, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
     return np.asarray(example.rho_curve().formula(unit, s, DOUBLES))
 
 
-def _variance(kind: Kind, unit: Doubles) -> Doubles:
+def _variance(kind: QueryNoiseType, unit: Doubles) -> Doubles:
     if kind is Laplace:
         return 2 * unit * unit
     if kind is Geometric:

@@ -1,6 +1,6 @@
 """The least noise that keeps (epsilon, delta), by the exact condition and not by a conversion from zCDP.
 
-What is returned was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
+Every result was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
 noise, one cell of continuous offset tails), else by the tight accountant, whose delta is an upper bound. sigma² is a
 number of 12 significant digits, the smallest that holds: the next smaller one does not.
 """
@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic
-from service.privacy.accuracy.calibration import of_rank, rank_of
+from service.privacy.accuracy.calibration import rank_of, value_of_rank
 from service.privacy.accuracy.sums import variance
 from service.privacy.accuracy.tails import smallest
 from service.privacy.laws.offset_tails import osgt_tau
@@ -21,17 +21,17 @@ from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian,
 from service.privacy.numerics.arithmetic import DOUBLES
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, precision
-from service.privacy.planning.narrow_noise import LARGEST_SENSITIVITY, narrowest
+from service.privacy.planning.narrow_noise import LARGEST_SENSITIVITY, least_narrow_noise
 from service.privacy.planning.one_cell_delta import integer_delta, osgt_delta, rough_osgt_delta
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Tight
+from service.privacy.tight import TightProfile
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_rho_at
 
-Noise = Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt
+CalibratedNoise = Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt
 EPSILONS = Fraction(1, 100), Fraction(20)
 DELTAS = Fraction(1, 10**30), Fraction(1, 10)
 SENSITIVITIES = Fraction(1, 10**4), Fraction(10**4)
-MOST_CELLS: Mapping[type[Noise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
+MOST_CELLS: Mapping[type[CalibratedNoise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
 
 _WIDE = 100  # counts squared: noise of such a variance has its best offset on the integers where it has it on the line
 _LARGEST_OFFSET = 1e3  # in sigmas; beyond, the noise is Laplace noise but for less than 1e-4 of the variance
@@ -73,26 +73,28 @@ class Target:
         return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
 
 
-def delta_of(mechanism: Noise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)) -> Fraction | None:
-    """delta at epsilon of the mechanism on so many cells, rounded up; None where digits run out.
+def delta_of_cells(
+    mechanism: CalibratedNoise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)
+) -> Fraction | None:
+    """Return an upper bound on delta at epsilon of the mechanism on so many cells; None where digits run out.
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
     """
-    named = mechanism.simplest()
-    match named:
+    simplest = mechanism.simplest()
+    match simplest:
         case Gaussian(sigma_squared=v, sensitivity=s):
             return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
         case Osgt() if cells == 1:
-            return osgt_delta(named, epsilon)
+            return osgt_delta(simplest, epsilon)
         case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
-            return integer_delta(named, epsilon, negligible)
-    profile = Tight.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
-    found = None if profile is None else profile.delta(epsilon)
-    return None if found is None else found.loss.nats
+            return integer_delta(simplest, epsilon, negligible)
+    profile = TightProfile.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
+    bound = None if profile is None else profile.delta(epsilon)
+    return None if bound is None else bound.loss.nats
 
 
-def least_variance(mechanism: Noise, target: Target) -> Noise:
-    """The mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
+def least_variance(mechanism: CalibratedNoise, target: Target) -> CalibratedNoise:
+    """Return the mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
 
     The search takes delta to fall as sigma² grows; that the result keeps the target does not depend on it.
 
@@ -101,16 +103,16 @@ def least_variance(mechanism: Noise, target: Target) -> Noise:
     """
     start = mechanism.sigma_squared
     if not isinstance(mechanism.simplest(), Gaussian):
-        start = _sized(mechanism, None, target).sigma_squared
-    return _proven(mechanism, target, start)
+        start = _scaled_to_target(mechanism, None, target).sigma_squared
+    return _proven_least(mechanism, target, start)
 
 
-def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
+def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -> CalibratedNoise:
     """Return the mechanism with the least sigma² that keeps the target, searched from one that is about right."""
 
     def holds(rank: int) -> bool:
-        changed = replace(mechanism, sigma_squared=of_rank(rank))
-        delta = delta_of(changed, target.cells, target.epsilon, target.negligible)
+        changed = replace(mechanism, sigma_squared=value_of_rank(rank))
+        delta = delta_of_cells(changed, target.cells, target.epsilon, target.negligible)
         return delta is not None and delta <= target.delta
 
     rank = rank_of(start)
@@ -120,88 +122,94 @@ def _proven(mechanism: Noise, target: Target, start: Fraction) -> Noise:
             raise NoSuchNoise(_NONE)
     else:
         rank = smallest(holds, rank)
-    return replace(mechanism, sigma_squared=of_rank(rank))
+    return replace(mechanism, sigma_squared=value_of_rank(rank))
 
 
-def least_gaussian(kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target) -> Noise:
-    """The Gaussian noise of least variance."""
+def least_gaussian(
+    kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target
+) -> CalibratedNoise:
+    """Return the Gaussian noise of least variance."""
     below = epsilon_to_rho_analytic(target.epsilon, target.delta)
     rho = gaussian_rho_at(target.epsilon, target.delta, below)
     start = target.cells * sensitivity * sensitivity / (2 * rho)
     if kind is Gaussian:
         return least_variance(Gaussian(sigma_squared=start, sensitivity=sensitivity), target)
     plain = least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
-    narrow = _narrow(DiscreteGaussian, int(sensitivity), target)
+    narrow = _least_narrow_noise(DiscreteGaussian, int(sensitivity), target)
     return plain if narrow is None else min(plain, narrow, key=_variance)
 
 
-def _narrow(kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target) -> Noise | None:
-    """The noise of least variance of those on the integers that are hardly wider than a place; see ``narrow_noise``."""
+def _least_narrow_noise(
+    kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target
+) -> CalibratedNoise | None:
+    """Return the integer noise of least variance among those hardly wider than a place; see ``narrow_noise``."""
     if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
         return None
     largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
-    found = narrowest(sensitivity, float(target.epsilon), float(target.delta), largest)
-    if found is None:
+    parameters = least_narrow_noise(sensitivity, float(target.epsilon), float(target.delta), largest)
+    if parameters is None:
         return None
-    v, m = (Fraction(value) for value in found)
-    noise: Noise = DiscreteGaussian(sigma_squared=v, sensitivity=sensitivity)
+    v, m = (Fraction(value) for value in parameters)
+    noise: CalibratedNoise = DiscreteGaussian(sigma_squared=v, sensitivity=sensitivity)
     if kind is DiscreteOsgt and m:
-        noise = _rounded(DiscreteOsgt(sigma_squared=v, m=m, sensitivity=sensitivity))
-    return _proven(noise, target, v)
+        noise = _with_short_offset(DiscreteOsgt(sigma_squared=v, m=m, sensitivity=sensitivity))
+    return _proven_least(noise, target, v)
 
 
-def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> Noise:
-    """The noise with offset tails of least variance: over the offset in sigmas, for each the sigma that it needs.
+def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> CalibratedNoise:
+    """Return the offset-tailed noise of least variance: over the offset in sigmas, each with the sigma it needs.
 
     Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
     they matter.
     """
     gaussian = least_gaussian(Gaussian, sensitivity, target)
 
-    def of_line(r: float) -> Noise:
-        return _scaled(Osgt, r, gaussian.sigma_squared, sensitivity)
+    def of_line(r: float) -> CalibratedNoise:
+        return _of_offset_ratio(Osgt, r, gaussian.sigma_squared, sensitivity)
 
-    def of_integers(r: float) -> Noise:
+    def of_integers(r: float) -> CalibratedNoise:
         # From the sigma that the line needs: far from the right one deltas are tiny, and take many digits.
-        return _scaled(DiscreteOsgt, r, _sized(of_line(r), r, target).sigma_squared, sensitivity)
+        return _of_offset_ratio(DiscreteOsgt, r, _scaled_to_target(of_line(r), r, target).sigma_squared, sensitivity)
 
-    best = on_line = _best(of_line, target)
+    best = on_line = _best_offset(of_line, target)
     if kind is DiscreteOsgt:
         if _variance(on_line) < _WIDE:
-            best = _best(of_integers, target)
+            best = _best_offset(of_integers, target)
         else:
             v, m = on_line.sigma_squared, on_line.noise_law().offset
             best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
-    found = least_variance(_rounded(best), target)
+    searched = least_variance(_with_short_offset(best), target)
     others = [gaussian]
     if kind is DiscreteOsgt:
-        narrow = _narrow(DiscreteOsgt, int(sensitivity), target)
+        narrow = _least_narrow_noise(DiscreteOsgt, int(sensitivity), target)
         others = [least_gaussian(DiscreteGaussian, sensitivity, target), *([] if narrow is None else [narrow])]
-    return min(found, *others, key=_variance)
+    return min(searched, *others, key=_variance)
 
 
-def _rounded(mechanism: Noise) -> Noise:
-    """With an offset of 12 digits."""
+def _with_short_offset(mechanism: CalibratedNoise) -> CalibratedNoise:
+    """Return the mechanism with an offset of 12 digits."""
     if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m:
-        return replace(mechanism, m=of_rank(rank_of(mechanism.m)))
+        return replace(mechanism, m=value_of_rank(rank_of(mechanism.m)))
     return mechanism
 
 
-def _scaled(kind: type[Osgt] | type[DiscreteOsgt], r: float, start: Fraction, sensitivity: Fraction) -> Noise:
+def _of_offset_ratio(
+    kind: type[Osgt] | type[DiscreteOsgt], r: float, start: Fraction, sensitivity: Fraction
+) -> CalibratedNoise:
     offset = Fraction(r * math.sqrt(start))
     if kind is Osgt:
         return Osgt(sigma_squared=start, m=offset, sensitivity=sensitivity)
     return DiscreteOsgt(sigma_squared=start, m=offset, sensitivity=int(sensitivity))
 
 
-def _best(start: Callable[[float], Noise], target: Target) -> Noise:
-    """The least variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections near its best place."""
-    known: dict[float, tuple[float, Noise]] = {}
+def _best_offset(start: Callable[[float], CalibratedNoise], target: Target) -> CalibratedNoise:
+    """Minimise the variance over r = m/sigma, by t = log(1+r): on a grid, then by golden sections."""
+    known: dict[float, tuple[float, CalibratedNoise]] = {}
 
     def at(t: float) -> float:
         if t not in known:
             try:
-                noise = _sized(start(math.expm1(t)), math.expm1(t), target)
+                noise = _scaled_to_target(start(math.expm1(t)), math.expm1(t), target)
                 known[t] = (_variance(noise), noise)
             except NoSuchNoise:
                 known[t] = (math.inf, start(0))
@@ -220,21 +228,21 @@ def _best(start: Callable[[float], Noise], target: Target) -> Noise:
     return noise
 
 
-def _sized(mechanism: Noise, r: float | None, target: Target) -> Noise:
-    """The mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
+def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Target) -> CalibratedNoise:
+    """Return the mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
 
-    def noise(sigma: float) -> Noise:
+    def noise(sigma: float) -> CalibratedNoise:
         changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
         if r is not None and isinstance(changed, Osgt | DiscreteOsgt):
             changed = replace(changed, m=Fraction(r * sigma))
         return changed
 
-    over = _over if r is None or target.cells == 1 else _roughly_over
+    over = _distance_above if r is None or target.cells == 1 else _rough_distance_above
     return noise(_root(lambda sigma: over(noise(sigma), target), math.sqrt(mechanism.sigma_squared)))
 
 
 def _root(over: Callable[[float], float], start: float) -> float:
-    """About the least sigma with over(sigma) <= 0: the secant method in log sigma, inside a bracket if there is one."""
+    """Return about the least sigma with over(sigma) <= 0, by secants in log sigma, inside a bracket if there is one."""
     x, low, high = math.log(start), -math.inf, math.inf
     before: tuple[float, float] | None = None
     start_at = x
@@ -257,7 +265,7 @@ def _root(over: Callable[[float], float], start: float) -> float:
     return math.exp(high)
 
 
-def _over(mechanism: Noise, target: Target) -> float:
+def _distance_above(mechanism: CalibratedNoise, target: Target) -> float:
     """Return how far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
 
     In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
@@ -265,18 +273,18 @@ def _over(mechanism: Noise, target: Target) -> float:
     if isinstance(mechanism, Osgt) and target.cells == 1:
         return rough_osgt_delta(mechanism, float(target.epsilon)) - _log(target.delta)
     if target.cells == 1:
-        delta = delta_of(mechanism, 1, target.epsilon, target.negligible)
+        delta = delta_of_cells(mechanism, 1, target.epsilon, target.negligible)
         if delta is None:
             raise NoSuchNoise(_NONE)
         return _log(delta / target.delta) if delta else -_FURTHEST
-    profile = Tight.of(replace(mechanism, cells=target.cells), Neighbouring.ADD_REMOVE)
-    found = None if profile is None else profile.epsilon(target.delta)
-    if found is None or found.loss.nats is None:
+    profile = TightProfile.of(replace(mechanism, cells=target.cells), Neighbouring.ADD_REMOVE)
+    bound = None if profile is None else profile.epsilon(target.delta)
+    if bound is None or bound.loss.nats is None:
         raise NoSuchNoise(_NONE)
-    return -1.0 if found.loss.nats == 0 else max(_log(found.loss.nats / target.epsilon), -1.0)
+    return -1.0 if bound.loss.nats == 0 else max(_log(bound.loss.nats / target.epsilon), -1.0)
 
 
-def _roughly_over(mechanism: Noise, target: Target) -> float:
+def _rough_distance_above(mechanism: CalibratedNoise, target: Target) -> float:
     """Return the distance from the target by Rényi divergences: to choose an offset for many cells by."""
     z = _ORDERS - 1
     with np.errstate(all="ignore"):
@@ -285,15 +293,15 @@ def _roughly_over(mechanism: Noise, target: Target) -> float:
             if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m
             else _ORDERS * float(mechanism.sensitivity**2 / (2 * mechanism.sigma_squared))
         )
-        needed = (-_log(target.delta) + z * np.log1p(-1 / _ORDERS) - np.log(_ORDERS)) / z
-        return float(np.log(np.nanmin(target.cells * tau + needed)) - _log(target.epsilon))
+        conversion = (-_log(target.delta) + z * np.log1p(-1 / _ORDERS) - np.log(_ORDERS)) / z
+        return float(np.log(np.nanmin(target.cells * tau + conversion)) - _log(target.epsilon))
 
 
 def _log(value: Fraction) -> float:
     return math.log(value.numerator) - math.log(value.denominator)
 
 
-def _variance(mechanism: Noise) -> float:
+def _variance(mechanism: CalibratedNoise) -> float:
     law = mechanism.noise_law()
     if mechanism.DRAWN:
         with precision(128):

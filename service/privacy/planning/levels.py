@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Choice, Parallel, Plan, Sequence
-from service.privacy.plans.walking import below
+from service.privacy.plans.walking import children_with_pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Level:
 
 
 def find_level(plan: Plan, name: str) -> Level | None:
-    """The level of this name; None where the plan has none, or more than one."""
-    found = [level for level in levels_of(plan) if level.name == name]
-    return found[0] if len(found) == 1 else None
+    """Return the level of this name; None where the plan has none, or more than one."""
+    levels = [level for level in levels_of(plan) if level.name == name]
+    return levels[0] if len(levels) == 1 else None
 
 
 def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
-    """Every level, from left to right; none under another ``choice``, which a tabulation would have to follow."""
+    """Yield the levels from left to right; none under another ``choice``, which a tabulation would have to follow."""
     if isinstance(plan, Choice):
         level = _level(plan, pointer, count)
         if level is not None:
@@ -47,7 +47,7 @@ def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
         return
     if isinstance(plan, Mechanism):
         return
-    for step, part in below(plan):
+    for step, part in children_with_pointers(plan):
         yield from levels_of(part, pointer + step, count * plan.times)
 
 
@@ -58,7 +58,7 @@ def _level(choice: Choice, pointer: str, count: int) -> Level | None:
         total, steps = (choice.parts[branch] for branch in branches)
         if not isinstance(total, Mechanism) or not isinstance(steps, Sequence) or len(steps.parts) != len(branches):
             continue
-        step_1, step_2 = map(_alone, steps.parts)
+        step_1, step_2 = map(_sole_mechanism, steps.parts)
         if step_1 is None or step_2 is None:
             continue
         names = {(mechanism.name or "").rpartition("/")[0] for mechanism in (total, step_1, step_2)}
@@ -67,15 +67,15 @@ def _level(choice: Choice, pointer: str, count: int) -> Level | None:
     return None
 
 
-def _alone(part: Plan) -> Mechanism | None:
-    """A mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
+def _sole_mechanism(part: Plan) -> Mechanism | None:
+    """Return a mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
     if isinstance(part, Parallel) and len(part.parts) == 1:
         (part,) = part.parts
     return part if isinstance(part, Mechanism) else None
 
 
 def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
-    """The noise of its total and its two steps; None where it is not whole counts."""
+    """Return the noise of its total and its two steps; None where it is not whole counts."""
     mechanisms = (level.total, level.step_1, level.step_2)
     total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
     return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

@@ -23,8 +23,10 @@ _HALVINGS = 40
 _PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
 
 
-def narrowest(sensitivity: int, epsilon: float, delta: float, largest_offset: float) -> tuple[float, float] | None:
-    """(sigma², m) of about the least variance, m at most so many sigmas; None where no width is narrow enough."""
+def least_narrow_noise(
+    sensitivity: int, epsilon: float, delta: float, largest_offset: float
+) -> tuple[float, float] | None:
+    """Return (sigma², m) of about the least variance, m at most so many sigmas; None if no width is narrow enough."""
     low, high = 0.0, math.log1p(largest_offset)
     best = (math.inf, 0.0, 0.0)
     for _ in range(_ZOOMS if largest_offset else 1):
@@ -32,7 +34,9 @@ def narrowest(sensitivity: int, epsilon: float, delta: float, largest_offset: fl
         offsets = np.expm1(places)
         widths = _least_widths(offsets, sensitivity, epsilon, delta)
         sigmas = np.exp(widths) * (1 + offsets)
-        variances = np.where(np.isfinite(widths), _law(sigmas, offsets, sensitivity, epsilon)[1], math.inf)
+        variances = np.where(
+            np.isfinite(widths), _deltas_and_variances(sigmas, offsets, sensitivity, epsilon)[1], math.inf
+        )
         k = int(np.argmin(variances))
         best = min(best, (float(variances[k]), float(sigmas[k]), float(offsets[k])))
         step = (high - low) / (_OFFSETS - 1)
@@ -42,7 +46,7 @@ def narrowest(sensitivity: int, epsilon: float, delta: float, largest_offset: fl
 
 
 def _least_widths(offsets: Doubles, sensitivity: int, epsilon: float, delta: float) -> Doubles:
-    """For each offset in sigmas log(sigma/(1 + offset)) of the narrowest noise that keeps delta; else infinite."""
+    """Return log(sigma/(1 + offset)) of the narrowest noise that keeps delta, by offset in sigmas; else infinite."""
     grid = np.linspace(math.log(_NARROWEST), math.log(WIDEST), _WIDTHS)
     keeps = np.array([_keeps(width, offsets, sensitivity, epsilon, delta) for width in grid])
     first = keeps.argmax(axis=0)
@@ -57,11 +61,13 @@ def _least_widths(offsets: Doubles, sensitivity: int, epsilon: float, delta: flo
 def _keeps(
     width: Doubles | float, offsets: Doubles, sensitivity: int, epsilon: float, delta: float
 ) -> NDArray[np.bool_]:
-    return np.asarray(_law(np.exp(width) * (1 + offsets), offsets, sensitivity, epsilon)[0] <= delta)
+    return np.asarray(_deltas_and_variances(np.exp(width) * (1 + offsets), offsets, sensitivity, epsilon)[0] <= delta)
 
 
-def _law(sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float) -> tuple[Doubles, Doubles]:
-    """delta and the variance of noise with such offsets in sigmas."""
+def _deltas_and_variances(
+    sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float
+) -> tuple[Doubles, Doubles]:
+    """Return delta and the variance of noise with such offsets in sigmas."""
     x = np.arange(-_PLACES - sensitivity, _PLACES + sensitivity + 1)
     size = np.abs(x) / sigmas[:, None]
     mass = np.exp(-size * (size / 2 + offsets[:, None]))

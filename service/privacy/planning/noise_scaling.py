@@ -12,14 +12,14 @@ _LARGEST = 10**12
 
 
 def scaled(plan: Plan, multiplier: Fraction) -> Plan:
-    """The plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
+    """Return the plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
     if isinstance(plan, Mechanism):
         return plan.scaled(multiplier)
     return with_parts(plan, (scaled(part, multiplier) for part in parts_of(plan)))
 
 
 def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | None:
-    """The smallest multiple of 1e-6 by which every noise scale must grow so that the plan fits.
+    """Return the smallest multiple of 1e-6 by which every noise scale must grow so that the plan fits.
 
     None where growing noise does not help: the plan holds a guarantee without a noise scale, or there
     is next to nothing left. ``fits`` must be monotone, which it is: more noise never costs more.

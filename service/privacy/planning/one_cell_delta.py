@@ -12,7 +12,7 @@ from service.privacy.numerics.numbers import ball, ceiling
 
 
 def rough_osgt_delta(mechanism: Osgt, epsilon: float) -> float:
-    """log delta of one cell of offset tails, in doubles; see ``osgt_delta``."""
+    """Return log delta of one cell of offset tails, in doubles; see ``osgt_delta``."""
     sigma, s = math.sqrt(mechanism.sigma_squared), float(mechanism.sensitivity)
     s, m = s / sigma, float(mechanism.m) / sigma
     base = math.log(2) + log_ndtr(-m)

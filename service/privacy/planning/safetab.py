@@ -21,10 +21,10 @@ from service.privacy.accuracy.calibration import (
 )
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.numerics.arithmetic import Doubles, double
-from service.privacy.numerics.keyed import remembered
+from service.privacy.numerics.keyed import memoised
 from service.privacy.plans import Choice, Repeat, Sequence
 
-Kind = type[Geometric] | type[DiscreteGaussian]
+SafeTabNoiseType = type[Geometric] | type[DiscreteGaussian]
 
 MOST_TIGHT = 16
 """Levels of which the tight analysis is asked for."""
@@ -35,7 +35,7 @@ GRID = tuple(Fraction(k, 100) for k in range(101, 1001))
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TargetLevel:
     """A level of population groups, and the margin of error of a cell of its tables (counts)."""
 
     name: str
@@ -52,8 +52,8 @@ class Design:
         exact: calibrate by the exact tail; False: by the closed forms of the paper (at 0.95 only).
     """
 
-    kind: Kind
-    levels: tuple[Level, ...]
+    kind: SafeTabNoiseType
+    levels: tuple[TargetLevel, ...]
     stability: int
     stage_1: Fraction
     confidence: Fraction = CONFIDENCE
@@ -61,7 +61,7 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class LevelNoise:
     """The mechanisms of one level: of groups that have their total only, and of the two steps of the others."""
 
     total_only: Geometric | DiscreteGaussian
@@ -70,7 +70,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
+class SafeTabAnalysis:
     """epsilon of the whole at delta by one analysis; ``sound``: whether it is proven to be an upper bound."""
 
     name: str
@@ -79,9 +79,11 @@ class Analysis:
     sound: bool
 
 
-@remembered(maxsize=1024)
-def base_of(kind: Kind, margin: int, confidence: Fraction, exact: bool) -> Geometric | DiscreteGaussian:
-    """The mechanism of step 2 that meets a margin of error.
+@memoised(maxsize=1024)
+def step_2_noise(
+    kind: SafeTabNoiseType, margin: int, confidence: Fraction, exact: bool
+) -> Geometric | DiscreteGaussian:
+    """Return the mechanism of step 2 that meets a margin of error.
 
     Raises:
         ValueError: a margin or a confidence out of range.
@@ -98,15 +100,15 @@ def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
     return loss.nats or Fraction(0)
 
 
-def noise_of(design: Design, level: Level) -> Noise:
-    """The mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
+def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
+    """Return the mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
 
     So the budget is rho_base/(1 - gamma), as in the paper's Table 4; below its eq. 38 it says 1/gamma.
     """
-    base = base_of(design.kind, level.margin, design.confidence, design.exact)
+    base = step_2_noise(design.kind, level.margin, design.confidence, design.exact)
     rest = 1 - design.stage_1
     total = _with_share(base, 1 / rest, f"{level.name}/total only")
-    return Noise(
+    return LevelNoise(
         total,
         _with_share(base, design.stage_1 / rest, f"{level.name}/step 1"),
         _with_share(base, Fraction(1), f"{level.name}/step 2"),
@@ -119,8 +121,8 @@ def _with_share(mechanism: Geometric | DiscreteGaussian, share: Fraction, name: 
     return DiscreteGaussian(name=name, sigma_squared=mechanism.sigma_squared / share, cells=1)
 
 
-def plan_of(design: Design, noise: Listed[Noise]) -> Sequence:
-    """The plan, ready to be registered.
+def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
+    """Return the plan, ready to be registered.
 
     At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
     groups of one record cost, each with a choice of its own; the cells of a table are disjoint, so one cell is moved.
@@ -136,13 +138,13 @@ def plan_of(design: Design, noise: Listed[Noise]) -> Sequence:
     return Sequence(parts=levels)
 
 
-def printed(design: Design, noise: Listed[Noise], delta: Fraction) -> Analysis:
-    """epsilon of the plan by the paper's formula as it is printed."""
+def printed_analysis(design: Design, noise: Listed[LevelNoise], delta: Fraction) -> SafeTabAnalysis:
+    """Return epsilon of the plan by the paper's formula as it is printed."""
     if design.kind is Geometric:
         shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
-        return Analysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
+        return SafeTabAnalysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
     rho = design.stability * sum((loss_of(one.total_only) for one in noise), Fraction(0))
-    return Analysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True)
+    return SafeTabAnalysis("zcdp, printed formula", _printed_zcdp(rho, delta), delta, sound=True)
 
 
 def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:
@@ -152,7 +154,7 @@ def _rough_excess(alphas: Doubles, delta: Fraction) -> Doubles:
 
 
 def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussian, ...]], delta: Fraction) -> Fraction:
-    """Eqs. 39 and 40 with eq. 17 on the paper's orders: too small, as eq. 17 integrates where it should sum."""
+    """Return eqs. 39 and 40 with eq. 17 on the paper's orders: too small, as eq. 17 integrates where it should sum."""
     alphas = np.array([double(alpha) for alpha in GRID])
     total = np.zeros_like(alphas)
     for mechanisms in shares:
@@ -162,14 +164,14 @@ def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussi
 
 
 def _printed_tau(epsilon: float, alphas: Doubles) -> Doubles:
-    """Eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
+    """Return eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
     y = 2 * alphas - 1
     inside = np.tanh(epsilon / 2) * 2 * (alphas + (alphas - 1) * np.exp(-y * epsilon)) / (epsilon * y)
     return np.asarray(epsilon + np.log(inside) / (alphas - 1))
 
 
 def _printed_zcdp(rho: Fraction, delta: Fraction) -> Fraction:
-    """Eq. 6 on the paper's orders; any order gives a bound, and the best of these is evaluated once, rounded up."""
+    """Return eq. 6 on the paper's orders; any order gives a bound, and the best is evaluated once, rounded up."""
     alphas = np.array([double(alpha) for alpha in GRID])
     best = GRID[int(np.argmin(double(rho) * alphas + _rough_excess(alphas, delta)))]
     return max(rho * best + conversion(best, delta), Fraction(0))
@@ -178,7 +180,7 @@ def _printed_zcdp(rho: Fraction, delta: Fraction) -> Fraction:
 PAPER = Design(
     Geometric,
     tuple(
-        Level(name, margin)
+        TargetLevel(name, margin)
         for name, margin in (
             ("Nation, Detailed", 6),
             ("State, Detailed", 6),
@@ -195,31 +197,31 @@ PAPER = Design(
 )
 """The paper's settings (Table 4), at delta = 1e-10."""
 PAPER_DELTA = Fraction(1, 10**10)
-_TABLE_4: dict[Kind, dict[int, tuple[str, str]]] = {
+_TABLE_4: dict[SafeTabNoiseType, dict[int, tuple[str, str]]] = {
     Geometric: {6: ("3.84", "4.27"), 11: ("2.24", "2.49"), 50: ("0.531", "0.59")},
     DiscreteGaussian: {6: ("0.481", "0.534"), 11: ("0.143", "0.159"), 50: ("0.007", "0.008")},
 }
-_TABLE_2: dict[Kind, tuple[tuple[str, str, int], ...]] = {
+_TABLE_2: dict[SafeTabNoiseType, tuple[tuple[str, str, int], ...]] = {
     Geometric: (("pure, as printed", "15.3", 0), ("rdp, as printed", "13.2", 1)),
     DiscreteGaussian: (("zcdp, analytic, as printed", "12.8", 1), ("zcdp, as printed", "12.2", 1)),
 }
 
 
-def as_printed(design: Design, delta: Fraction) -> list[Analysis]:
-    """Table 2 of the paper, where the design is the paper's; rounded figures, so that none is a bound."""
+def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
+    """Return Table 2 of the paper, where the design is the paper's; figures are rounded, so that none is a bound."""
     same = [level.margin for level in design.levels] == [level.margin for level in PAPER.levels]
     if not same or design.exact or delta != PAPER_DELTA:
         return []
     if (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
         return []
     return [
-        Analysis(name, Fraction(text), delta if spends else Fraction(0), sound=False)
+        SafeTabAnalysis(name, Fraction(text), delta if spends else Fraction(0), sound=False)
         for name, text, spends in _TABLE_2[design.kind]
     ]
 
 
-def level_as_printed(design: Design, level: Level) -> tuple[Fraction, Fraction] | None:
-    """Step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
+def printed_level(design: Design, level: TargetLevel) -> tuple[Fraction, Fraction] | None:
+    """Return step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
     if design.exact or (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
         return None
     printed = _TABLE_4[design.kind].get(level.margin)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from service.privacy.fields import PARTITIONS_BELOW, TAGS
-from service.privacy.grammar import Stated
+from service.privacy.grammar import PlanElement
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed
-from service.privacy.plans.condensed import Condensed, leaf
+from service.privacy.plans.condensed import Condensed, condense_leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node(Keyed, Stated, ABC):
+class Node(Keyed, PlanElement, ABC):
     """A plan that is made of others: a frozen value.
 
     Attributes:
@@ -104,4 +104,4 @@ class OfPart(Node):
 
 def condense_part(plan: Plan, size: int) -> Condensed:
     """Return a part as its price sees it, where ``size`` records change together."""
-    return leaf(plan, size) if isinstance(plan, Mechanism) else plan.condensed(size)
+    return condense_leaf(plan, size) if isinstance(plan, Mechanism) else plan.condensed(size)

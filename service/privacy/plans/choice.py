@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.privacy.fields import PARTS
 from service.privacy.plans.base import OfParts, condense_part
-from service.privacy.plans.condensed import Condensed, divided
+from service.privacy.plans.condensed import Condensed, condense_division
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Choice(OfParts):
     DIVIDES = CHOOSES = True
 
     def condensed(self, size: int) -> Condensed:
-        return divided((condense_part(part, size) for part in self.parts), 1, size)
+        return condense_division((condense_part(part, size) for part in self.parts), 1, size)
 
     def in_words(self, parts: str) -> str:
         return f"one of {parts}, chosen by earlier answers for each partition; the largest loss counts"

@@ -29,8 +29,8 @@ class Notion(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One node of an outline: the costs of earlier places, combined.
+class ProgramStep:
+    """One step of a composition program: the costs of earlier places, combined.
 
     Attributes:
         how_many: the sum of so many largest of them; None: of all.
@@ -49,7 +49,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class CompositionProgram:
     """A plan under a neighbouring relation as a straight line of sums and maxima; the last step is the whole.
 
     Every notion of loss, exact or in arrays of doubles, is evaluated along it.
@@ -60,15 +60,15 @@ class Outline:
     """
 
     mechanisms: tuple[Mechanism, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     groups_compose: bool = True
 
 
-Foldable = Priced | Outline
-"""What can be folded; whoever folds a plan more than once under one relation outlines it first."""
+Foldable = Priced | CompositionProgram
+"""Plans that ``fold`` accepts; a caller that folds a plan repeatedly under one relation builds the program first."""
 
 
-def outline(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> Outline:
+def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> CompositionProgram:
     """Return the sums and maxima that a plan's price is made of (Haney et al. 2021, Lemmas 1-3, 9, 10, 12).
 
     ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
@@ -80,43 +80,43 @@ def outline(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = Fals
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
-    if isinstance(plan, Outline):
+    if isinstance(plan, CompositionProgram):
         return plan
-    lines = _Lines(neighbouring, profiles)
+    lines = _ProgramBuilder(neighbouring, profiles)
     lines.cost(condense(plan), False)
-    return lines.numbered()
+    return lines.build()
 
 
-class _Lines:
-    """An outline in the making: a mechanism's place is its number, a step's is ~number until all are known."""
+class _ProgramBuilder:
+    """A program under construction: a mechanism's place is its number, a step's is ~number until all are known."""
 
     def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
         self._replaced, self._profiles = neighbouring is Neighbouring.REPLACE_ONE, profiles
         self._groups_compose = True
         self._mechanisms: list[Mechanism] = []
-        self._steps: list[Step] = []
+        self._steps: list[ProgramStep] = []
         self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
-        self._known: dict[tuple[Condensed, bool], int] = {}
+        self._cost_places: dict[tuple[Condensed, bool], int] = {}
 
-    def numbered(self) -> Outline:
-        """The outline, its steps' places after the mechanisms'."""
+    def build(self) -> CompositionProgram:
+        """Return the finished program, in which the steps' places follow the mechanisms'."""
         first = len(self._mechanisms)
         steps = [
-            Step(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
+            ProgramStep(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
             for one in self._steps
         ]
-        return Outline(tuple(self._mechanisms), tuple(steps), self._groups_compose)
+        return CompositionProgram(tuple(self._mechanisms), tuple(steps), self._groups_compose)
 
     def cost(self, node: Condensed, one_side: bool) -> int:
-        """``one_side``: the change is the removal or the addition that makes up half of a replacement."""
-        found = self._known.get((node, one_side))
-        if found is None:
-            found = self._known[node, one_side] = self._of_node(node, one_side)
-        return found
+        """Return the place of a node's cost; ``one_side``: of the removal or addition that is half of a replacement."""
+        place = self._cost_places.get((node, one_side))
+        if place is None:
+            place = self._cost_places[node, one_side] = self._of_node(node, one_side)
+        return place
 
     def _of_node(self, node: Condensed, one_side: bool) -> int:
         if node.degree is None:
-            return self._step(None, self._composed(((node, 1),) if node.mechanism else node.parts, one_side))
+            return self._step(None, self._composed_costs(((node, 1),) if node.mechanism else node.parts, one_side))
         self._groups_compose &= node.group == 1
         costs = [(self.cost(part, one_side), count) for part, count in node.parts]
         if self._replaced and not one_side:
@@ -125,11 +125,13 @@ class _Lines:
             halves = [(self.cost(part, True), count) for part, count in node.parts]
             if self._profiles and sum(count for _, count in halves) > node.degree:
                 halves = [(self._step(1, halves), 1)] * len(halves)
-            costs = [(self._worse(one, half), count) for (one, count), (half, _) in zip(costs, halves, strict=True)]
+            costs = [
+                (self._larger_cost(one, half), count) for (one, count), (half, _) in zip(costs, halves, strict=True)
+            ]
         return self._step(node.degree, costs)
 
-    def _worse(self, one: int, half: int) -> int:
-        """The larger of a cost and of twice another; no step where one of them composes all that the other does."""
+    def _larger_cost(self, one: int, half: int) -> int:
+        """Return the larger of a cost and of twice another; no new step where one contains the other."""
         once, twice = self._steps[~one], self._steps[~half]
         if once.how_many is None and twice.how_many is None:
             counts, doubled = Counter[int](), Counter[int]()
@@ -143,7 +145,7 @@ class _Lines:
                 return self._step(None, [(half, 2)])
         return self._step(1, [(one, 1), (self._step(None, [(half, 2)]), 1)])
 
-    def _composed(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
+    def _composed_costs(self, parts: Iterable[tuple[Condensed, int]], one_side: bool) -> Iterator[tuple[int, int]]:
         for part, count in parts:
             if part.mechanism is None:
                 yield self.cost(part, one_side), count
@@ -165,21 +167,23 @@ class _Lines:
 
     def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
         listed = tuple(parts)
-        self._steps.append(Step(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed)))
+        self._steps.append(
+            ProgramStep(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed))
+        )
         return ~(len(self._steps) - 1)
 
 
 def fold(plan: Foldable, neighbouring: Neighbouring, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion.
+    """Return the cost of a plan in one notion.
 
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
     """
-    return evaluate(outline(plan, neighbouring), notion)
+    return evaluate(build_program(plan, neighbouring), notion)
 
 
-def evaluate(plan: Outline, notion: Notion[T]) -> T:
-    """The cost of a plan in one notion, step by step; a mechanism is priced when a sum comes to it."""
+def evaluate(plan: CompositionProgram, notion: Notion[T]) -> T:
+    """Return the cost of a program in one notion; a mechanism is priced when a step first needs it."""
     costs: dict[int, T] = {}
 
     def cost(place: int) -> T:

@@ -29,26 +29,26 @@ class Condensed(Keyed):
     size: int = field(compare=False)
 
     def __hash__(self) -> int:
-        """A leaf's is its mechanism's, which is known or needed anyway."""
+        """Return the hash; a leaf's is its mechanism's, which is known or needed anyway."""
         leaf = self.mechanism is not None and self.group == 1
         return hash(self.mechanism) if leaf else Keyed.__hash__(self)
 
 
-def leaf(plan: Mechanism, size: int) -> Condensed:
+def condense_leaf(plan: Mechanism, size: int) -> Condensed:
     """Return a mechanism as its price sees it, where ``size`` records change together.
 
     ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``).
     """
-    said = plan.name is not None or plan.tags or plan.partitions is not None
-    nameless = replace(plan, name=None, tags=(), partitions=None) if said else plan
+    has_description = plan.name is not None or plan.tags or plan.partitions is not None
+    nameless = replace(plan, name=None, tags=(), partitions=None) if has_description else plan
     mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
     group = size if mechanism.ADDITIVE else 1  # of others, all that a group does is known
-    found = Condensed(mechanism, None, (), group, 1)
-    return found if times == 1 else composed([(found, times)])
+    condensed = Condensed(mechanism, None, (), group, 1)
+    return condensed if times == 1 else condense_sequence([(condensed, times)])
 
 
-def composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
-    """Return parts of which all lose, each so often; a composition inside of it is part of it."""
+def condense_sequence(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
+    """Return the composition of parts, each so often; a composition inside of it is flattened."""
     counts: Counter[Condensed] = Counter()
     for part, count in parts:
         if part.mechanism is not None or part.degree is not None:
@@ -59,7 +59,7 @@ def composed(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
     return _node(None, counts, 1)
 
 
-def divided(parts: Iterable[Condensed], degree: int, size: int) -> Condensed:
+def condense_division(parts: Iterable[Condensed], degree: int, size: int) -> Condensed:
     """Return parts of which ``degree`` can see one record, where ``size`` records change together."""
     return _node(degree, Counter(parts), size)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from service.privacy.fields import PART
-from service.privacy.grammar import Whole
+from service.privacy.grammar import WholeNumber
 from service.privacy.plans.base import OfPart, condense_part
 from service.privacy.plans.condensed import Condensed
 
@@ -16,7 +16,7 @@ class Group(OfPart):
     """The part when size records change together: its sensitivities times size."""
 
     TYPE = "group"
-    FIELDS = (Whole("size", required=True, most=MAX_GROUP, nested=_NESTED), PART)
+    FIELDS = (WholeNumber("size", required=True, most=MAX_GROUP, nested=_NESTED), PART)
 
     size: int
 

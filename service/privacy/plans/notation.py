@@ -12,20 +12,20 @@ from typing import Any
 
 from service.errors import Fault, InvalidInput
 from service.privacy.fields import CELLS
-from service.privacy.grammar import Document, Part, Parts, Whole
+from service.privacy.grammar import Document, Part, Parts, WholeNumber
 from service.privacy.mechanisms import DRAWN, MECHANISMS, Mechanism
 from service.privacy.partitions import Partitions, read_partitions
 from service.privacy.plans import NODES, Node, Plan
-from service.privacy.plans.walking import Neighbouring, below, mechanisms_of
+from service.privacy.plans.walking import Neighbouring, children_with_pointers, mechanisms_of
 
 
 def read_plan(document: Document, pointer: str = "") -> Plan:
-    """The plan that a document states; mechanisms without a name are named by their path.
+    """Return the plan that a document states; mechanisms without a name are named by their path.
 
     Raises:
         InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
     """
-    plan = _read(document, pointer, "", _Above())
+    plan = _read(document, pointer, "", _Context())
     mechanisms = [(where, node) for where, node in walk(plan, pointer) if isinstance(node, Mechanism)]
     names = Counter(mechanism.name for _, mechanism in mechanisms)
     faults = [
@@ -39,32 +39,32 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
 
 
 def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
-    """Every node with its JSON pointer in the plan's document, parents first."""
+    """Yield every node with its JSON pointer in the plan's document, parents first."""
     yield pointer, plan
-    for step, part in below(plan):
+    for step, part in children_with_pointers(plan):
         yield from walk(part, pointer + step)
 
 
 @dataclass(frozen=True, slots=True)
-class _Above:
+class _Context:
     """The context of a node: products of fields of the nodes above it, by their names, and declared partitions."""
 
     products: Mapping[str, int] = field(default_factory=dict)
     partitions: Partitions | None = None
 
 
-def _read(document: Document, base: str, path: str, above: _Above) -> Plan:
-    stated = document.get("partitions")
-    if stated is None:
+def _read(document: Document, base: str, path: str, above: _Context) -> Plan:
+    declared = document.get("partitions")
+    if declared is None:
         return _read_undeclared(document, base, path, above)
     at = f"{base}{path}/partitions"
-    plan = _read_undeclared(document, base, path, replace(above, partitions=read_partitions(stated, at)))
+    plan = _read_undeclared(document, base, path, replace(above, partitions=read_partitions(declared, at)))
     if not any(mechanism.DRAWN for mechanism in mechanisms_of(plan)):
         raise InvalidInput.at(at, f"expected none: no {DRAWN} noise is drawn here")
     return plan
 
 
-def _read_undeclared(document: Document, base: str, path: str, above: _Above) -> Plan:
+def _read_undeclared(document: Document, base: str, path: str, above: _Context) -> Plan:
     mechanism = MECHANISMS.get(document["type"])
     if mechanism is not None:
         partitions = above.partitions if mechanism.DRAWN else None
@@ -76,20 +76,20 @@ def _read_undeclared(document: Document, base: str, path: str, above: _Above) ->
     return _read_node(node, document, base, path, above)
 
 
-def _read_node(node: type[Node], document: Document, base: str, path: str, above: _Above) -> Plan:
+def _read_node(node: type[Node], document: Document, base: str, path: str, above: _Context) -> Plan:
     values: dict[str, Any] = {"tags": _tags(document)}
-    for stated in node.FIELDS:
-        name, value = stated.name, document[stated.name]
-        match stated:
+    for declared_field in node.FIELDS:
+        name, value = declared_field.name, document[declared_field.name]
+        match declared_field:
             case Part():
                 values[name] = _read(value, base, f"{path}/{name}", above)
             case Parts():
                 values[name] = tuple(
                     [_read(part, base, f"{path}/{name}/{number}", above) for number, part in enumerate(value)]
                 )
-            case Whole(nested=str(expected)):
+            case WholeNumber(nested=str(expected)):
                 product = above.products.get(name, 1) * value
-                if product > stated.most:
+                if product > declared_field.most:
                     raise InvalidInput.at(f"{base}{path}/{name}", expected)
                 above = replace(above, products={**above.products, name: product})
                 values[name] = value
@@ -116,17 +116,17 @@ def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") ->
 
 
 def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, faults: list[Fault]) -> None:
-    """``divided``: below a ``parallel`` or ``choice``, where a changed record can leave one part and enter another."""
+    """Add a plan's faults; ``divided``: below a ``parallel`` or ``choice``, between whose parts a record can move."""
     if isinstance(plan, Mechanism):
         replaced = neighbouring is Neighbouring.REPLACE_ONE
         faults += [Fault(f"{at}/{field}", detail) for field, detail in plan.faults(replaced=replaced, divided=divided)]
         return
-    for step, part in below(plan):
+    for step, part in children_with_pointers(plan):
         _check(part, neighbouring, at + step, divided or plan.DIVIDES, faults)
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """The document of a plan in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
+    """Return a plan's document in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
 
     Without the partitions that it declares: no loss depends on them, and they may be a hundred thousand.
     """

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from service.privacy.fields import PART
-from service.privacy.grammar import Whole
+from service.privacy.grammar import WholeNumber
 from service.privacy.plans.base import OfPart, condense_part
-from service.privacy.plans.condensed import Condensed, composed
+from service.privacy.plans.condensed import Condensed, condense_sequence
 
 MAX_REPETITIONS = 10**12  # product of nested repeats
 _NESTED = "expected a product of nested repeats of at most 10^12"
@@ -16,7 +16,7 @@ class Repeat(OfPart):
     """One part, repeated count times."""
 
     TYPE = "repeat"
-    FIELDS = (Whole("count", required=True, most=MAX_REPETITIONS, nested=_NESTED), PART)
+    FIELDS = (WholeNumber("count", required=True, most=MAX_REPETITIONS, nested=_NESTED), PART)
 
     count: int
 
@@ -25,7 +25,7 @@ class Repeat(OfPart):
         return self.count
 
     def condensed(self, size: int) -> Condensed:
-        return composed([(condense_part(self.part, size), self.count)])
+        return condense_sequence([(condense_part(self.part, size), self.count)])
 
     def in_words(self, parts: str) -> str:  # noqa: ARG002
         return f"{self.count} times"

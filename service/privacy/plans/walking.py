@@ -19,7 +19,7 @@ __all__ = [
     "Priced",
     "Repeat",
     "Sequence",
-    "below",
+    "children_with_pointers",
     "condense",
     "leaves",
     "mechanisms_of",
@@ -38,19 +38,19 @@ class Neighbouring(StrEnum):
 
 
 def parts_of(plan: Plan) -> Listed[Plan]:
-    """The children of a node, in order; none for a mechanism."""
+    """Return the children of a node, in order; none for a mechanism."""
     return () if isinstance(plan, Mechanism) else plan.children
 
 
-def below(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """The children of a node, each with its JSON pointer in the node's document."""
+def children_with_pointers(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield the children of a node, each with its JSON pointer in the node's document."""
     if not isinstance(plan, Mechanism):
         for number, part in enumerate(plan.children):
             yield plan.pointer_to(number), part
 
 
 def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
-    """The mechanisms of a plan from left to right."""
+    """Yield the mechanisms of a plan from left to right."""
     if isinstance(plan, Mechanism):
         yield plan
     for part in parts_of(plan):
@@ -58,7 +58,7 @@ def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
 
 
 def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
-    """The mechanisms of a plan from left to right, with how often each runs."""
+    """Yield the mechanisms of a plan from left to right, with how often each runs."""
     if isinstance(plan, Mechanism):
         yield plan, times
     else:
@@ -84,16 +84,16 @@ def restrict(plan: Plan, tag: str) -> Plan | None:
 
 
 Priced = Plan | Condensed
-"""What can be priced; whoever folds a plan more than once condenses it first."""
+"""Plans that can be priced; a caller that folds a plan more than once condenses it first."""
 
 
 def condense(plan: Priced) -> Condensed:
-    """The plan as its price sees it."""
+    """Return the plan as its price sees it."""
     return plan if isinstance(plan, Condensed) else condense_part(plan, 1)
 
 
 def leaves(plan: Condensed) -> Iterator[Mechanism]:
-    """The mechanisms of a condensed plan, those of equal parts once."""
+    """Yield the mechanisms of a condensed plan, those of equal parts once."""
     for part, _ in plan.parts or ((plan, 1),):
         if part.mechanism is not None:
             yield part.mechanism

@@ -22,25 +22,25 @@ from service.privacy.laws.loss_laws import GaussianLoss
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
-from service.privacy.tight.atoms import Enumerated, atoms_at_most, widest
+from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
-from service.privacy.tight.laws import Law, largest_loss, lattice_of, total_rho
-from service.privacy.tight.profiles import lines_of, realised
-from service.privacy.tight.search import Analysis, least_epsilon, near
-from service.privacy.tight.work_budget import NotTight, at_most
+from service.privacy.tight.laws import ComposedLaw, largest_loss, lattice_of, total_rho
+from service.privacy.tight.profiles import contours_of, evaluate_sum
+from service.privacy.tight.search import TightAnalysis, bound_near, least_epsilon
+from service.privacy.tight.work_budget import NotTight, work_limit
 from service.privacy.tight.worst_case import plan_sum
 
-FEW, MANY = 1 << 12, 1 << 19
+FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 """Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
-ROUNDED = Fraction(1, 10**14)
-"""What covers the rounding of a few doubles."""
-FURTHEST = Fraction(10) ** 30
+ROUNDING = Fraction(1, 10**14)
+"""A relative margin that covers the rounding of a few doubles."""
+LARGEST_EPSILON = Fraction(10) ** 30
 MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
 """For reading the laws and for one figure, some two seconds each; and for all figures that are asked for together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class TightBound:
     """An upper bound on epsilon or delta, and how it came about.
 
     The methods: ``closed form`` of continuous Gaussians; ``pure``, no loss is larger; ``atoms``, all enumerated;
@@ -52,7 +52,7 @@ class Bounded:
 
 
 @dataclass(frozen=True, slots=True)
-class Tight:
+class TightProfile:
     """The privacy profile of a plan.
 
     Attributes:
@@ -63,18 +63,18 @@ class Tight:
         work: what one figure may take.
     """
 
-    laws: Mapping[Law, int]
-    kept: float
-    analysis: Analysis | None
+    laws: Mapping[ComposedLaw, int]
+    log_finite: float
+    analysis: TightAnalysis | None
     largest: Fraction | None
     work: float = MOST_WORK
 
     @classmethod
-    def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "Tight | None":
-        """None where no tight figure is known, or it would take too long; ``figures``: how many will be asked for."""
+    def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "TightProfile | None":
+        """Return a plan's profile for ``figures`` figures; None where none is known, or it would take too long."""
         try:
-            with np.errstate(all="ignore"), at_most(MOST_WORK):
-                laws, kept = realised(plan_sum(plan, neighbouring))
+            with np.errstate(all="ignore"), work_limit(MOST_WORK):
+                laws, kept = evaluate_sum(plan_sum(plan, neighbouring))
                 if all(isinstance(law, GaussianLoss) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
@@ -84,53 +84,53 @@ class Tight:
         except (NotTight, OverflowError):  # counts can be beyond the doubles
             return None
 
-    def epsilon(self, delta: Fraction) -> Bounded | None:
-        """The least epsilon at delta; None where none is found, as at a delta below what is lost for certain."""
-        left = delta
-        if self.kept < 0:
-            left -= Fraction(-math.expm1(self.kept)) * (1 + ROUNDED)
-            if left <= 0:
+    def epsilon(self, delta: Fraction) -> TightBound | None:
+        """Return an upper bound on epsilon (nats) at delta; None if none is found, as below a certain loss."""
+        finite_delta = delta
+        if self.log_finite < 0:
+            finite_delta -= Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING)
+            if finite_delta <= 0:
                 return None
-            left = left / Fraction(math.exp(self.kept)) * (1 - ROUNDED)
+            finite_delta = finite_delta / Fraction(math.exp(self.log_finite)) * (1 - ROUNDING)
         if self.analysis is None:
             rho = total_rho(self.laws)
-            above = rho_to_epsilon_analytic(rho, left).nats
-            return None if above is None else Bounded(gaussian_epsilon(rho, left, above), "closed form")
-        bounds = [] if self.largest is None else [Bounded(Loss(self.largest, rational=False), "pure")]
-        with suppress(NotTight, OverflowError), np.errstate(all="ignore"), at_most(self.work):
-            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(left).log())))
+            above = rho_to_epsilon_analytic(rho, finite_delta).nats
+            return None if above is None else TightBound(gaussian_epsilon(rho, finite_delta, above), "closed form")
+        bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
+        with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
+            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(finite_delta).log())))
             if found is not None:
-                bounds.append(Bounded(Loss(Fraction(found[0]), rational=False), found[1]))
+                bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
-    def delta(self, epsilon: Fraction) -> Bounded | None:
-        """delta at epsilon, at most 1; None where digits run out."""
-        lost = min(Fraction(1), Fraction(-math.expm1(self.kept)) * (1 + ROUNDED))
-        beside: Fraction | None = None
+    def delta(self, epsilon: Fraction) -> TightBound | None:
+        """Return an upper bound on delta at epsilon, at most 1; None where digits run out."""
+        lost = min(Fraction(1), Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING))
+        conditional: Fraction | None = None
         if self.analysis is None:
-            beside, method = gaussian_delta(total_rho(self.laws), epsilon).nats, "closed form"
+            conditional, method = gaussian_delta(total_rho(self.laws), epsilon).nats, "closed form"
         elif self.largest is not None and self.largest <= epsilon:
-            beside, method = Fraction(0), "pure"
-        elif epsilon <= FURTHEST:
-            with suppress(NotTight, OverflowError), np.errstate(all="ignore"), at_most(self.work):
-                bound, method = near(self.analysis, float(epsilon))
+            conditional, method = Fraction(0), "pure"
+        elif epsilon <= LARGEST_EPSILON:
+            with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
+                bound, method = bound_near(self.analysis, float(epsilon))
                 value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
-                beside = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
-        if beside is None:
+                conditional = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
+        if conditional is None:
             return None
-        return Bounded(Loss(lost + (1 - lost) * beside, rational=False), method)
+        return TightBound(Loss(lost + (1 - lost) * conditional, rational=False), method)
 
 
 def _exp(value: float) -> Callable[[], arb]:
     return lambda: ball(Fraction(value)).exp()
 
 
-def _analysis(laws: Mapping[Law, int]) -> tuple[Analysis, float]:
+def _analysis(laws: Mapping[ComposedLaw, int]) -> tuple[TightAnalysis, float]:
     """Choose the inversion of a composition; also return log of the probability that it is finite by that."""
-    atoms = atoms_at_most(laws)
-    if atoms <= MANY:
+    atoms = rough_atom_count(laws)
+    if atoms <= MANY_ATOMS:
         lattice = lattice_of(laws)
-        if atoms <= FEW or lattice is None or atoms * float(lattice.spacing) < widest(laws):
+        if atoms <= FEW_ATOMS or lattice is None or atoms * float(lattice.spacing) < rough_loss_range(laws):
             with suppress(NotTight):
-                return Enumerated.of(laws), 0.0
-    return lines_of(laws)
+                return AtomEnumeration.of(laws), 0.0
+    return contours_of(laws)

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
-from service.privacy.tight.contour import Composition, sketched
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss
+from service.privacy.tight.contour import LossComposition, sketch_of
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Law, composition_of
+from service.privacy.tight.laws import Atoms, ComposedLaw, compose_laws
 from service.privacy.tight.work_budget import NotTight, spend
 
 TAIL = 1e-130
 """Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
-SAME = 1e-13
+EQUAL_LOSSES = 1e-13
 """Losses that differ by less, relative to the largest, are taken for equal: for the larger one."""
-MOST = 1 << 21
+MOST_ATOMS = 1 << 21
 
 
-def atoms_of(law: Law) -> Atoms:
-    """A law's atoms.
+def atoms_of(law: ComposedLaw) -> Atoms:
+    """Return a law's atoms.
 
     Raises:
         NotTight: it has a density, or far too many.
@@ -28,7 +28,7 @@ def atoms_of(law: Law) -> Atoms:
     match law:
         case Atoms():
             return law
-        case Ladder(e=e, s=s) if s < MOST:
+        case LadderLoss(e=e, s=s) if s < MOST_ATOMS:
             x = float(e) * (1 - 2 * np.arange(s, -1.0, -1.0) / s)
             p = np.exp((x - float(e)) / 2) * law.inner
             p[0], p[-1] = math.exp(-float(e)), 1.0
@@ -42,10 +42,10 @@ def atoms_of(law: Law) -> Atoms:
 
 
 def _of_noise(v: float, m: float, s: int) -> Atoms:
-    """Mass proportional to exp(-x²/(2v) - |x| m/v) on the integers, against the same moved by s."""
+    """Return the losses of integer noise of mass proportional to exp(-x²/(2v) - |x| m/v), moved by s."""
     # from this x on the mass beyond is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
     reach = math.ceil(-m + math.sqrt(m * m + 2 * v * (340 + math.log1p(v)))) + 2 + s
-    if 2 * reach + 1 > MOST:
+    if 2 * reach + 1 > MOST_ATOMS:
         raise NotTight
     x = np.arange(float(reach + s), float(-reach - 1), -1.0)
     p = np.exp(-(x * x + 2 * m * np.abs(x)) / (2 * v))
@@ -53,55 +53,55 @@ def _of_noise(v: float, m: float, s: int) -> Atoms:
     return Atoms(loss, p / p.sum(), TAIL)
 
 
-def compose(one: Atoms, two: Atoms) -> Atoms:
-    """The sum of two independent losses; equal losses once, and the rarest taken for infinite.
+def convolve(one: Atoms, two: Atoms) -> Atoms:
+    """Return the sum of two independent losses; equal losses once, and the rarest taken for infinite.
 
     Raises:
         NotTight: more than MOST atoms.
     """
-    if len(one.x) * len(two.x) > MOST:
+    if len(one.x) * len(two.x) > MOST_ATOMS:
         raise NotTight
     spend(2 * len(one.x) * len(two.x))
     x, p = np.add.outer(one.x, two.x).ravel(), np.multiply.outer(one.p, two.p).ravel()
     infinite = one.infinite + two.infinite - one.infinite * two.infinite
-    return gathered(x, p, infinite * (1 + 1e-15), one.rounding + two.rounding + 1e-14)
+    return gather_atoms(x, p, infinite * (1 + 1e-15), one.rounding + two.rounding + 1e-14)
 
 
-def gathered(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
-    """Atoms in order, nearly equal losses as one at the largest of them."""
+def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
+    """Sort atoms, and join nearly equal losses at the largest of them: an upper bound at every epsilon."""
     order = np.argsort(x)
     x, p = x[order], p[order]
-    new = np.diff(x, prepend=-math.inf) > SAME * max(abs(x[0]), abs(x[-1]), 1e-300)
+    new = np.diff(x, prepend=-math.inf) > EQUAL_LOSSES * max(abs(x[0]), abs(x[-1]), 1e-300)
     starts = np.flatnonzero(new)
     p = np.add.reduceat(p, starts)
     x = x[np.append(starts[1:], len(x)) - 1]
-    kept = p > TAIL / MOST
+    kept = p > TAIL / MOST_ATOMS
     if not kept.all():
         infinite += float(p[~kept].sum())
         x, p = x[kept], p[kept]
     return Atoms(x, p, infinite, None, rounding)
 
 
-def enumerated(laws: Mapping[Law, int]) -> Atoms:
-    """The atoms of a whole composition.
+def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
+    """Return the atoms of a whole composition.
 
     Raises:
         NotTight: too many, or a law with a density.
     """
     whole = Atoms(np.zeros(1), np.ones(1), rounding=0.0)
     for law, count in laws.items():
-        power, left = atoms_of(law), count
-        while left:
-            if left & 1:
-                whole = compose(whole, power)
-            left >>= 1
-            if left:
-                power = compose(power, power)
+        power, remaining = atoms_of(law), count
+        while remaining:
+            if remaining & 1:
+                whole = convolve(whole, power)
+            remaining >>= 1
+            if remaining:
+                power = convolve(power, power)
     return whole
 
 
 def profile(law: Atoms, epsilons: Doubles) -> Doubles:
-    """delta at each epsilon >= 0, an upper bound: sums of p (1 - exp(epsilon - x)) over the losses x above epsilon."""
+    """Return upper bounds on delta at each epsilon >= 0: sums of p (1 - exp(epsilon - x)) over losses x above it."""
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
@@ -110,7 +110,7 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
 
 
 def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None = None) -> Atoms:
-    """The law of the largest profile that is convex in exp(epsilon) and goes below the bounds at 0 = e_0 < ... < e_n.
+    """Return the law of the largest profile convex in exp(epsilon) and at or below the bounds at 0 = e_0 < ... < e_n.
 
     A profile is convex in exp(epsilon), so that this one is not below it: nor is any chord (Doroshenko et al. 2022),
     and bounds that rounding raised out of line are passed by. Below 0 it is that of a symmetric pair,
@@ -135,7 +135,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
 
 
 def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
-    """The corners of the lower convex hull of y over exp(x), and the slopes right of each corner but the last."""
+    """Return the corners of the lower convex hull of y over exp(x), and the slopes right of all but the last."""
 
     def slope(i: int, j: int) -> float:
         return math.exp(-x[j]) * (y[j] - y[i]) / -math.expm1(x[i] - x[j])
@@ -150,12 +150,12 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
     return corners, slopes[1:]
 
 
-def atoms_at_most(laws: Mapping[Law, int]) -> float:
-    """About how many atoms a composition has; infinite where a law has a density."""
+def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
+    """Return about how many atoms a composition has; infinite where a law has a density."""
     many = 1.0
     for law, count in laws.items():
         match law:
-            case Ladder(s=s):
+            case LadderLoss(s=s):
                 many *= s * count + 1
             case DiscreteGaussianLoss(sigma_squared=v):
                 many *= 60 * (math.sqrt(float(v)) + 1) * count
@@ -170,12 +170,12 @@ def atoms_at_most(laws: Mapping[Law, int]) -> float:
     return many
 
 
-def widest(laws: Mapping[Law, int]) -> float:
-    """From about the least to the largest loss of a composition, for laws of which ``atoms_at_most`` is finite."""
+def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
+    """Return about the range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
     width = 0.0
     for law, count in laws.items():
         match law:
-            case Ladder(e=e):
+            case LadderLoss(e=e):
                 width += 2 * float(e) * count
             case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
                 width += 50 * s / math.sqrt(float(v)) * math.sqrt(count)
@@ -185,28 +185,32 @@ def widest(laws: Mapping[Law, int]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Enumerated:
+class AtomEnumeration:
     """A composition by all its atoms."""
 
-    sketch: Composition
+    sketch: LossComposition
     atoms: Atoms
 
     @classmethod
-    def of(cls, laws: Mapping[Law, int]) -> "Enumerated":
-        """Raises NotTight where there are too many atoms."""
-        whole = enumerated(laws)
-        return cls(sketched(composition_of({whole: 1})), whole)
+    def of(cls, laws: Mapping[ComposedLaw, int]) -> "AtomEnumeration":
+        """Return the enumeration of a composition.
 
-    def at(self, epsilon: float, rough: bool = False) -> tuple["Enumerated", str]:  # noqa: ARG002  # one for all
-        """Itself: it is as good at every epsilon."""
+        Raises:
+            NotTight: there are too many atoms.
+        """
+        whole = enumerate_atoms(laws)
+        return cls(sketch_of(compose_laws({whole: 1})), whole)
+
+    def at(self, epsilon: float, rough: bool = False) -> tuple["AtomEnumeration", str]:  # noqa: ARG002  # one for all
+        """Return itself: it is as good at every epsilon."""
         return self, "atoms"
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, and its slope, rounded up.
+        """Return log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, rounded up, and its slope.
 
         Losses are known to SAME of the largest, by which epsilon is taken lower.
         """
-        epsilon -= SAME * float(abs(self.atoms.x[-1]))
+        epsilon -= EQUAL_LOSSES * float(abs(self.atoms.x[-1]))
         first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))
         x, p = self.atoms.x[first:], self.atoms.p[first:]
         part = -np.expm1(epsilon - x)

@@ -25,7 +25,7 @@ UNIT = 64 * 2.0**-53
 NEGLIGIBLE = 34.0  # nats: 2e-15
 ALIASED = 27.0  # nats: how far below the answer the repetitions of the trapezoid rule are to be
 SMALL_BLOCK = 1 << 18  # numbers in one array
-FEW = 256  # points of a line that are not worth dropping one by one
+FEW_POINTS = 256  # points of a line that are not worth dropping one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Lattice:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Composition:
+class LossComposition:
     """Independent losses: members of families, and continuous Gaussians of total ``rho``.
 
     Attributes:
@@ -54,14 +54,14 @@ class Composition:
     lattice: Lattice | None = None
 
     def cumulant(self, c: Doubles) -> Doubles:
-        """K at real c."""
+        """Return K at real c."""
         total = self.rho * c * (c + 1)
         for family in self.families:
             step = max(1, SMALL_BLOCK // len(c))
             for start in range(0, len(family.count), step):
-                some = family.take(np.arange(start, min(start + step, len(family.count))))
-                spend(len(some.count) * len(c) * some.cost)
-                total = total + some.count @ some.cumulant(c)
+                piece = family.take(np.arange(start, min(start + step, len(family.count))))
+                spend(len(piece.count) * len(c) * piece.cost)
+                total = total + piece.count @ piece.cumulant(c)
         return np.asarray(total)
 
     @property
@@ -70,7 +70,7 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ContourLine:
     """M along c + it, t = 0, h, 2h, ...: once for every epsilon near the one that c was chosen for.
 
     Attributes:
@@ -93,7 +93,7 @@ class Line:
     lattice: Lattice | None
 
     def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
-        """The factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
+        """Return the factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
         z = (self.c + 1j * self.t)[:, None]
         if self.lattice is None:
             return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
@@ -105,7 +105,7 @@ class Line:
         return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
 
     def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
-        """Upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
         spend(len(self.t) * len(epsilons))
         kernel, falling = self._kernels(epsilons)
         turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
@@ -126,20 +126,20 @@ class Line:
         value, slope = self.log_deltas(np.array([epsilon]))
         return float(value[0]), float(slope[0])
 
-    def smoother(self, rho: float) -> "Line":
+    def smoothed(self, rho: float) -> "ContourLine":
         """Return the line with one more continuous Gaussian in the composition."""
         more = rho * (1j * self.t * (2 * self.c + 1) - self.t * self.t)
         return replace(self, change=self.change + more, at_c=self.at_c + rho * self.c * (self.c + 1))
 
 
-def sketched(composition: Composition) -> Composition:
-    """About the same composition with fewer numbers: to choose a line by, never to report from."""
+def sketch_of(composition: LossComposition) -> LossComposition:
+    """Return about this composition with fewer numbers: to choose a line by, never to report from."""
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
 @lru_cache(maxsize=8)  # a search asks again where it stands
-def best_c(cumulant: Composition, epsilon: float) -> float:
-    """The c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least: there the line passes the saddle point."""
+def best_c(cumulant: LossComposition, epsilon: float) -> float:
+    """Return the c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least, where the line passes the saddle point."""
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -147,11 +147,11 @@ def best_c(cumulant: Composition, epsilon: float) -> float:
             value = cumulant.cumulant(c) - c * epsilon - log_c - np.log1p(c)
         return np.asarray(np.where(np.isnan(value), np.inf, value))
 
-    return _least(objective)
+    return _minimising_c(objective)
 
 
-def chernoff(cumulant: Composition, log_delta: float) -> float:
-    """About the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: where to start from."""
+def chernoff(cumulant: LossComposition, log_delta: float) -> float:
+    """Return about the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point."""
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -159,11 +159,11 @@ def chernoff(cumulant: Composition, log_delta: float) -> float:
             value = (cumulant.cumulant(c) - log_delta + c * log_c - (1 + c) * np.log1p(c)) / c
         return np.asarray(np.where(np.isnan(value), np.inf, value))
 
-    found = _least(objective)
-    return max(0.0, float(objective(np.array([math.log(found)]))[0]))
+    best = _minimising_c(objective)
+    return max(0.0, float(objective(np.array([math.log(best)]))[0]))
 
 
-def _least(objective: Callable[[Doubles], Doubles]) -> float:
+def _minimising_c(objective: Callable[[Doubles], Doubles]) -> float:
     low, high, points = -14.0, 80.0, 48
     while True:
         x = np.linspace(low, high, points)
@@ -174,8 +174,8 @@ def _least(objective: Callable[[Doubles], Doubles]) -> float:
         low, high, points = x[place] - step, x[place] + step, 12
 
 
-def period(cumulant: Composition, c: float, epsilon: float) -> float:
-    """P so far apart that the repetitions are below exp(-ALIASED) of the answer.
+def period(cumulant: LossComposition, c: float, epsilon: float) -> float:
+    """Return a period P so long that the repetitions are below exp(-ALIASED) of the answer.
 
     delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
     exp(K(b) - b epsilon -+ (b - c)P) for each b on the right side of c.
@@ -186,10 +186,10 @@ def period(cumulant: Composition, c: float, epsilon: float) -> float:
         k, at_c = k[:-1], float(k[-1])
         width = np.sqrt(max(float(k[3] + k[4] - 2 * at_c), 0.0)) / (0.17 * c) if math.isfinite(k[4]) else 1.0
         needed = ALIASED + math.log1p((1 + c) * (1 + c * width))
-        apart = (k - at_c - (b - c) * epsilon + needed) / np.abs(b - c)
-    apart = np.where(np.isfinite(apart), apart, np.inf)
-    below = min(float(apart[:4].min()), float(needed - at_c + c * epsilon) / c)
-    above = float(apart[4:].min())
+        periods = (k - at_c - (b - c) * epsilon + needed) / np.abs(b - c)
+    periods = np.where(np.isfinite(periods), periods, np.inf)
+    below = min(float(periods[:4].min()), float(needed - at_c + c * epsilon) / c)
+    above = float(periods[4:].min())
     return max(below, above) if math.isfinite(above) else below
 
 
@@ -197,7 +197,7 @@ _Points = tuple[Doubles, Complexes, Doubles]
 """t, K(c+it) - K(c), and what its error is proportional to."""
 
 
-class _Members:
+class _MemberQueue:
     """The members of families in pieces: those that spread most first, so that most points die early."""
 
     def __init__(self, families: Sequence[Family]) -> None:
@@ -207,18 +207,18 @@ class _Members:
         self._taken = [0] * len(families)
 
     def next(self, how_many: int) -> Family | None:
-        """The next at most ``how_many`` of one family, the one least far looked at."""
-        left = [(taken, k) for k, taken in enumerate(self._taken) if taken < len(self._families[k].count)]
-        if not left:
+        """Return at most ``how_many`` members of the family with the fewest taken; None where none is left."""
+        waiting = [(taken, k) for k, taken in enumerate(self._taken) if taken < len(self._families[k].count)]
+        if not waiting:
             return None
-        taken, k = min(left)
+        taken, k = min(waiting)
         family = self._families[k]
         self._taken[k] = min(taken + how_many, len(family.count))
         return family.take(np.arange(taken, self._taken[k]))
 
 
-def line(composition: Composition, c: float, h: float, points: int, beyond: float) -> Line:
-    """M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
+def trace_line(composition: LossComposition, c: float, h: float, points: int, beyond: float) -> ContourLine:
+    """Evaluate M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
 
     ``beyond`` bounds the part of ``left_out`` that lies at larger t.
 
@@ -226,25 +226,25 @@ def line(composition: Composition, c: float, h: float, points: int, beyond: floa
         NotTight: it would take too long.
     """
     block = 1 << 14
-    found: list[_Points] = []
+    pieces: list[_Points] = []
     left_out = beyond
     for start in range(0, points, block):
-        kept, dropped = _along(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
-        found.append(kept)
+        kept, dropped = _trace_points(composition, c, np.asarray(h * np.arange(start, min(start + block, points))))
+        pieces.append(kept)
         left_out += dropped * h / math.pi
-    t, change, error = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    t, change, error = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     at_c = float(composition.cumulant(np.array([c]))[0])
-    return Line(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
+    return ContourLine(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
 
 
-def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, float]:
+def _trace_points(composition: LossComposition, c: float, t: Doubles) -> tuple[_Points, float]:
     kernel = np.zeros_like(t)  # log of the kernel's size, as a part of that at t = 0
     if composition.lattice is None:
         kernel = -np.log(np.abs((1 + 1j * t / c) * (1 + 1j * t / (c + 1))))
     change: Complexes = np.asarray(composition.rho * (1j * t * (2 * c + 1) - t * t))
     error: Doubles = np.abs(change)
     dropped = 0.0
-    members = _Members(composition.families)
+    members = _MemberQueue(composition.families)
     looked_at = 0
     while len(t):
         level = change.real + kernel
@@ -254,7 +254,7 @@ def _along(composition: Composition, c: float, t: Doubles) -> tuple[_Points, flo
             t, kernel, change, error = t[~small], kernel[~small], change[~small], error[~small]
             continue
         room = max(1, SMALL_BLOCK // len(t))
-        family = members.next(room if len(t) <= FEW else min(room, max(2, looked_at)))
+        family = members.next(room if len(t) <= FEW_POINTS else min(room, max(2, looked_at)))
         if family is None:
             break
         spend(len(family.count) * len(t) * family.cost)

@@ -12,28 +12,28 @@ from fractions import Fraction
 
 import numpy as np
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, LadderLoss, LaplaceLoss
 from service.privacy.tight.contour import (
     NEGLIGIBLE,
-    Composition,
+    ContourLine,
     Lattice,
-    Line,
+    LossComposition,
     best_c,
-    line,
     period,
-    sketched,
+    sketch_of,
+    trace_line,
 )
-from service.privacy.tight.laws import Law, composition_of, gcd, lattice_of, merged
+from service.privacy.tight.laws import ComposedLaw, compose_laws, gcd, lattice_of, merge_laws
 from service.privacy.tight.work_budget import NotTight
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
-HOPELESS = 1e8  # of c epsilon: the phases of the integrand have too few digits left
-SHORT = 1 << 9  # points that are not worth shortening
+LARGEST_PHASE = 1e8  # of c epsilon: the phases of the integrand have too few digits left
+SHORT_LINE = 1 << 9  # points that are not worth shortening
 SHARP, ROUGH = 3e-7, 1e-3  # what smoothing, or rungs for a density, may add to delta, relative
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class ContourSelector:
     """The lines of one composition.
 
     Attributes:
@@ -42,56 +42,56 @@ class Lines:
         sketch: about the same with fewer numbers, to choose lines by.
     """
 
-    laws: Mapping[Law, int]
-    composition: Composition
-    sketch: Composition
+    laws: Mapping[ComposedLaw, int]
+    composition: LossComposition
+    sketch: LossComposition
 
     @classmethod
-    def of(cls, laws: Mapping[Law, int]) -> "Lines":
-        composition = composition_of(laws)
-        return cls(laws, composition, sketched(composition))
+    def of(cls, laws: Mapping[ComposedLaw, int]) -> "ContourSelector":
+        composition = compose_laws(laws)
+        return cls(laws, composition, sketch_of(composition))
 
-    def at(self, epsilon: float, rough: bool = False) -> tuple[Line, str]:
-        """The line for epsilons near this one, and the method's name; a rough one is shorter."""
+    def at(self, epsilon: float, rough: bool = False) -> tuple[ContourLine, str]:
+        """Return the line for epsilons near this one, and the method's name; a rough one is shorter."""
         c = best_c(self.sketch, epsilon)
-        apart = period(self.sketch, c, epsilon)
-        if not 0 < apart < 1e60 or c * epsilon > HOPELESS:
+        repetition = period(self.sketch, c, epsilon)
+        if not 0 < repetition < 1e60 or c * epsilon > LARGEST_PHASE:
             raise NotTight
         allowed = (ROUGH if rough else SHARP) * min(1.0, c * epsilon + 0.01)  # of delta, or c epsilon if that is less
         longest = LONGEST_ROUGH if rough else LONGEST
         if not any(isinstance(law, GaussianLoss) for law in self.laws):
-            found = self._on_lattice(c, apart, allowed, longest)
-            if found is not None:
-                return found, "lattice"
-        return self._smoothed(c, epsilon, apart, allowed, longest), "contour"
+            on_lattice = self._on_lattice(c, repetition, allowed, longest)
+            if on_lattice is not None:
+                return on_lattice, "lattice"
+        return self._smoothed(c, epsilon, repetition, allowed, longest), "contour"
 
-    def _smoothed(self, c: float, epsilon: float, apart: float, allowed: float, longest: int) -> Line:
-        """A line that a continuous Gaussian ends, of the composition or added to it; the less the more it changes.
+    def _smoothed(self, c: float, epsilon: float, repetition: float, allowed: float, longest: int) -> ContourLine:
+        """Return a line that a continuous Gaussian ends: the composition's own, or one added that is small enough.
 
         Where epsilon is near a kink of delta, at a loss of high probability, smoothing costs more than its second
         order: what four times as much changes tells.
         """
-        h = 2 * math.pi / apart
+        h = 2 * math.pi / repetition
         of_all = self.composition.rho
-        if of_all > 0 and math.sqrt(NEGLIGIBLE / of_all) <= SHORT * h:
-            return _ended(self.composition, c, h, of_all)
+        if of_all > 0 and math.sqrt(NEGLIGIBLE / of_all) <= SHORT_LINE * h:
+            return _line_with_gaussians(self.composition, c, h, of_all)
         added = allowed / (c * (c + 1))
         while True:
             shortest = NEGLIGIBLE / (longest * h) ** 2
-            found = _ended(self.composition, c, h, max(of_all + added, shortest))
-            change = found.smoother(3 * added).log_delta(epsilon)[0] - found.log_delta(epsilon)[0]
+            smoothed_line = _line_with_gaussians(self.composition, c, h, max(of_all + added, shortest))
+            change = smoothed_line.smoothed(3 * added).log_delta(epsilon)[0] - smoothed_line.log_delta(epsilon)[0]
             if of_all + added <= shortest or not change > 3.2 * allowed:
-                return found
+                return smoothed_line
             added /= 16
 
-    def _on_lattice(self, c: float, apart: float, allowed: float, longest: int) -> Line | None:
-        laws = self._with_rungs(c, apart, allowed, longest)
+    def _on_lattice(self, c: float, repetition: float, allowed: float, longest: int) -> ContourLine | None:
+        laws = self._with_rungs(c, repetition, allowed, longest)
         lattice = None if laws is None else lattice_of(laws)
         if laws is None or lattice is None:
             return None
-        composition = composition_of(laws, lattice)
+        composition = compose_laws(laws, lattice)
         d = float(lattice.spacing)
-        steps = math.ceil(apart / d) | 1  # odd: t = 0 and pairs of conjugates
+        steps = math.ceil(repetition / d) | 1  # odd: t = 0 and pairs of conjugates
         h, points, beyond = 2 * math.pi / (steps * d), steps // 2 + 1, 0.0
         if points > longest:
             cut = _falls_until(laws, lattice, c)
@@ -99,10 +99,12 @@ class Lines:
                 return None
             points = math.ceil(cut[0] / h) + 1
             beyond = cut[1] / d
-        return line(composition, c, h, points, beyond)
+        return trace_line(composition, c, h, points, beyond)
 
-    def _with_rungs(self, c: float, apart: float, allowed: float, longest: int) -> Mapping[Law, int] | None:
-        """Laplace noise replaced by geometric noise of many steps, which loses a little more.
+    def _with_rungs(
+        self, c: float, repetition: float, allowed: float, longest: int
+    ) -> Mapping[ComposedLaw, int] | None:
+        """Replace Laplace noise by geometric noise of many steps, which loses a little more.
 
         It has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them: the
         least law on the lattice that dominates (Doroshenko et al. 2022).
@@ -110,41 +112,43 @@ class Lines:
         ranges = [2 * law.e for law in self.laws if isinstance(law, LaplaceLoss)]
         if not ranges:
             return self.laws
-        rest: dict[Law, int] = {law: count for law, count in self.laws.items() if not isinstance(law, LaplaceLoss)}
+        rest: dict[ComposedLaw, int] = {
+            law: count for law, count in self.laws.items() if not isinstance(law, LaplaceLoss)
+        }
         of_rest = lattice_of(rest) if rest else Lattice(Fraction(0), Fraction(0))
         if of_rest is None:
             return None
         spacing = of_rest.spacing
         for one in ranges:
             spacing = gcd(spacing, one)
-            if spacing * longest < apart:
+            if spacing * longest < repetition:
                 return None
         finer = 1
-        while float(spacing) * 2 * longest > apart * finer:
-            laws = merged((_ladder(law, spacing / finer), count) for law, count in self.laws.items())
-            added = float((composition_of(laws).cumulant(at := np.array([c])) - self.composition.cumulant(at))[0])
+        while float(spacing) * 2 * longest > repetition * finer:
+            laws = merge_laws((_ladder(law, spacing / finer), count) for law, count in self.laws.items())
+            added = float((compose_laws(laws).cumulant(at := np.array([c])) - self.composition.cumulant(at))[0])
             if added <= allowed:
                 return laws
             finer = max(finer + 1, math.ceil(finer * min(math.sqrt(added / allowed) * 1.05, 64.0)))
         return None
 
 
-def _ended(composition: Composition, c: float, h: float, rho: float) -> Line:
-    """The line of a composition with continuous Gaussians of ``rho`` in all, to where they leave nothing."""
+def _line_with_gaussians(composition: LossComposition, c: float, h: float, rho: float) -> ContourLine:
+    """Return the line of a composition with continuous Gaussians of ``rho`` in all, to where these leave nothing."""
     points = math.ceil(math.sqrt(NEGLIGIBLE / rho) / h) + 2
     end = h * (points - 1)
     # |M| <= exp(-rho t²) and |kernel| <= 1/t², c(c+1)/t² of that at t = 0: the integral from the last point on
     beyond = math.exp(-rho * end * end) / (2 * math.pi * rho * end**3) * c * (c + 1) * (1 + 1e-9)
-    return line(replace(composition, rho=rho), c, h, points, beyond)
+    return trace_line(replace(composition, rho=rho), c, h, points, beyond)
 
 
-def _ladder(law: Law, spacing: Fraction) -> Law:
+def _ladder(law: ComposedLaw, spacing: Fraction) -> ComposedLaw:
     if not isinstance(law, LaplaceLoss):
         return law
     return law.in_rungs(int(2 * law.e / spacing))
 
 
-def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[float, float] | None:
+def _falls_until(laws: Mapping[ComposedLaw, int], lattice: Lattice, c: float) -> tuple[float, float] | None:
     """Return where |M| has become negligible for good, and its bound from there to half the period; None: not known.
 
     It is one law's, the others' factors being at most 1: one that has the lattice's own spacing, and whose |M|
@@ -153,24 +157,24 @@ def _falls_until(laws: Mapping[Law, int], lattice: Lattice, c: float) -> tuple[f
     """
     best: tuple[float, float] | None = None
     for law, count in laws.items():
-        if isinstance(law, Ladder):
+        if isinstance(law, LadderLoss):
             falls, spacing, spread = law.s == 1, 2 * law.e, float(law.e) / math.cosh(min(300.0, float(law.e) * c))
         else:
             falls = isinstance(law, DiscreteGaussianLoss)
             spacing, spread = _spacing(law), math.sqrt(float(_spacing(law)))
         if not falls or spacing != lattice.spacing:
             continue
-        of_law = composition_of({law: count})
+        of_law = compose_laws({law: count})
         t = 0.2 / (spread * math.sqrt(count))
         while t < math.pi / float(spacing):
             change = of_law.families[0].along(c, np.array([t]))[0][0, 0].real * count
             if change < -NEGLIGIBLE:
-                found = t, math.exp(change) * (1 + 1e-6)
-                best = found if best is None or found < best else best
+                fall = t, math.exp(change) * (1 + 1e-6)
+                best = fall if best is None or fall < best else best
                 break
             t *= 1.3
     return best
 
 
-def _spacing(law: Law) -> Fraction:
+def _spacing(law: ComposedLaw) -> Fraction:
     return Fraction(law.sensitivity) / law.sigma_squared if isinstance(law, DiscreteGaussianLoss) else Fraction(0)

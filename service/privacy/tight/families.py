@@ -34,10 +34,10 @@ class Family(Protocol):
         """The error of each member's K(c) is below ``contour.UNIT`` times |K(c)| and this."""
 
     def cumulant(self, c: Doubles) -> Doubles:
-        """K(c) of each member (rows) at each real c > 0 (columns)."""
+        """Return K(c) of each member (rows) at each real c > 0 (columns)."""
 
     def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
-        """K(c+it) - K(c) of each member (rows) at each t, modulo 2 pi i, and what its error is proportional to.
+        """Return K(c+it) - K(c) of each member (rows) at each t, modulo 2 pi i, and the scale of its error.
 
         The error is below ``contour.UNIT`` times the second figure.
         """
@@ -45,14 +45,14 @@ class Family(Protocol):
     def take(self, members: NDArray[np.intp]) -> Self: ...
 
     def thinned(self) -> Self:
-        """About the same losses with few numbers."""
+        """Return about these losses with few numbers."""
 
 
 FEW_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class FamilyMembers:
     """Arrays over the members of a family."""
 
     count: Doubles
@@ -68,11 +68,11 @@ class Members:
         raise NotImplementedError
 
     def take(self, members: NDArray[np.intp]) -> Self:
-        """Some of the members."""
+        """Return some of the members."""
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
 
     def thinned(self) -> Self:
-        """Few members, each for those of nearly its spread, as often as makes up for their squared spreads."""
+        """Return few members, each for those of nearly its spread, with counts that keep the sum of squared spreads."""
         spread = self.spread
         if len(spread) <= FEW_MEMBERS:
             return self
@@ -83,19 +83,19 @@ class Members:
 
 
 def log_1p(x: Doubles, y: Doubles) -> Complexes:
-    """log(1 + x + iy), relatively accurate for small arguments; no further down than -230 at a zero."""
+    """Return log(1 + x + iy), relatively accurate for small arguments; at least -230 at a zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         modulus = np.where(x < -0.5, np.log(np.maximum((1 + x) ** 2 + y * y, 1e-200)), np.log1p(x * (2 + x) + y * y))
     return np.asarray(modulus / 2 + 1j * np.arctan2(y, 1 + x))
 
 
 def expm1(x: Doubles, y: Doubles) -> Complexes:
-    """exp(x + iy) - 1."""
+    """Return exp(x + iy) - 1."""
     half = np.sin(y / 2)
     return np.asarray(np.expm1(x) * np.cos(y) - 2 * half * half + 1j * np.exp(x) * np.sin(y))
 
 
-def turned(size: Complexes, angle: Doubles) -> Doubles:
+def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
     """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
@@ -107,7 +107,7 @@ def turned(size: Complexes, angle: Doubles) -> Doubles:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladders(Members):
+class Ladders(FamilyMembers):
     """Losses on the rungs -e, -e + 2e/s, ..., e: exp(L/2)-shaped, with heavier ends.
 
     exp(K) is proportional to 2 cosh(ew) + inner * sinh(e w (s-1)/s)/sinh(e w/s). The geometric mechanism with
@@ -128,7 +128,7 @@ class Ladders(Members):
         return np.where(self.s > 1, 1.0, 0.0)
 
     def _rungs(self, a: Doubles) -> Doubles:
-        """exp(-ea) times the sum of exp(aL) over the inner rungs, for real a."""
+        """Return exp(-ea) times the sum of exp(aL) over the inner rungs, for real a."""
         step = (self.e / self.s)[:, None] * a
         with np.errstate(invalid="ignore", divide="ignore"):
             inside = np.exp(-2 * step) * np.expm1(-2 * (self.s - 1)[:, None] * step) / np.expm1(-2 * step)
@@ -162,7 +162,7 @@ class Ladders(Members):
             x, y = x + rungs.real, y + rungs.imag
         total = 1 + down + inside
         size = log_1p(x / total, y / total)
-        error = turned(size, e * t)
+        error = cumulant_error(size, e * t)
         if many:  # the quotient of two numbers near 0 where exp(-2ew/s) is near 1
             error = (
                 error
@@ -172,7 +172,7 @@ class Ladders(Members):
 
 
 @dataclass(frozen=True, slots=True)
-class Laplaces(Members):
+class Laplaces(FamilyMembers):
     """Continuous Laplace noise, e = s/b: exp(K) = exp(-e/2) (cosh(ew) + sinh(ew)/(2w)), Ladders of endless rungs."""
 
     e: Doubles
@@ -207,11 +207,11 @@ class Laplaces(Members):
         x = up * squared + (real * a + imaginary * t) * over
         y = down * doubled + (imaginary * a - real * t) * over
         size = log_1p(x / total, y / total)
-        return size, turned(size, e * t) + e * t / np.hypot(a, t)
+        return size, cumulant_error(size, e * t) + e * t / np.hypot(a, t)
 
 
 def _sinhc(y: Doubles) -> Doubles:
-    """sinh(y)/y - 1."""
+    """Return sinh(y)/y - 1."""
     square = y * y
     series = square / 6 * (1 + square / 20 * (1 + square / 42 * (1 + square / 72 * (1 + square / 110))))
     safe = np.where(y < 0.3, 1.0, y)

@@ -15,7 +15,7 @@ from service.privacy.numerics.numbers import ball, ceiling
 
 
 def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
-    """delta(epsilon) of Gaussian noise, rounded up (Balle and Wang 2018, Theorem 8).
+    """Return delta(epsilon) of Gaussian noise, rounded up (Balle and Wang 2018, Theorem 8).
 
     Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) for mu = sqrt(2 rho).
     """
@@ -24,36 +24,46 @@ def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
 
     def difference() -> arb:
         mu, e = (2 * ball(rho)).sqrt(), ball(epsilon)
-        return _below(mu / 2 - e / mu) - e.exp() * _below(-mu / 2 - e / mu)
+        return _normal_distribution(mu / 2 - e / mu) - e.exp() * _normal_distribution(-mu / 2 - e / mu)
 
     return Loss(ceiling(difference), rational=False)
 
 
 def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
-    """The least epsilon of Gaussian noise at ``delta``, rounded up by less than 1e-12 of itself.
+    """Return the least epsilon of Gaussian noise at ``delta``, rounded up by less than 1e-12 of itself.
 
-    ``above`` is an epsilon that is known to hold (the zCDP conversion's). The bracket's upper end is
-    returned, and holds by a certified evaluation, not by the search's word.
+    Args:
+        rho: of the noise, nats.
+        delta: above 0.
+        above: an epsilon that is known to hold, as the zCDP conversion's.
+
+    Returns:
+        An upper bound in nats: the bracket's upper end, which holds by a certified evaluation whatever the search did.
     """
     low, high = Fraction(0), above
     if _holds(rho, low, delta):
         return Loss(low, rational=False)
-    return Loss(_edge(lambda epsilon: _holds(rho, epsilon, delta), high, low), rational=False)
+    return Loss(_bisected(lambda epsilon: _holds(rho, epsilon, delta), high, low), rational=False)
 
 
 def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Fraction:
-    """The largest rho of Gaussian noise that keeps (epsilon, delta), rounded down by less than 1e-12 of itself.
+    """Return the largest rho of Gaussian noise that keeps (epsilon, delta), rounded down by less than 1e-12 of itself.
 
-    ``below`` is a rho above 0 that is known to keep it (the analytic conversion's); the bracket's lower end is
-    returned, as above.
+    Args:
+        epsilon: nats.
+        delta: above 0.
+        below: a rho above 0 that is known to keep it, as the analytic conversion's.
+
+    Returns:
+        A lower bound in nats: the bracket's lower end, which keeps (epsilon, delta) by a certified evaluation.
     """
     low, high = below, 2 * below
     while _holds(high, epsilon, delta):
         low, high = high, 2 * high
-    return _edge(lambda rho: _holds(rho, epsilon, delta), low, high)
+    return _bisected(lambda rho: _holds(rho, epsilon, delta), low, high)
 
 
-def _edge(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
+def _bisected(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
     """Return where a condition ceases to hold, by bisection, from the side on which it does."""
     while abs(outside - inside) > max(inside, outside) / (1 << 42):
         middle = (inside + outside) / 2
@@ -66,6 +76,6 @@ def _holds(rho: Fraction, epsilon: Fraction, delta: Fraction) -> bool:
     return reached is not None and reached <= delta
 
 
-def _below(x: arb) -> arb:
-    """The standard normal distribution function."""
+def _normal_distribution(x: arb) -> arb:
+    """Return the standard normal distribution function."""
     return (-x / arb(2).sqrt()).erfc() / 2

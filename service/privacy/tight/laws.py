@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder, LaplaceLoss, LossLaw, OsgtLoss
+from service.privacy.laws.loss_laws import (
+    DiscreteGaussianLoss,
+    GaussianLoss,
+    LadderLoss,
+    LaplaceLoss,
+    LossLaw,
+    OsgtLoss,
+)
 from service.privacy.mechanisms import Mechanism
-from service.privacy.numerics.loss import Loss, total
-from service.privacy.tight.contour import Composition, Lattice
+from service.privacy.numerics.loss import Loss, total_loss
+from service.privacy.tight.contour import Lattice, LossComposition
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
-from service.privacy.tight.noise import DUAL, WIDE, DiscreteGaussians, Osgts, Table
+from service.privacy.tight.noise import DUAL, WIDE, AtomFamily, DiscreteGaussians, Osgts
 from service.privacy.tight.work_budget import NotTight
 
 LARGEST, SMALLEST = 1e40, 1e-40
@@ -41,10 +48,10 @@ class Atoms:
     rounding: float = 1e-13  # exp of at most 400, and a sum
 
 
-Law = LossLaw | Atoms
+ComposedLaw = LossLaw | Atoms
 
 
-def law_of(mechanism: Mechanism) -> LossLaw | None:
+def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
     """Return the law of the loss of one cell moved; None where nothing is lost (but for a declared delta).
 
     Raises:
@@ -54,12 +61,12 @@ def law_of(mechanism: Mechanism) -> LossLaw | None:
     if law is None:
         raise NotTight
     for figure in law.figures:
-        _within(figure)
-    return None if law.is_nothing else law
+        _checked_double(figure)
+    return None if law.is_zero else law
 
 
-def _within(value: Fraction) -> float:
-    """A figure as a double, where squares and products of such figures are."""
+def _checked_double(value: Fraction) -> float:
+    """Return a figure as a double, if squares and products of such figures are doubles too."""
     try:
         size = float(value)
     except OverflowError:
@@ -69,21 +76,21 @@ def _within(value: Fraction) -> float:
     return size
 
 
-def total_rho(laws: Mapping[Law, int]) -> Fraction:
-    """The rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
+def total_rho(laws: Mapping[ComposedLaw, int]) -> Fraction:
+    """Return the rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
     rhos = ((Loss(law.rho), count) for law, count in laws.items() if isinstance(law, GaussianLoss))
-    return total(rhos).nats or Fraction(0)
+    return total_loss(rhos).nats or Fraction(0)
 
 
-def largest_loss(laws: Mapping[Law, int]) -> Fraction | None:
-    """The largest finite loss of a composition, nats, or a little more; None where there is none."""
-    largest = [(Loss(_largest(law)), count) for law, count in laws.items()]
-    return None if any(loss.nats is None for loss, _ in largest) else total(largest).nats
+def largest_loss(laws: Mapping[ComposedLaw, int]) -> Fraction | None:
+    """Return the largest finite loss of a composition (nats), rounded up; None where there is none."""
+    largest = [(Loss(_largest_of_law(law)), count) for law, count in laws.items()]
+    return None if any(loss.nats is None for loss, _ in largest) else total_loss(largest).nats
 
 
-def _largest(law: Law) -> Fraction | None:
+def _largest_of_law(law: ComposedLaw) -> Fraction | None:
     match law:
-        case Ladder() | LaplaceLoss():
+        case LadderLoss() | LaplaceLoss():
             return law.e
         case Atoms(x=x):  # known to a few digits less than a double has
             return Fraction(float(x[-1])) * (1 + Fraction(1, 10**12))
@@ -91,13 +98,13 @@ def _largest(law: Law) -> Fraction | None:
             return None
 
 
-def lattice_of(laws: Mapping[Law, int], spacing: Fraction | None = None) -> Lattice | None:
-    """The lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
+def lattice_of(laws: Mapping[ComposedLaw, int], spacing: Fraction | None = None) -> Lattice | None:
+    """Return the lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
     offset, common = Fraction(0), spacing or Fraction(0)
     widest = Fraction(0)
     for law, count in laws.items():
         match law:
-            case Ladder(e=e, s=s):
+            case LadderLoss(e=e, s=s):
                 first, step = e, 2 * e / s
             case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
                 first, step = Fraction(s * s) / (2 * v), Fraction(s) / v
@@ -112,41 +119,41 @@ def lattice_of(laws: Mapping[Law, int], spacing: Fraction | None = None) -> Latt
 
 
 def gcd(one: Fraction, two: Fraction) -> Fraction:
-    """The largest rational of which both are multiples."""
+    """Return the largest rational of which both are multiples."""
     return Fraction(
         math.gcd(one.numerator * two.denominator, two.numerator * one.denominator), one.denominator * two.denominator
     )
 
 
-def composition_of(laws: Mapping[Law, int], lattice: Lattice | None = None) -> Composition:
-    """The laws as arrays, kind by kind.
+def compose_laws(laws: Mapping[ComposedLaw, int], lattice: Lattice | None = None) -> LossComposition:
+    """Return the composition of laws as arrays, kind by kind.
 
     Raises:
         NotTight: noise that has neither a cumulant function here nor, but by ``atoms``, few atoms.
     """
-    kinds: dict[type, list[tuple[Law, int]]] = {}
+    kinds: dict[type, list[tuple[ComposedLaw, int]]] = {}
     for law, count in laws.items():
         kinds.setdefault(type(law), []).append((law, count))
-    rho = math.fsum(count * _within(law.rho) for law, count in laws.items() if isinstance(law, GaussianLoss))
+    rho = math.fsum(count * _checked_double(law.rho) for law, count in laws.items() if isinstance(law, GaussianLoss))
     families: list[Family] = []
     for kind, counted in kinds.items():
         members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
         if kind is Atoms:
             families += [
-                Table(counts[k : k + 1], law.x, law.p, law.spacing)
+                AtomFamily(counts[k : k + 1], law.x, law.p, law.spacing)
                 for k, law in enumerate(members)
                 if isinstance(law, Atoms)
             ]
         elif kind is not GaussianLoss:
             families += _families(kind, counts, members)
-    return Composition(tuple(families), rho, lattice)
+    return LossComposition(tuple(families), rho, lattice)
 
 
-def _families(kind: type, counts: Doubles, members: list[Law]) -> Iterator[Family]:
+def _families(kind: type, counts: Doubles, members: list[ComposedLaw]) -> Iterator[Family]:
     def columns(*names: str) -> Iterator[Doubles]:
         return (np.array([float(getattr(law, name)) for law in members]) for name in names)
 
-    if kind is Ladder:
+    if kind is LadderLoss:
         e, s, inner = columns("e", "s", "inner")
         yield from _split(Ladders(counts, e, s, inner), s > 2)
     elif kind is LaplaceLoss:
@@ -161,13 +168,13 @@ def _families(kind: type, counts: Doubles, members: list[Law]) -> Iterator[Famil
 
 
 def _split(family: Family, by: NDArray[Any]) -> Iterator[Family]:
-    """The members by what their formulas have in common."""
+    """Yield the members grouped by what their formulas have in common."""
     return (family.take(np.flatnonzero(by == value)) for value in np.unique(by))
 
 
-def merged(laws: Iterable[tuple[Law, int]]) -> Counter[Law]:
-    """Equal laws once, with their counts."""
-    counts: Counter[Law] = Counter()
+def merge_laws(laws: Iterable[tuple[ComposedLaw, int]]) -> Counter[ComposedLaw]:
+    """Merge equal laws, and add up their counts."""
+    counts: Counter[ComposedLaw] = Counter()
     for law, count in laws:
         counts[law] += count
     return counts

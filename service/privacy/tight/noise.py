@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.tight.families import Complexes, Doubles, Members, log_1p, turned
+from service.privacy.tight.families import Complexes, Doubles, FamilyMembers, cumulant_error, log_1p
 from service.privacy.tight.work_budget import CALL, spend
 
 DIRECT = 1 << 17
@@ -19,7 +19,7 @@ WIDE = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussians(Members):
+class DiscreteGaussians(FamilyMembers):
     """exp(K) = exp(rho z(z+1)) theta(zs)/theta(0), theta(u) the sum of exp(-(x+u)²/(2 v)) over the integers x.
 
     The loss at x is (s² - 2sx)/(2v): completing the square gives it. By Poisson summation theta(u) is
@@ -84,7 +84,7 @@ class DiscreteGaussians(Members):
             bottom = bottom + 2 * np.exp(fall) * cosine
         x = x / bottom
         size = size + log_1p(x.real, x.imag)
-        error = turned(size, angle) + np.exp(
+        error = cumulant_error(size, angle) + np.exp(
             -2 * np.pi**2 * v
         )  # of the theta function's terms, less what they are at c
         return size, error + (angle > 3) * (rho * (2 * c + 1) * t)  # the angle's error moves by c, too
@@ -100,11 +100,11 @@ class DiscreteGaussians(Members):
             y -= mass * np.sin(angle * j)
         mean = t * (s * (s + 2 * at) / (2 * v))
         size = log_1p(x / total, y / total)
-        return size + 1j * mean, turned(size, 8 * angle) + np.abs(mean)
+        return size + 1j * mean, cumulant_error(size, 8 * angle) + np.abs(mean)
 
 
 @dataclass(frozen=True, slots=True)
-class Osgts(Members):
+class Osgts(FamilyMembers):
     """Offset symmetric Gaussian tails (Sadeghi and Korki 2022), for complex z.
 
     With E(x) = erfcx(x/(sigma sqrt 2)) and the loss e = s(s+2m)/(2 v) at the two kinks, exp(K) is
@@ -130,7 +130,7 @@ class Osgts(Members):
         return np.ones_like(self.v)
 
     def _log(self, z: Complexes, scale: Doubles) -> Complexes:
-        """K(z) less ``scale``, which is real and near K(Re z)."""
+        """Return K(z) less ``scale``, which is real and near K(Re z)."""
         v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
         unit, e = 1 / np.sqrt(2 * v), s * (s + 2 * m) / (2 * v)
 
@@ -165,7 +165,7 @@ class Osgts(Members):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class AtomFamily:
     """One loss law given by its atoms, and how often it is composed; the mass at infinity is kept elsewhere.
 
     Attributes:
@@ -193,18 +193,18 @@ class Table:
     def floor(self) -> Doubles:
         return np.full(1, 100.0)  # what rounding made of the sum of p
 
-    def take(self, members: NDArray[np.intp]) -> "Table":
-        """All of it, as there is but one member."""
-        return self if len(members) else Table(np.zeros(1), self.x[-1:], np.ones(1))
+    def take(self, members: NDArray[np.intp]) -> "AtomFamily":
+        """Return all of it, as there is only one member."""
+        return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
-    def thinned(self) -> "Table":
-        """About the same law with few atoms: neighbours as one, at their mean."""
+    def thinned(self) -> "AtomFamily":
+        """Return about this law with few atoms: neighbours joined at their mean."""
         kept = np.flatnonzero(self.p > 0)
         if len(kept) <= FEW_ATOMS:
             return self
         starts = np.arange(0, len(kept), -(-len(kept) // FEW_ATOMS))
         p = np.add.reduceat(self.p[kept], starts)
-        return Table(self.count, np.add.reduceat((self.p * self.x)[kept], starts) / p, p)
+        return AtomFamily(self.count, np.add.reduceat((self.p * self.x)[kept], starts) / p, p)
 
     def cumulant(self, c: Doubles) -> Doubles:
         spend(CALL + len(c) * len(self.x) / 2)
@@ -227,11 +227,11 @@ class Table:
             value, rounding = self._summed(tilted, mean, t), 0.0
         size = log_1p(value.real, value.imag)[None, :]
         furthest = np.abs(self.x - mean).max() * t[None, :]
-        uncertain = turned(size, furthest) + rounding * np.exp(np.minimum(-size.real, 300.0))
+        uncertain = cumulant_error(size, furthest) + rounding * np.exp(np.minimum(-size.real, 300.0))
         return size + 1j * mean * t, uncertain + np.abs(mean) * t
 
     def _summed(self, tilted: Doubles, mean: float, t: Doubles) -> Complexes:
-        """The sum of tilted (exp(it(x - mean)) - 1)."""
+        """Return the sum of tilted (exp(it(x - mean)) - 1)."""
         spend(CALL + len(t) * len(self.x) / 2)
         value = np.empty(len(t), complex)
         step = max(1, DIRECT // len(self.x))
@@ -255,6 +255,6 @@ class Table:
         kernel = np.zeros(size, complex)
         kernel[:m], kernel[size - n + 1 :] = chirp[:m].conj(), chirp[1:n][::-1].conj()
         spread = np.fft.fft(tilted * np.exp(1j * np.mod(t[0] * (self.x - self.x[0]), 2 * np.pi)) * chirp[:n], size)
-        found = np.fft.ifft(spread * np.fft.fft(kernel))[:m] * chirp[:m]
+        transform = np.fft.ifft(spread * np.fft.fft(kernel))[:m] * chirp[:m]
         turned_by = np.exp(1j * t * (self.x[0] - mean))
-        return np.asarray(found[at] * turned_by - 1)
+        return np.asarray(transform[at] * turned_by - 1)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.privacy.laws.loss_laws import DiscreteOsgtLoss, LaplaceLoss
-from service.privacy.tight.atoms import TAIL, atoms_of, enumerated, law_from_profile, profile
-from service.privacy.tight.contour_selection import Lines
+from service.privacy.tight.atoms import TAIL, atoms_of, enumerate_atoms, law_from_profile, profile
+from service.privacy.tight.contour_selection import ContourSelector
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, Law
+from service.privacy.tight.laws import Atoms, ComposedLaw
 from service.privacy.tight.work_budget import CALL, NotTight, spend
-from service.privacy.tight.worst_case import Sum, Worst
+from service.privacy.tight.worst_case import LawSum, WorstLaw
 
 FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
@@ -22,18 +22,20 @@ LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay inside the
 LINES, LINE_POINTS = 64, 1 << 12  # by which a branch is evaluated, and how long they may be
 
 
-def realised(one: Sum) -> tuple[dict[Law, int], float]:
-    """A sum's laws, each ``Worst`` evaluated, and log of the probability that no loss is infinite (rounded down).
+def evaluate_sum(one: LawSum) -> tuple[dict[ComposedLaw, int], float]:
+    """Return a sum's laws, each ``WorstLaw`` evaluated, and log of the probability of a finite loss (rounded down).
 
     Raises:
         NotTight: beyond the bounds on time and memory.
     """
-    laws, kept = _finite((evaluated(law) if isinstance(law, Worst) else law, count) for law, count in one.items)
-    return laws, kept + one.kept * (1 + 1e-15)
+    laws, kept = _split_infinite(
+        (evaluate_worst(law) if isinstance(law, WorstLaw) else law, count) for law, count in one.items
+    )
+    return laws, kept + one.log_finite * (1 + 1e-15)
 
 
-def lines_of(laws: Mapping[Law, int]) -> tuple[Lines, float]:
-    """Lines of a composition, and log of the probability that no loss is infinite.
+def contours_of(laws: Mapping[ComposedLaw, int]) -> tuple[ContourSelector, float]:
+    """Return the contours of a composition, and log of the probability that no loss is infinite (rounded down).
 
     Discrete OSGT noise, whose cumulant function has no short form, goes in by its atoms, by its profile if they
     are many.
@@ -42,14 +44,16 @@ def lines_of(laws: Mapping[Law, int]) -> tuple[Lines, float]:
         NotTight: beyond the bounds on time and memory.
     """
     if not any(isinstance(law, DiscreteOsgtLoss) for law in laws):
-        return Lines.of(laws), 0.0
-    tabled, kept = _finite((_table(law) if isinstance(law, DiscreteOsgtLoss) else law, n) for law, n in laws.items())
-    return Lines.of(tabled), kept
+        return ContourSelector.of(laws), 0.0
+    finite_laws, kept = _split_infinite(
+        (_table(law) if isinstance(law, DiscreteOsgtLoss) else law, n) for law, n in laws.items()
+    )
+    return ContourSelector.of(finite_laws), kept
 
 
-def _finite(laws: Iterable[tuple[Law, int]]) -> tuple[dict[Law, int], float]:
-    """Distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
-    finite: dict[Law, int] = {}
+def _split_infinite(laws: Iterable[tuple[ComposedLaw, int]]) -> tuple[dict[ComposedLaw, int], float]:
+    """Return distinct laws, given that no loss is infinite, and log of the probability of that, rounded down."""
+    finite: dict[ComposedLaw, int] = {}
     kept = 0.0
     for law, count in laws:
         if not isinstance(law, Atoms):
@@ -73,30 +77,32 @@ class _Branch:
     """One branch's profile: by its atoms, or where those are none or too many, along lines."""
 
     atoms: Atoms | None
-    lines: Lines | None
-    kept: float
+    lines: ContourSelector | None
+    log_finite: float
 
     @classmethod
-    def of(cls, one: Sum) -> "_Branch":
-        laws, kept = realised(one)
+    def of(cls, one: LawSum) -> "_Branch":
+        laws, kept = evaluate_sum(one)
         if not laws:
             return cls(Atoms(np.zeros(1), np.ones(1)), None, kept)
         try:
-            return cls(enumerated({_with_rungs(law): count for law, count in laws.items()}), None, kept)
+            return cls(enumerate_atoms({_with_rungs(law): count for law, count in laws.items()}), None, kept)
         except NotTight:
-            lines, finite = lines_of(laws)
+            lines, finite = contours_of(laws)
             return cls(None, lines, kept + finite)
 
     def profile(self, epsilons: Doubles) -> Doubles:
-        """Upper bounds on delta."""
+        """Return upper bounds on delta at the epsilons."""
         if self.atoms is not None:
-            found = profile(self.atoms, epsilons)
+            finite_delta = profile(self.atoms, epsilons)
         elif self.lines is not None:
-            found = np.concatenate([_along(self.lines, some) for some in np.array_split(epsilons, LINES)])
-        return np.asarray(np.minimum(-math.expm1(self.kept) + math.exp(self.kept) * found, 1.0))
+            finite_delta = np.concatenate(
+                [_deltas_by_line(self.lines, some) for some in np.array_split(epsilons, LINES)]
+            )
+        return np.asarray(np.minimum(-math.expm1(self.log_finite) + math.exp(self.log_finite) * finite_delta, 1.0))
 
     def reach(self) -> float:
-        """Beyond it the profile is next to nothing but what is infinite."""
+        """Return the epsilon beyond which the profile is negligible, except for infinite losses."""
         if self.atoms is not None:
             return float(self.atoms.x[-1])
         high = 1.0
@@ -109,8 +115,8 @@ class _Branch:
         return high
 
 
-def _along(lines: Lines, epsilons: Doubles) -> Doubles:
-    """Bounds on delta at a few epsilons, by the line for their middle."""
+def _deltas_by_line(lines: ContourSelector, epsilons: Doubles) -> Doubles:
+    """Return upper bounds on delta at a few epsilons, by the line for their middle."""
     if len(epsilons) == 0:
         return epsilons
     line, _ = lines.at(float(epsilons[len(epsilons) // 2]), rough=True)
@@ -119,12 +125,12 @@ def _along(lines: Lines, epsilons: Doubles) -> Doubles:
     return np.asarray(np.exp(np.minimum(line.log_deltas(epsilons)[0], 0.0)))
 
 
-def _with_rungs(law: Law) -> Law:
+def _with_rungs(law: ComposedLaw) -> ComposedLaw:
     return law.in_rungs(RUNGS) if isinstance(law, LaplaceLoss) else law
 
 
-def evaluated(worst: Worst) -> Atoms:
-    """The law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
+def evaluate_worst(worst: WorstLaw) -> Atoms:
+    """Return the law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
     spend(CALL * len(worst.branches))
     branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
     every = [branch.atoms for branch in branches]

@@ -4,36 +4,36 @@ import math
 from contextlib import suppress
 from typing import Protocol, cast
 
-from service.privacy.tight.contour import Composition, best_c, chernoff
-from service.privacy.tight.work_budget import NotTight, at_most, most
+from service.privacy.tight.contour import LossComposition, best_c, chernoff
+from service.privacy.tight.work_budget import NotTight, attempt_budget, work_limit
 
 
-class Bound(Protocol):
+class LogDeltaBound(Protocol):
     """An upper bound on log delta, good near one epsilon and true everywhere."""
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """The bound, and about its slope."""
+        """Return an upper bound on log delta at epsilon, and about its slope."""
 
 
-class Analysis(Protocol):
-    """Bounds near any epsilon."""
+class TightAnalysis(Protocol):
+    """Upper bounds on log delta near any epsilon."""
 
     @property
-    def sketch(self) -> Composition:
+    def sketch(self) -> LossComposition:
         """About the composition, to choose by."""
 
-    def at(self, epsilon: float, rough: bool = False) -> tuple[Bound, str]:
-        """The bound near epsilon, and the method's name; a rough one is quicker and further above."""
+    def at(self, epsilon: float, rough: bool = False) -> tuple[LogDeltaBound, str]:
+        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above."""
 
 
-def near(analysis: Analysis, epsilon: float) -> tuple[Bound, str]:
-    """The bound near epsilon; where that takes too long the rough one, a little above, but as much a bound.
+def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, str]:
+    """Return the bound near epsilon; where that takes too long the rough one, which is a little above it.
 
     Raises:
         NotTight: even that takes too long.
     """
     try:
-        with at_most(most()):
+        with work_limit(attempt_budget()):
             return analysis.at(epsilon)
     except NotTight:
         return analysis.at(epsilon, rough=True)
@@ -43,8 +43,8 @@ _STEPS = 60
 CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may stop, in log delta
 
 
-def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | None:
-    """About the least epsilon >= 0 that holds at log delta, and the method; None where none is found.
+def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str] | None:
+    """Return an epsilon >= 0 (nats) near the least that is proven at log delta, and the method; None if none is found.
 
     The rough bounds, by which the exact one is placed, answer for it where that takes too long.
 
@@ -56,25 +56,25 @@ def least_epsilon(analysis: Analysis, log_delta: float) -> tuple[float, str] | N
     if cast("object", bound) is analysis:  # it is as good everywhere
         reached = _root(bound, log_delta, epsilon, CLOSE)
         return None if reached is None else (reached, method)
-    found: tuple[float, str] | None = None
+    best: tuple[float, str] | None = None
     with suppress(NotTight):
         for _ in range(3):
             before, reached = epsilon, _root(bound, log_delta, epsilon, ROUGHLY)
             if reached is None:
                 break
-            epsilon, found = reached, (reached, method)
+            epsilon, best = reached, (reached, method)
             if abs(math.log(best_c(analysis.sketch, epsilon) / best_c(analysis.sketch, before))) < 0.3:
                 break
             bound, method = analysis.at(epsilon, rough=True)
-        with suppress(NotTight), at_most(most()):
+        with suppress(NotTight), work_limit(attempt_budget()):
             bound, method = analysis.at(epsilon)
         reached = _root(bound, log_delta, epsilon, CLOSE)
-        found = found if reached is None else (reached, method)
-    return found
+        best = best if reached is None else (reached, method)
+    return best
 
 
-def _root(bound: Bound, log_delta: float, start: float, close: float) -> float | None:
-    """An epsilon at which the bound is at most log delta, by at most ``close``: Newton's steps inside a bracket."""
+def _root(bound: LogDeltaBound, log_delta: float, start: float, close: float) -> float | None:
+    """Return an epsilon where the bound is at most log delta, by at most ``close``: Newton's steps in a bracket."""
     low, high = -1.0, math.inf  # the bound holds at high, not at low
     epsilon = start
     for _ in range(_STEPS):

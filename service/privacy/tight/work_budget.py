@@ -10,38 +10,38 @@ class NotTight(Exception):
 
 
 CALL = 1 << 11
-"""What a step takes that is done for one law at a time, however few its numbers are."""
+"""The work of a step that is done for one law at a time, however few its numbers are."""
 
-_left: ContextVar[float] = ContextVar("left", default=float("inf"))
+_work_left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 
 @contextmanager
-def at_most(numbers: float) -> Iterator[None]:
-    """Bound the work done within the block, and by what is left outside it, where it counts too."""
-    before = _left.get()
-    allowed = min(numbers, before)
-    token = _left.set(allowed)
+def work_limit(numbers: float) -> Iterator[None]:
+    """Limit the work done within the block, also by the outer limit, against which it counts too."""
+    outer = _work_left.get()
+    allowed = min(numbers, outer)
+    token = _work_left.set(allowed)
     try:
         yield
     finally:
-        taken = allowed - _left.get()
-        _left.reset(token)
-        if taken > 0:
-            _left.set(before - taken)
+        used = allowed - _work_left.get()
+        _work_left.reset(token)
+        if used > 0:
+            _work_left.set(outer - used)
 
 
 def spend(numbers: float) -> None:
-    """Before so many numbers are computed, each by a short formula; some 50 nanoseconds.
+    """Take from the budget the work of computing so many numbers, each by a short formula of some 50 nanoseconds.
 
     Raises:
         NotTight: it would take too long.
     """
-    left = _left.get() - numbers
-    if left < 0:
+    remaining = _work_left.get() - numbers
+    if remaining < 0:
         raise NotTight
-    _left.set(left)
+    _work_left.set(remaining)
 
 
-def most() -> float:
-    """Yield what is left but for a part, to try something with and then do otherwise."""
-    return _left.get() * 7 / 8
+def attempt_budget() -> float:
+    """Return most of the remaining budget: an attempt may use it, and the rest is for the alternative."""
+    return _work_left.get() * 7 / 8

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.laws.loss_laws import GaussianLoss, Ladder, LaplaceLoss
+from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss
 from service.privacy.mechanisms import Mechanism
-from service.privacy.numerics.keyed import Key, Keyed
+from service.privacy.numerics.keyed import Keyed, ValuesKey
 from service.privacy.numerics.numbers import double_up
-from service.privacy.plans.composition_program import Notion, evaluate, outline
+from service.privacy.plans.composition_program import Notion, build_program, evaluate
 from service.privacy.plans.walking import Neighbouring, Priced
-from service.privacy.tight.laws import Law, law_of, total_rho
+from service.privacy.tight.laws import ComposedLaw, mechanism_law, total_rho
 from service.privacy.tight.work_budget import NotTight
 
 MOST_BRANCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(Keyed):
+class LawSum(Keyed):
     """Laws composed.
 
     Attributes:
@@ -37,18 +37,18 @@ class Sum(Keyed):
         kept: log of the probability that no declared delta strikes, at most 0.
     """
 
-    items: tuple[tuple["Law | Worst", int], ...]
-    kept: float = 0.0
+    items: tuple[tuple["ComposedLaw | WorstLaw", int], ...]
+    log_finite: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Worst(Keyed):
+class WorstLaw(Keyed):
     """The worst of at least two sums, at every epsilon by itself."""
 
-    branches: frozenset[Sum]
+    branches: frozenset[LawSum]
 
 
-def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
+def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
     """Return the laws that a plan composes, by the rules of ``composition_program``.
 
     Continuous Gaussians compose to one, and are totally ordered by rho: for them the fold of rho says it all.
@@ -56,86 +56,86 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> Sum:
     Raises:
         NotTight: a mechanism without a law, or a group whose profile is not known to be that of its mechanisms.
     """
-    outlined = outline(plan, neighbouring, profiles=True)
+    outlined = build_program(plan, neighbouring, profiles=True)
     if not any(mechanism.work().tight for mechanism in outlined.mechanisms):
         rho = plan_rho(plan, neighbouring).nats
-        return Sum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
+        return LawSum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
     if not outlined.groups_compose:
         raise NotTight
     return evaluate(outlined, Notion(_of_mechanism, _total, _largest))
 
 
-def _of_mechanism(mechanism: Mechanism) -> Sum:
+def _of_mechanism(mechanism: Mechanism) -> LawSum:
     delta = mechanism.delta().nats or 0
-    law = law_of(mechanism)
+    law = mechanism_law(mechanism)
     above = double_up(Fraction(delta))  # never 0 of a delta that is not: doubles end before the figures declared
     kept = -math.inf if above >= 1 else math.log1p(-above)
-    return Sum(() if law is None else ((law, 1),), kept)
+    return LawSum(() if law is None else ((law, 1),), kept)
 
 
-def _total(weighted: Iterable[tuple[Sum, int]]) -> Sum:
-    counts: Counter[Law | Worst] = Counter()
+def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
+    counts: Counter[ComposedLaw | WorstLaw] = Counter()
     listed = list(weighted)
     if len(listed) == 1:
         ((part, count),) = listed
-        return Sum(tuple((law, times * count) for law, times in part.items), part.kept * count)
+        return LawSum(tuple((law, times * count) for law, times in part.items), part.log_finite * count)
     for part, count in listed:
         for law, times in part.items:
             counts[law] += times * count
-    return Sum(tuple(counts.items()), math.fsum(part.kept * count for part, count in listed))
+    return LawSum(tuple(counts.items()), math.fsum(part.log_finite * count for part, count in listed))
 
 
-def _largest(weighted: Iterable[tuple[Sum, int]], how_many: int) -> Sum:
-    """All, where there are no more than may be; else the worst as often as may be."""
+def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
+    """Return all sums where these are at most ``how_many``, else the worst one ``how_many`` times."""
     listed = list(weighted)
     if sum(count for _, count in listed) <= how_many:
         return _total(listed)
-    branches: set[Sum] = set()
+    branches: set[LawSum] = set()
     for part, _ in listed:
         (only, *others) = part.items or [(None, 0)]
-        nested = not others and part.kept == 0 and isinstance(only[0], Worst) and only[1] == 1
-        branches |= only[0].branches if nested and isinstance(only[0], Worst) else {part}
+        nested = not others and part.log_finite == 0 and isinstance(only[0], WorstLaw) and only[1] == 1
+        branches |= only[0].branches if nested and isinstance(only[0], WorstLaw) else {part}
     worst = _undominated(branches)
-    one = worst[0] if len(worst) == 1 else Sum(((Worst(frozenset(worst)), 1),))
+    one = worst[0] if len(worst) == 1 else LawSum(((WorstLaw(frozenset(worst)), 1),))
     return _total([(one, how_many)])
 
 
-def _undominated(sums: Iterable[Sum]) -> list[Sum]:
-    """The sums without those that another is certainly worse than: of the same kind and larger, or containing it."""
-    largest: dict[Key, tuple[object, Sum]] = {}
+def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
+    """Return the sums that no other one is known to dominate, by being larger of one kind or by containing it."""
+    largest: dict[ValuesKey, tuple[object, LawSum]] = {}
     for one in sums:
         kind, size = _rank(one)
-        key = Key(kind)
+        key = ValuesKey(kind)
         if key not in largest or largest[key][0] < size:  # type: ignore[operator]  # of one kind: both Fractions
             largest[key] = size, one
-    left = [one for _, one in largest.values()]
-    if len(left) > MOST_BRANCHES:
+    undominated = [one for _, one in largest.values()]
+    if len(undominated) > MOST_BRANCHES:
         raise NotTight
-    for one in list(left):  # of equal ones the last stays
-        if any(_contains(two, one) for two in left if two is not one):
-            left.remove(one)
-    return left
+    for one in list(undominated):  # of equal ones the last stays
+        if any(_contains(two, one) for two in undominated if two is not one):
+            undominated.remove(one)
+    return undominated
 
 
-def _rank(one: Sum) -> tuple[object, object]:
-    """A kind in which laws are totally ordered, and where in it this one stands.
+def _rank(one: LawSum) -> tuple[object, object]:
+    """Return a kind in which sums are totally ordered, and a sum's rank in it.
 
     Gaussians by rho; Laplace by e, geometric of equal steps and responses of equal many values likewise: less noise
     becomes more by adding independent noise, or by answering at random.
     """
-    laws = {law: count for law, count in one.items if not isinstance(law, Worst)}
+    laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw)}
     if len(laws) == len(one.items) and all(isinstance(law, GaussianLoss) for law in laws):
-        return ("gaussian", one.kept), total_rho(laws)
+        return ("gaussian", one.log_finite), total_rho(laws)
     if len(one.items) == 1:
         ((law, count),) = one.items
         if isinstance(law, LaplaceLoss):
-            return ("laplace", count, one.kept), law.e
-        if isinstance(law, Ladder):
-            return ("ladder", law.s, law.values, count, one.kept), law.e
+            return ("laplace", count, one.log_finite), law.e
+        if isinstance(law, LadderLoss):
+            return ("ladder", law.s, law.values, count, one.log_finite), law.e
     return one, 0
 
 
-def _contains(two: Sum, one: Sum) -> bool:
+def _contains(two: LawSum, one: LawSum) -> bool:
     """Tell whether composing more makes ``two`` of ``one``."""
     counts = dict(two.items)
-    return two.kept <= one.kept and all(counts.get(law, 0) >= count for law, count in one.items)
+    return two.log_finite <= one.log_finite and all(counts.get(law, 0) >= count for law, count in one.items)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from service.api.charts import pictures
-from service.empirical.loss import Setting, estimate
+from service.empirical.loss import SmoothingSetting, estimate_loss
 from service.empirical.noise import two_sided_geometric
 from service.empirical.residuals import residuals_of
 from service.ledger.storage.database import Database
@@ -37,7 +37,7 @@ def _bound(client: Client, headers: dict[str, str] | None = None, **fields: Any)
 
 def test_the_estimate_is_the_published_one_and_says_how_far_to_trust_it(shared_client: Client) -> None:
     answer = json_of(_loss(shared_client, bootstrap=50))
-    found = estimate(residuals_of(np.array(_RESIDUALS)), Setting())
+    found = estimate_loss(residuals_of(np.array(_RESIDUALS)), SmoothingSetting())
     assert (answer["epl"], answer["at"]) == (found.epl, found.at)
     assert [point["x"] for point in answer["curve"]] == found.x.tolist()
     assert max(abs(point["epl"]) for point in answer["curve"][:-1]) == answer["epl"]
@@ -50,13 +50,13 @@ def test_the_estimate_is_the_published_one_and_says_how_far_to_trust_it(shared_c
 
 def test_settings_are_exact_numbers(shared_client: Client) -> None:
     answer = json_of(_loss(shared_client, bandwidth="3/20", percentile=99, multiplier="1.5", bootstrap=0))
-    assert answer["epl"] == estimate(residuals_of(np.array(_RESIDUALS)), Setting(0.15, 99, 1.5)).epl
+    assert answer["epl"] == estimate_loss(residuals_of(np.array(_RESIDUALS)), SmoothingSetting(0.15, 99, 1.5)).epl
     assert (answer["interval"], answer["bias"]) == (None, None)
 
 
 def test_residuals_need_not_be_whole(shared_client: Client) -> None:
     quarters = [value / 4 for value in _RESIDUALS]
-    found = estimate(residuals_of(np.array(quarters)), Setting(multiplier=2))
+    found = estimate_loss(residuals_of(np.array(quarters)), SmoothingSetting(multiplier=2))
     assert json_of(_loss(shared_client, residuals=quarters, bootstrap=0, multiplier=2))["epl"] == found.epl
 
 

@@ -62,13 +62,13 @@ def _row(database: Database, key_id: str) -> dict[str, Any]:
 
 
 def _put(database: Database, row: dict[str, Any]) -> None:
-    """What the servers' own role at PostgreSQL may do."""
+    """Write a key's row back, as the servers' own role at PostgreSQL may."""
     change = text("UPDATE api_keys SET expires_at = :expires_at, revoked_at = :revoked_at, seal = :seal WHERE id = :id")
     database.write(lambda connection: connection.execute(change, row), is_committed=_never)
 
 
 def _add_rubbish(database: Database, above: int) -> None:
-    """What the servers' own role at PostgreSQL may do."""
+    """Append entries without meaning, as the servers' own role at PostgreSQL may."""
     columns = f"max(seq) + {above}, max(kind), max(body), max(hash), max(seal)"
     copied = text(f"INSERT INTO installation_journal SELECT {columns} FROM installation_journal")
     database.write(lambda connection: connection.execute(copied), is_committed=_never)
@@ -86,7 +86,7 @@ def _listed(database: Database) -> list[KeyRecord]:
 
 
 def _without_last_entry(database: Database) -> None:
-    """What the database's owner can do for some milliseconds."""
+    """Remove the last entry for some milliseconds, as the database's owner can."""
     drops = {
         "sqlite": [f"DROP TRIGGER installation_journal_{name}" for name in ("fixed", "no_delete")],
         "postgresql": ["SET LOCAL session_replication_role = replica"],

@@ -1,4 +1,4 @@
-"""When keys were last used: written at most once an hour a key, and never put back."""
+"""Times of last use of keys: written at most once an hour for each key, and never moved back."""
 
 import pytest
 from sqlalchemy import Connection, Engine, event
@@ -29,7 +29,7 @@ def _last(database: Database, key: str) -> str | None:
 
 
 def _updates(uses: KeyUsage) -> int:
-    """How many transactions that change something a look at the notes takes."""
+    """Count the writing transactions that reading the notes takes."""
     seen: list[str] = []
 
     def note(_c: object, _cursor: object, statement: str, *_: object) -> None:

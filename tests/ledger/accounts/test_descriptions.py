@@ -84,7 +84,7 @@ def test_what_is_refused_leaves_nothing(database: Database) -> None:
 def test_a_description_of_another_accounts_release_is_found_and_not_imported(
     new_database: Callable[[], Database], signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a faulty server would write."""
+    """The description is one that only a faulty server would write."""
     database = new_database()
     open_account(database)
     open_account(database, "others")

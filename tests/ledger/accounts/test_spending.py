@@ -1,4 +1,4 @@
-"""What an account has spent it on: distinct summands with their numbers, from which balances are computed."""
+"""Spending of an account: distinct summands with their numbers, from which balances are computed."""
 
 import json
 from collections import Counter

@@ -241,7 +241,7 @@ def _ledger(database: Database) -> None:
 
 
 def _refused(database: Database, name: str = "people") -> None:
-    """Whatever is computed from spending is; charges do not rest on it."""
+    """Check that all that is computed from spending is refused; charges do not rest on it."""
     for reading in (spending.counts, spending.small_spending):
         with database.read() as connection, pytest.raises(Altered, match="not as the service wrote it") as refused:
             reading(connection, account_of(database, name))
@@ -306,7 +306,7 @@ def test_the_sum_of_another_account_is_not_taken(database: Database) -> None:
 
 
 def test_a_sum_of_other_rows_under_the_right_seal_is_named(database: Database) -> None:
-    """What was adopted with rows that somebody had changed, which were put right afterwards."""
+    """The sum was adopted with rows that had been changed, and that were put right afterwards."""
     _ledger(database)
     _copied(database)
     _run(database, f"UPDATE spending SET occurrences = 9 WHERE {_PEOPLE}")

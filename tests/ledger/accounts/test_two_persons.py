@@ -71,7 +71,7 @@ def _as(actor: Actor) -> Request:
 
 
 def _approved(database: Database, proposer: Actor, approver: Actor) -> bool:
-    """Whether a release that one proposed is approved by the other; and neither way round only."""
+    """Tell whether a release that one proposed is approved by the other, in both directions."""
     outcomes = set()
     for first, second in ((proposer, approver), (approver, proposer)):
         proposed = charge(database, _PLAN, request=_as(first))[0].id
@@ -143,7 +143,7 @@ def test_whoever_rotates_a_key_knows_it(ledger: Database) -> None:
 
 
 def test_rotating_a_key_oneself_does_not_hide_who_made_it(ledger: Database) -> None:
-    """Whoever made it could have rotated it as its principal."""
+    """The maker of a key could have rotated it as its principal."""
     ann = _make(ledger, "ann")
     bob = _make(ledger, "bob", by=ann)
     assert not _approved(ledger, ann, _rotate(ledger, bob, by=bob))
@@ -165,7 +165,7 @@ def test_a_revoked_key_tells_still_who_made_another(ledger: Database) -> None:
 
 
 def test_rows_that_were_changed_hide_nothing(ledger: Database) -> None:
-    """Who made which key the journal tells, and not the table."""
+    """The journal says which principal made which key, and not the table."""
     ann = _make(ledger, "ann")
     puppet = _make(ledger, "puppet", by=ann)
     ledger.write(
@@ -322,7 +322,7 @@ def test_the_past_knows_what_waited(ledger: Database) -> None:
 def test_verification_finds_a_second_steward_who_was_none(
     ledger: Database, actor: str, rho: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever makes the chain again has to say who approved."""
+    """A forged chain has to name the approver."""
     _change(ledger, ANN, {"rho": "2"})
     monkeypatch.setattr(account_changes, "require_other_person", lambda *_: None)
     real: Any = journal.append

@@ -106,7 +106,7 @@ _TURNS: dict[str, list[tuple[int, int, int | None]]] = {
 
 
 def _excluded(one: str, r: int, other: str, s: int) -> bool:
-    """Whether one draw excludes another: it is the same, or takes another branch at a turn of a choice."""
+    """Tell whether one draw excludes another: it is equal, or takes another branch at a turn of a choice."""
     if one == other:
         return r == s
     (branch, outer, inner), (branch_2, outer_2, inner_2) = _TURNS[one][r], _TURNS[other][s]

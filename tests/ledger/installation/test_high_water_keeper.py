@@ -60,7 +60,7 @@ def _made(database: Database) -> NewEntry:
 
 
 def _unprotected(database: Database, table: str, *statements: str) -> None:
-    """What somebody does who writes the database, whose triggers do not hold them up."""
+    """Drop the triggers, as an attacker does who writes the database."""
     names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry")
     drops = {
         "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],

@@ -1,4 +1,4 @@
-"""What somebody does who may write what the servers write, and has not the secret: none of it is taken for theirs."""
+"""Attacks by a writer of the database who has not the secret: none of it is taken for the servers' own."""
 
 import json
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def _first_bad(database: Database, name: str = "people") -> BadEntry | None:
 
 
 def _refused(database: Database) -> None:
-    """Whatever reads or changes the account is."""
+    """Check that every read and change of the account is refused."""
     acts: tuple[Callable[[], object], ...] = (
         lambda: account_of(database),
         lambda: charges.dry_run(database, prepared(database, _PLAN)),
@@ -326,7 +326,7 @@ def test_a_state_of_another_release_is_not_taken(database: Database) -> None:
 
 
 def test_nobody_approves_what_they_proposed_under_another_name(database: Database) -> None:
-    """Whoever owns the database writes another proposer into the entry, for as long as one request takes."""
+    """The database's owner writes another proposer into the entry, for as long as one request takes."""
     open_account(database, approval_above="0.1", **_MORE)
     (proposed,) = reserve(database, _PLAN)
     other = 'UPDATE journal SET body = replace(body, \'"actor":"ann"\', \'"actor":"bob"\') WHERE seq = 2'

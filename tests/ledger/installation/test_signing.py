@@ -1,4 +1,4 @@
-"""What the installation signs: RFC 8785 with doubles, Ed25519, and statements that cannot be taken for others."""
+"""Signatures of the installation: RFC 8785 with doubles, Ed25519, and statements that cannot be taken for others."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is read of an entry's text without parsing it is what parsing it gives, whatever names are in it."""
+"""Figures read from an entry's text without parsing it are those that parsing gives, whatever names are in it."""
 
 import json
 from typing import Any

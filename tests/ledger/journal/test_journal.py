@@ -200,7 +200,7 @@ def test_an_entry_that_is_not_canonical_json_is_found(database: Database, body: 
 
 
 def _without_triggers(database: Database) -> None:
-    """What somebody can do who owns the database."""
+    """Run statements without the triggers, as the database's owner can."""
     if database.kind == "postgresql":
         write(database, "ALTER TABLE journal DISABLE TRIGGER ALL")
     else:

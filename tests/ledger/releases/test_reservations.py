@@ -75,7 +75,7 @@ def _kinds(database: Database, name: str = "people") -> list[str]:
 
 
 def _content(database: Database, name: str = "people") -> Any:
-    """What the last entry says."""
+    """Return the content of the last entry."""
     return json.loads(entries_of(database, name)[-1].body)["content"]
 
 

@@ -1,4 +1,4 @@
-"""What the ledger has written stays: the database itself refuses every statement that would change it."""
+"""Append-only tables: the database itself refuses every statement that would change what was written."""
 
 import contextlib
 import sqlite3

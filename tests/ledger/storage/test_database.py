@@ -22,7 +22,7 @@ from tests.ledger.marks import PATIENCE, count, never, write
 
 @pytest.fixture
 def impatient(marks: Database, database_url: str) -> Iterator[Database]:
-    """The same database, opened once more with one writer and little patience."""
+    """Yield the database, opened once more with one writer and little patience."""
     opened = open_database(database_url, lock_timeout=0.3, writer_threads=1)
     yield opened
     opened.close()
@@ -182,7 +182,7 @@ def test_sqlite_is_durable_and_keeps_its_references(tmp_path: Path) -> None:
 
 
 def test_a_new_directory_of_the_ledger_is_its_owners_alone(tmp_path: Path) -> None:
-    """Whatever the umask lets others do in what is around it: noisy counts are public only once they are published."""
+    """Its mode does not depend on the umask: noisy counts are public only once they are published."""
     open_database(f"sqlite:///{tmp_path / 'service' / 'data' / 'ledger.db'}").close()
     assert (tmp_path / "service" / "data").stat().st_mode & 0o777 == 0o700
 

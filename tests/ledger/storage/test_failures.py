@@ -1,4 +1,4 @@
-"""What a failure leads to: another attempt, or a refusal that says nothing of the statement."""
+"""Failures of the database: another attempt, or a refusal that says nothing of the statement."""
 
 import contextlib
 import threading

@@ -143,7 +143,7 @@ def test_an_entry_is_known_by_its_number_and_hash(database: Database) -> None:
 
 
 def test_a_ledger_without_an_entry_that_was_seen_is_not_written(database: Database) -> None:
-    """Whoever looked before the transaction may have asked another server, before a failover."""
+    """The look before the transaction may have asked another server, before a failover."""
     head = open_account(database).head
     seen, gone = (asking("ann", None, "", ExpectedHead("people", Head(seq, head.hash))) for seq in (1, 2))
     with pytest.raises(LedgerRolledBack) as refused:

@@ -51,7 +51,7 @@ def test_the_migrations_build_what_the_tables_declare(database: Database) -> Non
 
 
 def test_the_migrations_build_the_declared_checks_and_column_types(database: Database) -> None:
-    """What autogenerate does not compare."""
+    """Autogenerate compares neither of them."""
     with database.read() as connection:
         found = inspect(connection)
         for table in Base.metadata.sorted_tables:
@@ -200,7 +200,7 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: 
 
 
 def test_a_server_of_another_version_writes_nothing_after_a_migration(database: Database, database_url: str) -> None:
-    """What an older server would write by its own rules, the newer tables may mean otherwise."""
+    """An older server would write by its own rules, which the newer tables may read otherwise."""
     prepare(database, embedded=True)
     _run(database, "DELETE FROM jobs")
     with contextlib.closing(open_database(database_url)) as newer:

@@ -1,4 +1,4 @@
-"""What a ledger of an older version holds survives the migrations up and down, to the last bit."""
+"""Data of a ledger of an older version survive the migrations up and down, to the last bit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ _OLD = {
 
 
 def _rows(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """What the old tables hold, in their columns."""
+    """Return the rows of the old tables, in their columns."""
     found = {}
     with database.read() as connection:
         for table, columns in _OLD.items():
@@ -66,7 +66,7 @@ def _columns(database: Database) -> dict[str, list[str]]:
 
 
 def _old_ledger(database: Database) -> None:
-    """Whatever the first version could do."""
+    """Write a ledger with all that the first version could do."""
     for name, budget in (
         ("people", {"definition": "zcdp", "rho": "1", "delta": "1e-9"}),
         ("others", {"definition": "approximate", "epsilon": "3", "delta": "1e-6", "declared_delta": "1e-9"}),

@@ -69,7 +69,7 @@ def url(postgresql_url: str) -> str:
 
 @pytest.fixture
 def served(url: str) -> Iterator[Database]:
-    """The same as the service uses it: bound to a secret, with a first key."""
+    """Yield the database as the service uses it: bound to a secret, with a first key."""
     with _opened(url) as database:
         prepare(database, embedded=False)
         require_schema(database)
@@ -283,7 +283,7 @@ def test_an_owner_who_is_no_superuser_migrates_and_grants(empty_database_url: st
 
 
 def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url: str) -> None:
-    """Whatever is set for the role: rows that are hidden from one statement alone would be taken for gone."""
+    """No setting of the role may hide rows: those that one statement alone does not see would be taken for gone."""
     with _connected(_libpq(postgresql_url)) as owner, _opened(served.url) as database:
         check_secret(database, SECRET)
         name = make_url(postgresql_url).database

@@ -1,4 +1,4 @@
-"""What an older version wrote without seals is sealed once; what somebody put there since is not."""
+"""Adoption: rows that an older version wrote without seals are sealed once; rows added since are not."""
 
 import hashlib
 from collections.abc import Callable
@@ -285,7 +285,7 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(database: Database, begun: bool) -> None:
-    """Where the version before sealed what it knew of, and noted that, or where there was nothing to note it."""
+    """The version before sealed what it knew of, and noted that, or there was nothing to note it."""
     names = [f"account {number}" for number in range(120)]
     for name in names:
         open_account(database, name)

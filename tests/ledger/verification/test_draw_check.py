@@ -179,7 +179,7 @@ def test_both_branches_of_a_choice_are_found(database_url: str, database: Databa
 
 
 def _drawn_or_tabulated(database: Database, release: str) -> list[Callable[[], object]]:
-    """What excludes each other: two tabulations of a group, and draws of it or of the whole input, at any turn."""
+    """Return draws that exclude each other: tabulations of a group, draws of it or of the whole input at any turn."""
     return [
         lambda: tabulate(database, "people", release, ["1", "2"], "12"),
         lambda: tabulate(database, "people", release, ["2"], "0"),

@@ -203,7 +203,7 @@ def test_what_is_no_entry_is_refused_with_its_line(file: list[bytes], signer: Si
 def test_an_opening_that_says_something_else_is_refused_although_it_is_signed(
     database: Database, signer: Signer, content: dict[str, Any]
 ) -> None:
-    """Whoever holds the key can sign anything; what cannot be a ledger is refused all the same."""
+    """The holder of the key can sign anything; what cannot be a ledger is refused all the same."""
     open_account(database)
     said = json.loads(entries_of(database)[0].body)
     said["content"] |= content
@@ -228,7 +228,7 @@ def test_noisy_counts_that_unpack_to_more_than_was_drawn_are_refused(file: list[
 
 
 def test_an_import_leaves_nothing_to_adopt(new_database: Callable[[], Database], signer: Signer) -> None:
-    """Whoever bound the database before: what somebody adds between the import and the first start is nobody's."""
+    """Rows added between the import and the first start are refused, whatever secret bound the database before."""
     original, copy = new_database(), new_database()
     open_account(original)
     charge(original, A)

@@ -144,7 +144,7 @@ def test_releases_are_priced_again_some_at_a_time(
 
 
 def test_a_price_that_was_rounded_up_is_right(database: Database) -> None:
-    """Where denominators grow, a charge is rounded up to a multiple of 10^-18, which is no other price."""
+    """A charge is rounded up to a multiple of 10^-18 where denominators grow, which is no other price."""
     open_account(database, definition="pure", epsilon="2")
     for number in range(40):
         charge(database, {"type": "declared", "epsilon": f"1/{10**9 + 7 + 2 * number}", "reference": "primes, or so"})
@@ -197,7 +197,7 @@ def test_two_who_price_an_account_again_do_not_do_it_twice(
 def test_a_lie_about_an_older_price_is_found(
     database: Database, older: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an entry says that a price was must be what it was, or totals could be lowered with it."""
+    """The price that an entry states must be the price that was charged, or totals could be lowered with it."""
     open_account(database, definition="pure", epsilon="2")
     charge(database, _A)
     older.undo()

@@ -216,7 +216,7 @@ def test_a_row_that_is_gone_and_one_that_was_never_written_are_found(
 def _chain_again(
     connection: Connection, name: str, change: Callable[[dict[str, Any]], object], *, sealed: bool = True
 ) -> None:
-    """What somebody does who writes the database and knows how entries are hashed, and the secret: a chain, changed."""
+    """Rewrite the chain, as an attacker does who writes the database and knows the secret and the entries' hash."""
     account_id = connection.execute(text("SELECT id FROM accounts WHERE name = :name"), {"name": name}).scalar_one()
     previous, seq = journal.BEFORE_FIRST.hash, 0
     while page := journal.entries(connection, account_id, seq, 100, until=10**6):
@@ -278,7 +278,7 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
 def test_a_draw_of_what_was_not_committed_is_found_although_all_else_agrees(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool
 ) -> None:
-    """What a faulty server would write: noise that was published, and a budget that has it back."""
+    """A faulty server would write this: noise that was published, and a budget that has its charge back."""
     draw_what_is_held(database, monkeypatch, voided=voided)
     reason = "the draw is of no committed release of the account"
     early = "the release is drawn from before it is committed"

@@ -1,4 +1,4 @@
-"""What each mechanism costs: against sums and integrals in mpmath, never through the code's own formulas."""
+"""Costs of each mechanism: against sums and integrals in mpmath, never through the code's own formulas."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -298,7 +298,7 @@ def test_one_cell_moved_far_costs_at_least_as_much_as_many_moved_by_one(
         assert one is None or nats(cost(far)) * (1 + Fraction(1, 2**49)) >= s * one
 
 
-def test_where_cancellation_exhausts_the_precision_a_looser_bound_serves() -> None:
+def test_a_looser_bound_serves_if_cancellation_exhausts_the_precision() -> None:
     """epsilon²/2 (Bun and Steinke 2016, Prop. 3.3)."""
     epsilon = Fraction(1, 10**3000)
     assert nats(mechanism_rho(Laplace(scale=1 / epsilon))) == epsilon**2 / 2

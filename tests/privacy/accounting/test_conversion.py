@@ -21,12 +21,12 @@ from service.privacy.accounting.conversion import (
     rho_to_epsilon_analytic,
 )
 from service.privacy.accounting.rdp import plan_tau
-from service.privacy.accounting.renyi import Renyi, declared_orders
+from service.privacy.accounting.renyi import RenyiCurve, declared_orders
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric, Mechanism
 from service.privacy.numerics.arithmetic import Doubles
 from service.privacy.numerics.loss import INFINITE, Loss
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
-from service.privacy.plans.composition_program import outline
+from service.privacy.plans.composition_program import build_program
 from service.privacy.plans.walking import Neighbouring, condense
 from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
 
@@ -42,7 +42,7 @@ def line(rho: Fraction) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles],
 def curve(plan: Plan) -> tuple[Callable[[Fraction], Loss], Callable[[Doubles], Doubles]]:
     """The curve of a plan."""
     condensed = condense(plan)
-    return (lambda alpha: plan_tau(condensed, ADD, alpha)), Renyi(outline(condensed, ADD)).rough
+    return (lambda alpha: plan_tau(condensed, ADD, alpha)), RenyiCurve(build_program(condensed, ADD)).rough
 
 
 @pytest.mark.parametrize("row", CONVERSIONS, ids=lambda row: row["rho"])
@@ -68,7 +68,7 @@ def test_the_best_order_is_found_at_every_size(rho: str, delta: str) -> None:
 
 @pytest.mark.parametrize("order", ["1.0000001", "1.5", "3", "1e4", "1e9"])
 @pytest.mark.parametrize("delta", ["1e-300", "1e-10", "0.9"])
-def test_what_a_conversion_adds_is_the_theorems_term_rounded_up(order: str, delta: str) -> None:
+def test_a_conversion_adds_the_theorems_term_rounded_up(order: str, delta: str) -> None:
     a, d = oracle.number(order), oracle.number(delta)
     truth = exactly((mp.log(1 / d) + (a - 1) * mp.log(1 - 1 / a) - mp.log(a)) / (a - 1))
     added = conversion(Fraction(order), Fraction(delta))
@@ -113,14 +113,14 @@ def test_a_declared_curve_is_converted_at_its_own_orders_where_that_is_best() ->
     points = ((Fraction(5, 4), Fraction(1, 100)), (Fraction(3), Fraction(1, 50)), (Fraction(32), Fraction(1, 5)))
     plan = Declared(guarantee=Declaration(rdp=points), reference="a proof")
     exact, rough = curve(plan)
-    assert declared_orders(outline(plan, ADD)) == [Fraction(5, 4), Fraction(3), Fraction(32)]
+    assert declared_orders(build_program(plan, ADD)) == [Fraction(5, 4), Fraction(3), Fraction(32)]
     for delta in (Fraction(1, 10**20), Fraction(1, 10**6), Fraction(1, 4)):
-        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(outline(plan, ADD)))
+        found = rdp_to_epsilon(exact, rough, delta, kinks=declared_orders(build_program(plan, ADD)))
         at_points = min(tau + conversion(order, delta) for order, tau in points)
         assert nats(found.loss) <= max(at_points, Fraction(0))
         assert found.alpha is not None
         assert found.alpha <= 32
-    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(outline(plan, ADD)))
+    deep = rdp_to_delta(exact, rough, Fraction(2), declared_orders(build_program(plan, ADD)))
     assert deep.alpha == 32
 
 
@@ -131,7 +131,7 @@ def test_between_the_orders_of_a_declared_curve_the_best_order_is_found_too() ->
     delta = Fraction(1, 10**6)
     alone = nats(rdp_to_epsilon(*curve(noise), delta).loss)
     both = Sequence(parts=(noise, plan))
-    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(outline(both, ADD)))
+    found = rdp_to_epsilon(*curve(both), delta, kinks=declared_orders(build_program(both, ADD)))
     assert found.alpha not in (2, 500)
     assert alone < nats(found.loss) < alone + Fraction(1, 10**6)
 

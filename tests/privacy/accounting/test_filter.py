@@ -28,7 +28,7 @@ from service.privacy.accounting.filter import (
     add,
     charged,
     count_fitting,
-    mean,
+    mean_price,
     open_weights,
     remaining,
     shortfalls,
@@ -244,7 +244,7 @@ def test_after_rounding_a_stated_tenth_is_still_a_tenth() -> None:
     assert charged(Totals(rho=Sum(Fraction(1, 10))), third) == third
 
 
-def test_what_expires_leaves_a_total_that_can_be_read_however_it_cancelled_before() -> None:
+def test_an_expired_charge_leaves_a_readable_total_however_it_cancelled_before() -> None:
     """Pairs that add up to a short number, of which one each is taken away: 200 unlike primes would be left."""
     totals, firsts = Totals(), []
     for k in range(200):
@@ -264,12 +264,12 @@ def test_what_expires_leaves_a_total_that_can_be_read_however_it_cancelled_befor
 
 
 @given(st.fractions(0, 1, max_denominator=2**13 - 1), st.integers(0, 40))
-def test_what_is_held_is_exact_where_its_denominator_is_usual(value: Fraction, digits: int) -> None:
+def test_a_held_charge_is_exact_if_its_denominator_is_usual(value: Fraction, digits: int) -> None:
     asked = Price(value / 10**digits, None, Fraction(0), Fraction(0), ())
     assert charged(Totals(), asked, held=True) == asked
 
 
-def test_what_can_be_taken_away_from_totals_leaves_figures_that_python_reads() -> None:
+def test_removable_charges_leave_figures_that_python_reads() -> None:
     assert len(str(COMMON * FINE_DENOMINATOR)) + 400 < sys.get_int_max_str_digits()
 
 
@@ -335,7 +335,7 @@ def test_weights_share_the_whole_delta_once(epsilon: str, delta: str, reserve: s
 
 @pytest.mark.parametrize(("epsilon", "delta"), [("2", "1e-6"), ("0.1", "1e-9"), ("17.15", "1e-10")])
 def test_a_gaussian_ledger_loses_little_to_the_filter(epsilon: str, delta: str) -> None:
-    """What may be spent is nearly all that one release might cost."""
+    """The amount that may be spent is nearly all that one release might cost."""
     budget = approximate(epsilon, delta)
     largest = epsilon_to_rho_at(budget.cap, budget.delta)
     account = Account(budget)
@@ -385,7 +385,7 @@ def test_an_untouched_account_has_its_whole_cap_and_no_more() -> None:
     assert nearly_nothing.left == 1
 
 
-def test_what_is_left_is_nothing_where_an_infinite_loss_is_in() -> None:
+def test_nothing_remains_beside_an_infinite_loss() -> None:
     totals = Totals(epsilon=Sum(Fraction(0), 1))
     assert spent(pure("1"), Weights(), totals) is None
     assert remaining(pure("1"), Weights(), totals) == 0
@@ -477,10 +477,10 @@ _prices = st.builds(
 
 
 @given(st.lists(st.tuples(_prices, st.booleans()), max_size=8), st.randoms(use_true_random=False))
-def test_what_is_taken_away_leaves_what_the_others_alone_would_have_given(
+def test_removing_charges_leaves_the_totals_of_the_others_alone(
     charges: list[tuple[Price, bool]], random: Random
 ) -> None:
-    """Whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
+    """This holds whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
     totals = Totals()
     for amount, _ in charges:
         totals = add(totals, amount)
@@ -535,7 +535,7 @@ def test_room_for_releases_of_the_mean_loss_is_counted_exactly(plans: list[Plan]
     weights, totals = open_weights(budget), Totals()
     for plan in plans:
         totals = add(totals, charged(totals, price(plan, ADD, weights.orders)))
-    amount = mean(totals, len(plans))
+    amount = mean_price(totals, len(plans))
     if len(plans) == 1:
         assert amount == price(plans[0], ADD, weights.orders)
     assert count_fitting(budget, weights, totals, amount) == _fitting_one_by_one(budget, weights, totals, amount)

@@ -71,7 +71,7 @@ def response_curve(epsilon: Doubles, log_values: Doubles) -> Doubles:
 
 
 def needed(delta: Doubles) -> Doubles:
-    """What the conversion adds at each order, at its delta."""
+    """Return what the conversion adds at each order, at its delta."""
     return np.asarray((-np.log(delta) + Z * np.log1p(-1 / ALPHA) - np.log(ALPHA)) / Z)
 
 
@@ -141,7 +141,7 @@ def approximate(epsilon: str, delta: str, declared_delta: str = "0") -> Budget:
 
 
 def admitted(budget: Budget, weights: Weights, plans: list[Plan]) -> bool:
-    """Whether the ledger's filter lets these releases through, one after the other."""
+    """Tell whether the ledger's filter lets these releases through, one after the other."""
     totals = Totals()
     for plan in plans:
         after = add(totals, charged(totals, price(plan, REPLACE, weights.orders)))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from service.privacy.accounting.guarantee import (
     USUAL_DELTA,
     USUAL_ORDERS,
-    Approximate,
-    AtEpsilon,
+    ApproximateStatement,
+    DeltaStatement,
     Guarantee,
     deltas_at,
     guarantee,
@@ -38,7 +38,7 @@ def declared(**figures: Fraction) -> Declared:
     return Declared(guarantee=Declaration(**figures), reference="a proof")  # type: ignore[arg-type]  # no rdp here
 
 
-def by(found: Guarantee, via: str, delta: Fraction = USUAL_DELTA) -> Approximate:
+def by(found: Guarantee, via: str, delta: Fraction = USUAL_DELTA) -> ApproximateStatement:
     (statement,) = (s for s in found.approximate if s.via == via and s.delta == delta)
     return statement
 
@@ -124,7 +124,7 @@ def test_an_empty_history_has_lost_nothing() -> None:
     found = guarantee(Sequence(parts=()), REPLACE)
     assert {nats(found.epsilon), nats(found.rho), found.delta, *(nats(tau) for _, tau in found.rdp)} == {Fraction(0)}
     assert {nats(statement.epsilon) for statement in found.approximate} == {Fraction(0)}
-    assert deltas_at(Sequence(parts=()), REPLACE, Fraction(0))[0] == AtEpsilon(found.epsilon, "pure")
+    assert deltas_at(Sequence(parts=()), REPLACE, Fraction(0))[0] == DeltaStatement(found.epsilon, "pure")
 
 
 def test_declared_deltas_come_off_first() -> None:
@@ -139,7 +139,7 @@ def test_declared_deltas_come_off_first() -> None:
     assert found.best[1].fixed is None
 
 
-def test_what_uses_all_of_delta_is_still_pure_beside_it() -> None:
+def test_a_plan_that_spends_all_of_delta_is_still_pure_beside_it() -> None:
     found = guarantee(declared(epsilon=Fraction(2), delta=USUAL_DELTA), ADD)
     assert [(s.via, nats(s.epsilon)) for s in found.approximate] == [("pure", Fraction(2)), ("tight", Fraction(2))]
 
@@ -156,7 +156,7 @@ def test_analyses_that_say_nothing_are_left_out() -> None:
 
 
 def test_a_declared_curve_converts_at_its_last_order() -> None:
-    """Where a search that ends a digit beyond it finds an infinite curve."""
+    """A search that ends a digit beyond that order finds an infinite curve."""
     points = ((Fraction(32), Fraction(1, 1000)),)
     found = guarantee(Declared(guarantee=Declaration(rdp=points), reference="a proof"), ADD)
     assert by(found, "rdp").alpha == 32

@@ -126,7 +126,7 @@ def test_safetabs_gaussian_form_falls_short_at_wide_margins() -> None:
 @pytest.mark.parametrize(
     ("margin", "epsilon", "rho"), [(6, 4.2796, 0.5333), (11, 2.4964, 0.1587), (50, 0.5874, 0.00768)]
 )
-def test_safetab_table_4(margin: int, epsilon: float, rho: float) -> None:
+def test_safetab_table_4_is_reproduced(margin: int, epsilon: float, rho: float) -> None:
     # Base parameters times s/(1 - gamma) = 9/0.9.
     assert float(10 / safetab_scale(margin)) == pytest.approx(epsilon, abs=5e-5)
     assert float(10 / (2 * safetab_sigma_squared(margin))) == pytest.approx(rho, abs=5e-5)
@@ -166,7 +166,7 @@ def test_a_confidence_out_of_range_is_refused(calibrate: Callable[[int, Fraction
 
 
 @pytest.mark.parametrize("calibrate", [margin_to_scale, margin_to_sigma_squared])
-def test_few_tails_are_computed(
+def test_a_calibration_evaluates_few_tails(
     calibrate: Callable[[int, Fraction], Fraction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan of a hundred levels calibrates a hundred mechanisms: each takes a few balls and not one for each bit."""

@@ -68,7 +68,7 @@ def test_a_small_confidence_has_a_margin_of_its_size(mechanism: Continuous, cell
     assert float(margin * Fraction(1, 1000) / (usual * confidence)) == pytest.approx(1, rel=1e-3)
     assert Fraction(covered) <= confidence * Fraction("1.0001")
     with precision(2400):
-        assert found.beyond(margin) <= ball(1 - confidence)
+        assert found.tail_probability(margin) <= ball(1 - confidence)
 
 
 def test_the_difference_of_two_exponentials_twice_over() -> None:
@@ -107,6 +107,6 @@ def test_sums_of_gaussian_noise_are_gaussian() -> None:
         (Osgt(sigma_squared=Fraction(40), m=Fraction(1, 10**101)), 1),
     ],
 )
-def test_what_has_no_closed_form_is_refused(mechanism: Continuous, cells: int) -> None:
+def test_sums_without_a_closed_form_are_refused(mechanism: Continuous, cells: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         ContinuousSum(mechanism.noise_law(), cells)

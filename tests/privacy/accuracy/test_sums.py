@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.privacy.accuracy.sums import Sum, mean_size, variance
+from service.privacy.accuracy.sums import NoiseSum, mean_size, variance
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import precision
@@ -67,7 +67,7 @@ def test_margins_of_few_cells_are_those_of_the_convolution(law: NoiseLaw, cells:
     of_sum = masses(law, cells)
     size = of_sum[0] + 2 * mp.fsum(of_sum[1:])
     assert abs(size - 1) < mp.mpf(10) ** -40
-    found = Sum.of(law, cells, Fraction(1, 1000))
+    found = NoiseSum.of(law, cells, Fraction(1, 1000))
     for confidence in CONFIDENCES:
         margin, covered = found.margin(confidence)
         inside = [of_sum[0]]
@@ -89,7 +89,7 @@ def test_margins_of_few_cells_are_those_of_the_convolution(law: NoiseLaw, cells:
 def test_margins_of_many_cells_are_those_of_the_convolution(law: NoiseLaw, cells: int) -> None:
     of_size = in_doubles(law, cells)
     inside = np.cumsum(of_size)
-    found = Sum.of(law, cells, Fraction(1, 1000))
+    found = NoiseSum.of(law, cells, Fraction(1, 1000))
     for confidence in CONFIDENCES:
         margin, covered = found.margin(confidence)
         assert inside[margin] >= float(confidence) - 1e-10
@@ -103,9 +103,9 @@ def test_margins_of_many_cells_are_those_of_the_convolution(law: NoiseLaw, cells
 @pytest.mark.parametrize("scale", ["0.5", "7", "1e6"])
 def test_the_race_and_the_spectrum_agree_on_geometric_sums(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, excess = NoiseLaw(scale=Fraction(scale)), Fraction(1, 10**9)
-    by_race = Sum.of(law, 20, excess)
-    monkeypatch.setattr("service.privacy.accuracy.sums.RACED", 0)
-    by_spectrum = Sum.of(law, 20, excess)
+    by_race = NoiseSum.of(law, 20, excess)
+    monkeypatch.setattr("service.privacy.accuracy.sums.MOST_RACED_CELLS", 0)
+    by_spectrum = NoiseSum.of(law, 20, excess)
     assert (by_race.method, by_spectrum.method) == ("closed form", "characteristic function")
     for confidence in (*CONFIDENCES, 1 - excess):
         one, two = by_race.margin(confidence), by_spectrum.margin(confidence)
@@ -124,46 +124,47 @@ def test_offset_tails_have_the_two_others_as_their_ends(cells: int) -> None:
     ]:
         for confidence in (Fraction("0.95"), 1 - excess):
             assert (
-                Sum.of(joint, cells, excess).margin(confidence)[0] == Sum.of(end, cells, excess).margin(confidence)[0]
+                NoiseSum.of(joint, cells, excess).margin(confidence)[0]
+                == NoiseSum.of(end, cells, excess).margin(confidence)[0]
             )
 
 
 @pytest.mark.parametrize("law", [*NARROW, *WIDE], ids=str)
 def test_sums_of_very_many_cells_are_about_normal(law: NoiseLaw) -> None:
     cells, confidence = 10**12, Fraction("0.95")
-    margin, covered = Sum.of(law, cells, 1 - confidence).margin(confidence)
+    margin, covered = NoiseSum.of(law, cells, 1 - confidence).margin(confidence)
     normal = 1.959963984540054 * math.sqrt(cells * float(found_variance(law)))
     assert margin == pytest.approx(normal, rel=1e-4 if normal > 1e5 else 0.01)
     assert Fraction(covered) >= confidence - Fraction(1, 10**15)
 
 
 def found_variance(law: NoiseLaw) -> Fraction:
-    return Sum.of(law, 1, Fraction(1, 20)).variance()
+    return NoiseSum.of(law, 1, Fraction(1, 20)).variance()
 
 
 @pytest.mark.parametrize(
     "law", [NoiseLaw(sigma_squared=Fraction(10**24), scale=Fraction(10**12)), NoiseLaw(scale=Fraction(10**25))], ids=str
 )
 def test_the_widest_sums_of_few_cells_are_bounded(law: NoiseLaw) -> None:
-    """Where too few frequencies are computed, margins are larger than the least ones, and in order."""
+    """Margins are larger than the least ones, and in order, where too few frequencies are computed."""
     excess = Fraction(1, 10**20)
-    found = Sum.of(law, 2, excess)
+    found = NoiseSum.of(law, 2, excess)
     margins = [found.margin(confidence) for confidence in (Fraction("0.95"), 1 - Fraction(1, 10**6), 1 - excess)]
     assert [margin for margin, _ in margins] == sorted(margin for margin, _ in margins)
     assert [covered for _, covered in margins] == sorted(covered for _, covered in margins)
-    one = Sum.of(law, 1, excess)
+    one = NoiseSum.of(law, 1, excess)
     assert one.margin(Fraction("0.95"))[0] < margins[0][0] < 2 * one.margin(Fraction("0.975"))[0]
 
 
 def test_narrow_noise_is_mostly_nothing() -> None:
-    found = Sum.of(NoiseLaw(sigma_squared=Fraction(1, 1000)), 10**6, Fraction(1, 20))
+    found = NoiseSum.of(NoiseLaw(sigma_squared=Fraction(1, 1000)), 10**6, Fraction(1, 20))
     assert found.margin(Fraction("0.95")) == (0, math.nextafter(1, 0))
     assert 0 < found.mean_size() <= found.variance() < Fraction(1, 10**200)
 
 
 def test_noise_that_is_too_wide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 2\^200"):
-        Sum.of(NoiseLaw(scale=Fraction(10) ** 40), 2, Fraction(1, 20))
+        NoiseSum.of(NoiseLaw(scale=Fraction(10) ** 40), 2, Fraction(1, 20))
 
 
 @pytest.mark.parametrize("law", NARROW, ids=str)
@@ -177,4 +178,4 @@ def test_one_cell_has_the_moments_of_its_mass(law: NoiseLaw) -> None:
 
 def test_a_confidence_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        Sum.of(NoiseLaw(scale=Fraction(1)), 2, excess_of(Fraction("0.95"))).margin(Fraction(1))
+        NoiseSum.of(NoiseLaw(scale=Fraction(1)), 2, excess_of(Fraction("0.95"))).margin(Fraction(1))

@@ -10,7 +10,7 @@ from flint import arb, ctx
 from hypothesis import given, strategies as st
 
 from service.privacy.accuracy import tails
-from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest, tail, within
+from service.privacy.accuracy.tails import coverage, excess_of, is_within, margin_of_error, smallest, tail
 from service.privacy.laws.noise_law import NoiseLaw
 from tests.oracles.files import rows
 
@@ -86,7 +86,7 @@ SUMMABLE = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['mechanism']} {row['parameters'][0]}")
-def test_reference_values(row: dict[str, Any]) -> None:
+def test_margins_and_tails_of_the_reference_are_reproduced(row: dict[str, Any]) -> None:
     law = law_of(row)
     for confidence, margin in row["margin"].items():
         assert margin_of_error(law, Fraction(confidence)) == margin
@@ -163,7 +163,7 @@ def test_the_margin_is_the_smallest_that_meets_its_confidence(law: NoiseLaw, con
 
 @pytest.mark.parametrize("scale", [10**12, 2**50])
 @pytest.mark.parametrize("confidence", ["0.05", "0.95", "0.999999"])
-def test_margins_of_wide_laws(scale: int, confidence: str) -> None:
+def test_margins_of_wide_laws_are_the_least_ones(scale: int, confidence: str) -> None:
     excess = 1 - number(Fraction(confidence))
     q = mp.exp(-mp.mpf(1) / scale)
     margin = margin_of_error(NoiseLaw(scale=Fraction(scale)), Fraction(confidence))
@@ -235,7 +235,7 @@ def test_a_confidence_too_near_one_is_refused() -> None:
 
 def test_within_is_monotone_in_the_margin() -> None:
     law, excess = NoiseLaw(sigma_squared=Fraction("9.375")), Fraction(1, 20)
-    assert [within(law, margin, excess) for margin in range(10)] == [False] * 6 + [True] * 4
+    assert [is_within(law, margin, excess) for margin in range(10)] == [False] * 6 + [True] * 4
 
 
 @given(

@@ -103,7 +103,7 @@ def test_the_line_at_the_extremes(sigma: str, order: str) -> None:
     ("1e-6", "1e-3", 1), ("0.05", "0.1", 2), ("0.3", "1e-4", 1), ("0.7", "2", 3), ("255", "3", 1), ("257", "3", 4),
     ("400", "90", 1), ("400", "110", 1), ("2500", "1", 30),
 ])  # fmt: skip
-def test_the_integers_are_summed(square: str, m: str, s: int, order: str) -> None:
+def test_the_formulas_agree_with_sums_over_the_integers(square: str, m: str, s: int, order: str) -> None:
     mechanism = DiscreteOsgt(sigma_squared=Fraction(square), m=Fraction(m), sensitivity=s)
     with mp.workdps(80):
         truth = summed_moment(mechanism, Fraction(order)) / (oracle.number(order) - 1)

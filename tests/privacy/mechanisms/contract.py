@@ -16,7 +16,7 @@ from service.privacy.accounting.zcdp import mechanism_rho
 from service.privacy.mechanisms import MECHANISMS, Mechanism
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Tight
+from service.privacy.tight import TightProfile
 from tests.noise.reference import chi_square_p
 from tests.oracles.oracle import number
 from tests.privacy.reference import exactly, mp, nats, oracle
@@ -31,7 +31,7 @@ _KNOWN: dict[object, Fraction] = {}
 
 
 class MechanismContract:
-    """What every mechanism must answer.
+    """The contract of every mechanism.
 
     Attributes:
         EXAMPLES: at least two, with names.
@@ -56,7 +56,7 @@ class MechanismContract:
             _KNOWN[key] = exactly(self.tau(mechanism, alpha, times))
         return _KNOWN[key]
 
-    def test_there_are_examples(self) -> None:
+    def test_every_mechanism_has_examples(self) -> None:
         assert len({type(example) for example in self.EXAMPLES}) == 1
         assert len(self.EXAMPLES) >= 2
 
@@ -123,8 +123,8 @@ class MechanismContract:
 
     def test_the_tight_profile_is_the_laws(self, with_law: Mechanism) -> None:
         """epsilon at a delta keeps it, and a millionth less does not."""
-        profile = Tight.of(with_law, Neighbouring.REPLACE_ONE) if not with_law.ADDITIVE else None
-        profile = profile or Tight.of(replace(with_law, cells=1, cells_added=None), Neighbouring.ADD_REMOVE)
+        profile = TightProfile.of(with_law, Neighbouring.REPLACE_ONE) if not with_law.ADDITIVE else None
+        profile = profile or TightProfile.of(replace(with_law, cells=1, cells_added=None), Neighbouring.ADD_REMOVE)
         assert profile is not None
         found = profile.epsilon(DELTA)
         assert found is not None
@@ -132,7 +132,7 @@ class MechanismContract:
         assert self.delta(with_law, epsilon) <= number(DELTA) * (1 + mp.mpf(10) ** -9)
         assert self.delta(with_law, epsilon * (1 - Fraction(1, 10**6))) > number(DELTA)
 
-    def test_what_is_drawn_has_its_law(self, mechanism: Mechanism) -> None:
+    def test_drawn_values_have_their_law(self, mechanism: Mechanism) -> None:
         law = mechanism.noise_law()
         assert (law is not None) is mechanism.ADDITIVE
         if law is not None and mechanism.DRAWN:

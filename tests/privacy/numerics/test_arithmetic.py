@@ -26,11 +26,11 @@ def contains(value: arb, truth: Fraction) -> bool:
 @pytest.mark.parametrize("terms", [1, 2, 5, 20])
 @pytest.mark.parametrize("square", ["0.05", "0.3", "1", "1.99"])
 @pytest.mark.parametrize("u", ["-1/2", "0", "0.3", "1/2"])
-def test_what_is_cut_off_the_sum_is_in_its_ball(
+def test_the_ball_contains_the_cut_off_part_of_the_sum(
     monkeypatch: pytest.MonkeyPatch, terms: int, square: str, u: str
 ) -> None:
     """However few terms are summed: the rest is bounded and not forgotten."""
-    monkeypatch.setattr(half_gaussian_sums, "terms", lambda sigma_squared, bits: terms)
+    monkeypatch.setattr(half_gaussian_sums, "term_count", lambda sigma_squared, bits: terms)
     with precision(400):
         assert contains(
             BALLS.gaussian_side(ball(Fraction(u)), ball(Fraction(square))), side(Fraction(u), Fraction(square))
@@ -58,6 +58,6 @@ def test_off_centre_is_the_distance_to_the_nearest_integer() -> None:
         assert DOUBLES.off_centre(np.array([float(Fraction(alpha))]) * s) == pytest.approx(float(expected), abs=1e-14)
 
 
-def test_what_no_double_holds_is_infinite() -> None:
+def test_figures_beyond_doubles_are_infinite() -> None:
     assert DOUBLES.number(Fraction(10**400)) == float("inf")
     assert DOUBLES.number(Fraction(1, 10**400)) == 0

@@ -102,7 +102,7 @@ def test_both_methods_agree_about_the_threshold_between_them(bits: int, v: str) 
         assert abs(gap).upper() < arb(2) ** (40 - bits)
 
 
-def test_what_the_precision_does_not_place_is_no_number() -> None:
+def test_an_argument_that_the_precision_does_not_place_gives_no_number() -> None:
     with precision(64):
         assert not log_half_line(arb(0, 1), Fraction(3), lattice=True).is_finite()
 

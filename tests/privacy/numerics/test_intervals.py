@@ -100,7 +100,7 @@ def test_arrays_and_numbers_on_either_side_are_exact() -> None:
         assert found.high[0] - found.low[0] < 1e-14
 
 
-def test_what_overflows_or_is_no_number_bounds_nothing() -> None:
+def test_overflows_and_undefined_values_bound_nothing() -> None:
     x = Interval(np.array([1e308, 1.0, 0.0]), np.array([1e308, 1.0, 0.0]))
     with np.errstate(all="ignore"):
         assert (x * 10).narrow(1).tolist() == [False, True, False]

@@ -20,7 +20,7 @@ from service.privacy.accounting.filter import ORDERS
 from service.privacy.accounting.pricing import price
 from service.privacy.mechanisms import Declaration, Geometric, Laplace
 from service.privacy.numerics import keyed as keys
-from service.privacy.numerics.keyed import Figures, Key, Keyed, keyed, remembered
+from service.privacy.numerics.keyed import FractionsKey, Keyed, ValuesKey, keyed, memoised
 from service.privacy.plans import Choice, Plan, Sequence
 from service.privacy.plans.walking import Neighbouring, condense
 
@@ -37,8 +37,8 @@ def test_numbers_that_python_takes_for_colliding_have_keys_of_their_own() -> Non
     ratios = [Fraction(one, 3) for one in whole]
     assert len(set(map(hash, whole))) == len(set(map(hash, ratios))) == 1
     assert len({keyed(one) for one in (*whole, *ratios)}) == 2000
-    assert len({hash(Key(Neighbouring.ADD_REMOVE, (one,))) for one in ratios}) == 1000
-    assert len({hash(Figures([one])) for one in ratios}) == 1000
+    assert len({hash(ValuesKey(Neighbouring.ADD_REMOVE, (one,))) for one in ratios}) == 1000
+    assert len({hash(FractionsKey([one])) for one in ratios}) == 1000
     assert len({hash(Geometric(scale=one)) for one in ratios}) == 1000
     assert len({hash(Declaration(rdp=((one, Fraction(1)),))) for one in ratios}) == 1000
 
@@ -47,7 +47,7 @@ def test_numbers_that_python_takes_for_colliding_have_keys_of_their_own() -> Non
 def test_equal_values_have_equal_keys(value: int | Fraction, cells: int) -> None:
     number, same = Fraction(value), Fraction(value.numerator * 6, value.denominator * 6)
     assert keyed(number) == keyed(same)
-    assert Key(number, (cells, "a")) == Key(same, (cells, "a"))
+    assert ValuesKey(number, (cells, "a")) == ValuesKey(same, (cells, "a"))
     one, other = Laplace(scale=number, cells=cells), Laplace(scale=same, cells=cells)
     assert one == other
     assert hash(one) == hash(other)
@@ -57,8 +57,8 @@ def test_equal_values_have_equal_keys(value: int | Fraction, cells: int) -> None
 def test_a_whole_number_is_keyed_as_the_fraction_that_it_equals() -> None:
     assert keyed(7) == keyed(Fraction(7))
     assert keyed(-(2**4000)) == keyed(Fraction(-(2**4000)))
-    assert Key(7) == Key(Fraction(7))
-    assert Key(7) != (7,)
+    assert ValuesKey(7) == ValuesKey(Fraction(7))
+    assert ValuesKey(7) != (7,)
 
 
 def test_a_nested_plan_is_hashed_once_at_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_nested_plan_is_hashed_once_at_each_node(monkeypatch: pytest.MonkeyPat
 def test_a_memo_of_numbers_finds_what_it_knows() -> None:
     seen: list[Fraction] = []
 
-    @remembered(maxsize=2)
+    @memoised(maxsize=2)
     def doubled(value: Fraction, name: str) -> str:
         """Twice the value."""
         seen.append(value)
@@ -132,7 +132,7 @@ def _hashed_by_text(kind: Any) -> bool:
     inner = typing.get_args(kind)
     if inner:
         return all(_hashed_by_text(one) for one in inner if one is not ...)
-    return isinstance(kind, type) and issubclass(kind, (str, bytes, bool, Enum, Keyed, Figures, type, type(None)))
+    return isinstance(kind, type) and issubclass(kind, (str, bytes, bool, Enum, Keyed, FractionsKey, type, type(None)))
 
 
 def test_every_memo_is_keyed_by_text() -> None:

@@ -61,7 +61,7 @@ TOO_LONG = ["1e401", "1e-401", "12e400", "1e9999", "1e99999", "1" * 310, "1" * 1
 
 
 @pytest.mark.parametrize("text", [*NOT_DECIMALS, *NOT_NUMBERS, *NOT_FRACTIONS, *TOO_LONG])
-def test_what_is_no_number_or_too_long_a_one_is_refused(text: str) -> None:
+def test_texts_that_are_no_number_or_too_long_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number"):
         parse_exact(text)
 
@@ -151,7 +151,7 @@ def test_a_ceiling_has_96_significant_bits_and_does_not_depend_on_the_arithmetic
 
 
 @pytest.mark.parametrize("truth", [Fraction(0), Fraction(1), Fraction(3, 7), Fraction(2) ** -300])
-def test_what_no_precision_decides_is_still_bounded(truth: Fraction) -> None:
+def test_a_figure_that_no_precision_decides_is_still_bounded(truth: Fraction) -> None:
     calls = []
 
     def blurred() -> arb:
@@ -184,7 +184,7 @@ def test_numbers_whose_binary_exponent_is_astronomical_are_bounded_at_once(expon
         floor(lambda: ball(Fraction(exponent)).exp())
 
 
-def test_what_is_not_a_number_has_no_bound() -> None:
+def test_an_undefined_figure_has_no_bound() -> None:
     assert ceiling(lambda: arb(-1).sqrt()) is None
     assert ceiling(lambda: arb(0).log()) is None
     with pytest.raises(ArithmeticError, match="finite"):

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.privacy.accuracy.calibration import of_rank, rank_of
+from service.privacy.accuracy.calibration import rank_of, value_of_rank
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
-from service.privacy.planning.least_noise import Target, delta_of, least_gaussian, least_osgt
+from service.privacy.planning.least_noise import Target, delta_of_cells, least_gaussian, least_osgt
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Tight
+from service.privacy.tight import TightProfile
 from tests.privacy.reference import mp, oracle, rows
 
 ONE = Target(Fraction(1), Fraction(1, 10**10))
@@ -23,7 +23,7 @@ def test_delta_of_offset_tails_is_the_references(row: dict[str, object]) -> None
     deltas = row["delta"]
     assert isinstance(deltas, dict)
     for epsilon, wanted in deltas.items():
-        found = delta_of(mechanism, 1, Fraction(epsilon))
+        found = delta_of_cells(mechanism, 1, Fraction(epsilon))
         assert found is not None
         assert float(found) == pytest.approx(float(wanted), rel=1e-12)
 
@@ -43,7 +43,7 @@ def test_delta_on_the_integers_is_the_sum_over_them(mechanism: DiscreteOsgt | Di
     mass = oracle.pmf(oracle.discrete_osgt(v, m))
     factor = mp.exp(mp.mpf(epsilon))
     exact = mp.fsum(max(p - factor * mass.get(x - s, mp.mpf(0)), mp.mpf(0)) for x, p in mass.items())
-    found = delta_of(mechanism, 1, Fraction(epsilon))
+    found = delta_of_cells(mechanism, 1, Fraction(epsilon))
     assert found is not None
     assert (
         exact * (1 - mp.mpf(10) ** -20)
@@ -60,7 +60,9 @@ def test_the_least_gaussian_noise_keeps_the_target_and_barely(
     target = Target(Fraction(1), Fraction(1, 10**10), cells)
     found = least_gaussian(kind, Fraction(1), target)
     held, next_one = (
-        Tight.of(kind(sigma_squared=of_rank(rank_of(found.sigma_squared) + step), cells=cells), Neighbouring.ADD_REMOVE)
+        TightProfile.of(
+            kind(sigma_squared=value_of_rank(rank_of(found.sigma_squared) + step), cells=cells), Neighbouring.ADD_REMOVE
+        )
         for step in (0, -100)
     )
     assert held is not None
@@ -70,7 +72,7 @@ def test_the_least_gaussian_noise_keeps_the_target_and_barely(
     assert two is not None
     assert float(one.loss.nats or 0) == pytest.approx(1, rel=1e-10)
     assert (two.loss.nats or 0) > 1
-    smaller = delta_of(kind(sigma_squared=of_rank(rank_of(found.sigma_squared) - 1)), cells, target.epsilon)
+    smaller = delta_of_cells(kind(sigma_squared=value_of_rank(rank_of(found.sigma_squared) - 1)), cells, target.epsilon)
     assert smaller is not None
     assert smaller > target.delta
 
@@ -87,7 +89,7 @@ def test_the_gaussian_is_the_known_one() -> None:
 def test_no_offset_of_a_brute_search_needs_less_variance(epsilon: str, delta: str, sub_gaussian: bool) -> None:
     target = Target(Fraction(epsilon), Fraction(delta), 1, sub_gaussian)
     found = least_osgt(Osgt, Fraction(1), target)
-    reached = delta_of(found, 1, target.epsilon)
+    reached = delta_of_cells(found, 1, target.epsilon)
     assert reached is not None
     assert reached <= target.delta
     best = _variance(float(found.sigma_squared), float(getattr(found, "m", 0)))
@@ -96,7 +98,9 @@ def test_no_offset_of_a_brute_search_needs_less_variance(epsilon: str, delta: st
         for _ in range(45):
             middle = (low * high) ** 0.5
             brute = Osgt(sigma_squared=Fraction(middle) ** 2, m=Fraction(float(r) * middle))
-            low, high = (low, middle) if (delta_of(brute, 1, target.epsilon) or 0) <= target.delta else (middle, high)
+            low, high = (
+                (low, middle) if (delta_of_cells(brute, 1, target.epsilon) or 0) <= target.delta else (middle, high)
+            )
         assert best <= _variance(high * high, r * high) * (1 + 1e-5)
 
 
@@ -109,7 +113,7 @@ def test_the_least_noise_on_the_integers_holds_and_is_as_good_as_on_the_line() -
     for cells in (1, 3):
         target = Target(Fraction("0.3"), Fraction(1, 10**6), cells, sub_gaussian=True)
         found = least_osgt(DiscreteOsgt, Fraction(1), target)
-        reached = delta_of(found, cells, target.epsilon)
+        reached = delta_of_cells(found, cells, target.epsilon)
         assert reached is not None
         assert target.delta * Fraction(99, 100) <= reached <= target.delta
         on_line = least_osgt(Osgt, Fraction(1), target)
@@ -124,19 +128,19 @@ def test_the_known_offset_tails_are_beaten() -> None:
     assert _variance(float(found.sigma_squared), float(getattr(found, "m", 0))) < 27.70468 * (1 + 1e-6)
 
 
-def test_what_is_negligible_is_not_told_from_less() -> None:
+def test_negligible_deltas_are_not_told_from_smaller_ones() -> None:
     wide = DiscreteOsgt(sigma_squared=Fraction(40), m=Fraction(3))
-    delta = delta_of(wide, 1, Fraction(1))
+    delta = delta_of_cells(wide, 1, Fraction(1))
     assert delta is not None
-    assert delta_of(wide, 1, Fraction(1), delta / 2) == delta
-    assert delta_of(wide, 1, Fraction(1), Fraction(1, 2)) == Fraction(1, 2)
+    assert delta_of_cells(wide, 1, Fraction(1), delta / 2) == delta
+    assert delta_of_cells(wide, 1, Fraction(1), Fraction(1, 2)) == Fraction(1, 2)
 
 
 def test_noise_like_geometric_noise_is_found_from_far_away() -> None:
     # Its sigma is a hundred times that of Gaussian noise, where the deltas of small offsets have ten thousand digits.
     target = Target(Fraction("0.5"), Fraction(1, 10**6))
     found = least_osgt(DiscreteOsgt, Fraction(1), target)
-    reached = delta_of(found, 1, target.epsilon)
+    reached = delta_of_cells(found, 1, target.epsilon)
     assert reached is not None
     assert reached <= target.delta
     assert isinstance(found, DiscreteOsgt)
@@ -167,7 +171,7 @@ def test_no_narrow_noise_of_a_brute_search_on_the_integers_needs_less_variance(
             if kind is DiscreteOsgt
             else least_gaussian(DiscreteGaussian, Fraction(sensitivity), target)
         )
-        reached = delta_of(found, 1, target.epsilon)
+        reached = delta_of_cells(found, 1, target.epsilon)
         assert reached is not None
         assert reached <= target.delta
         v, m = (float(value) for value in (found.sigma_squared, getattr(found, "m", 0)))

@@ -47,7 +47,7 @@ def test_levels_are_found_wherever_each_group_has_one_turn() -> None:
         assert find_level(plan, name) is None
 
 
-def test_what_is_no_level() -> None:
+def test_plans_of_another_form_have_no_level() -> None:
     a, b, c = (_noise(f"n/{letter}", 1) for letter in "abc")
     other = _noise("m/c", 1)
     for plan in (

@@ -102,7 +102,7 @@ def test_noise_does_not_help_everything() -> None:
     assert len(asked) < 30
 
 
-def test_few_prices_are_needed() -> None:
+def test_a_noise_multiplier_takes_few_prices() -> None:
     asked: list[Plan] = []
 
     def fits(plan: Plan) -> bool:

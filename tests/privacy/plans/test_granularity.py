@@ -66,7 +66,7 @@ _positive = st.fractions(Fraction(1, 1000), 1000, max_denominator=1000)
 
 @settings(max_examples=60)
 @given(_units, st.integers(1, 2**53), _positive, _positive)
-def test_what_is_written_reads_back_and_costs_what_integers_cost(
+def test_a_written_plan_reads_back_and_costs_as_much_as_on_integers(
     unit: Fraction, steps: int, parameter: Fraction, offset: Fraction
 ) -> None:
     for plan in (

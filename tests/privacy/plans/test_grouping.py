@@ -66,7 +66,7 @@ def test_nested_groups_multiply_and_groups_distribute_over_nodes(plan: Plan, one
 
 @pytest.mark.parametrize("mechanism", NOISES, ids=lambda m: type(m).__name__)
 def test_the_cost_is_convex_in_how_far_a_cell_moves(mechanism: Any) -> None:
-    """What the pushing down rests on: C(n s)/n does not fall with n, and C((n+1) s) - C(n s) neither."""
+    """Pushing groups down rests on this: neither C(n s)/n nor C((n+1) s) - C(n s) falls with n."""
     for cost, _ in NOTIONS:
         moved = [replace(mechanism, sensitivity=mechanism.sensitivity * n) for n in range(1, 8)]
         costs = [Fraction(0)] + [cost(one).nats or Fraction(0) for one in moved]
@@ -200,7 +200,7 @@ def test_a_delta_never_passes_1_whatever_the_loss() -> None:
     assert of(declared(epsilon=Fraction(0), delta=Fraction(1, 3)), 10).delta == 1
 
 
-def test_what_is_not_known_of_a_group_is_infinite() -> None:
+def test_an_unknown_loss_of_a_group_is_infinite() -> None:
     order = ((Fraction(2), Fraction(1)),)
     assert of(declared(rho=Fraction(1, 3)), 3) == Declaration(rho=Fraction(3))
     assert of(declared(epsilon=Fraction(1), rho=Fraction(1), rdp=order), 2) == Declaration(

@@ -1,4 +1,4 @@
-"""What every node answers: its document, its parts and where they are, and how their losses compose.
+"""The contract of every node: its document, its parts and where they are, and how their losses compose.
 
 ``tests/privacy/plans/test_walking.py`` holds the losses against the enumeration of where a record can be.
 """
@@ -13,7 +13,14 @@ from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
 from service.privacy.plans import Choice, Group, Node, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.notation import read_plan, walk, write_plan
-from service.privacy.plans.walking import Neighbouring, below, condense, mechanisms_of, restrict, runs_of
+from service.privacy.plans.walking import (
+    Neighbouring,
+    children_with_pointers,
+    condense,
+    mechanisms_of,
+    restrict,
+    runs_of,
+)
 
 ONE = DiscreteGaussian(name="one", sigma_squared=Fraction(10), tags=("sex",))  # rho 1/20
 TWO = DiscreteGaussian(name="two", sigma_squared=Fraction(5), tags=("age",))  # rho 1/10
@@ -42,7 +49,9 @@ def at(document: Any, pointer: str) -> Any:
 def test_its_pointers_lead_to_its_parts_in_its_document(node: Node) -> None:
     document = write_plan(node)
     assert document["type"] == node.TYPE
-    assert [at(document, pointer) for pointer, _ in below(node)] == [write_plan(part) for part in node.children]
+    assert [at(document, pointer) for pointer, _ in children_with_pointers(node)] == [
+        write_plan(part) for part in node.children
+    ]
     assert [at(document, pointer) for pointer, _ in walk(node)] == [write_plan(part) for _, part in walk(node)]
 
 

@@ -32,7 +32,7 @@ NOISE = {"type": "geometric", "scale": "2.5"}
 
 
 def pointers(document: Mapping[str, Any], below: str = "") -> list[str]:
-    """Where reading finds fault."""
+    """Return the pointers at which reading finds fault."""
     with pytest.raises(InvalidInput) as refusal:
         read_plan(document, below)
     assert all(fault.detail.startswith("expected") for fault in refusal.value.faults)
@@ -202,7 +202,7 @@ def test_mechanisms_without_a_name_are_named_by_their_path() -> None:
         ({"type": "unheard_of"}, "/type"),
     ],
 )
-def test_what_has_no_meaning_is_refused_where_it_stands(document: dict[str, Any], pointer: str) -> None:
+def test_an_invalid_field_is_refused_at_its_pointer(document: dict[str, Any], pointer: str) -> None:
     assert pointers(document) == [pointer]
     nested = {"type": "sequence", "parts": [NOISE, {"type": "repeat", "count": 2, "part": document}]}
     assert pointers(nested, "/plan") == [f"/plan/parts/1/part{pointer}"]
@@ -234,7 +234,7 @@ def faults(plan: Plan, relation: Neighbouring) -> list[str]:
     return [fault.pointer for fault in refusal.value.faults]
 
 
-def test_what_has_no_meaning_under_the_relation_is_refused_all_at_once() -> None:
+def test_all_fields_that_are_invalid_under_a_relation_are_refused_at_once() -> None:
     response = RandomizedResponse(epsilon=Fraction(1))
     counted = Geometric(scale=Fraction(1), cells_added=1)
     one_sided = Declared(guarantee=Declaration(rho=Fraction(1)), reference="r", add_remove=Declaration(rho=Fraction(1)))
@@ -251,7 +251,7 @@ def test_what_has_no_meaning_under_the_relation_is_refused_all_at_once() -> None
 
 @settings(max_examples=40)
 @given(plans(ADD), plans(REPLACE))
-def test_what_can_be_stated_under_a_relation_passes(added: Plan, replaced: Plan) -> None:
+def test_plans_that_are_valid_under_a_relation_pass(added: Plan, replaced: Plan) -> None:
     check_relation(added, ADD)
     check_relation(replaced, REPLACE)
     assert read_plan(write_plan(named(replaced))) == named(replaced)

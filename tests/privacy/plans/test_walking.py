@@ -1,4 +1,4 @@
-"""How costs compose: against the enumeration of where a changed record can be, and by invariants."""
+"""Composition of costs: against the enumeration of where a changed record can be, and by invariants."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
 from service.privacy.accounting.rdp import mechanism_tau, plan_tau
-from service.privacy.accounting.renyi import Renyi
+from service.privacy.accounting.renyi import RenyiCurve
 from service.privacy.accounting.zcdp import mechanism_rho, plan_rho
 from service.privacy.mechanisms import (
     Declaration,
@@ -28,7 +28,7 @@ from service.privacy.mechanisms import (
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import double_up, exact_text, parse_exact
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
-from service.privacy.plans.composition_program import outline
+from service.privacy.plans.composition_program import build_program
 from service.privacy.plans.walking import (
     Neighbouring,
     Priced,
@@ -262,7 +262,7 @@ def test_declared_figures_are_taken_as_they_are_and_twice_one_sided_below_parall
     assert (nats(plan_rho(below, REPLACE)), plan_delta(below, REPLACE)) == (Fraction(4), Fraction(2, 5))
 
 
-def test_what_has_no_meaning_under_a_relation_is_not_priced() -> None:
+def test_a_plan_that_is_invalid_under_a_relation_is_not_priced() -> None:
     response = RandomizedResponse(epsilon=Fraction(1))
     declared = Declared(guarantee=Declaration(epsilon=Fraction(1)), reference="a proof")
     cases: list[tuple[Plan, Neighbouring]] = [
@@ -280,7 +280,9 @@ def test_what_has_no_meaning_under_a_relation_is_not_priced() -> None:
 @settings(max_examples=40)
 @given(plans(REPLACE))
 def test_the_search_curve_in_doubles_is_the_certified_one(plan: Plan) -> None:
-    rough = np.broadcast_to(Renyi(outline(plan, REPLACE)).rough(np.array([float(order) for order in ORDERS])), (3,))
+    rough = np.broadcast_to(
+        RenyiCurve(build_program(plan, REPLACE)).rough(np.array([float(order) for order in ORDERS])), (3,)
+    )
     for order, value in zip(ORDERS, rough, strict=True):
         exact = plan_tau(plan, REPLACE, Fraction(float(order))).nats
         assert float(value) == (pytest.approx(float(exact), rel=1e-9) if exact is not None else float("inf"))
@@ -291,14 +293,14 @@ def test_a_part_is_compared_with_twice_its_one_sided_change_only_where_neither_i
     cells: int, cells_added: int, worst: int
 ) -> None:
     parts = [Geometric(scale=Fraction(k), cells=cells, cells_added=cells_added) for k in (1, 2, 3)]
-    outlined = outline(Parallel(parts=tuple(parts), max_degree=2), Neighbouring.REPLACE_ONE)
+    outlined = build_program(Parallel(parts=tuple(parts), max_degree=2), Neighbouring.REPLACE_ONE)
     assert [step.how_many for step in outlined.steps if step.how_many is not None] == [2]
     assert nats(plan_epsilon(outlined, Neighbouring.REPLACE_ONE)) == worst * (1 + Fraction(1, 2))
 
 
 def test_unlike_changes_of_a_part_are_compared() -> None:
     first, second = (Geometric(scale=Fraction(1), sensitivity=s, cells=c, cells_added=1) for s, c in ((1, 1), (5, 9)))
-    outlined = outline(Choice(parts=(Sequence(parts=(first, second)),)), Neighbouring.REPLACE_ONE)
+    outlined = build_program(Choice(parts=(Sequence(parts=(first, second)),)), Neighbouring.REPLACE_ONE)
     assert [step.how_many for step in outlined.steps].count(1) == 2
     assert nats(plan_epsilon(outlined, Neighbouring.REPLACE_ONE)) == 1 + 9 * 5  # once; twice one-sided is 2 + 2 * 5
 

@@ -6,15 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, Ladder
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss, LadderLoss
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace, Mechanism
 from service.privacy.plans import Choice, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Tight
-from service.privacy.tight.atoms import Enumerated, atoms_of, law_from_profile, profile
-from service.privacy.tight.contour_selection import Lines
+from service.privacy.tight import TightProfile
+from service.privacy.tight.atoms import AtomEnumeration, atoms_of, law_from_profile, profile
+from service.privacy.tight.contour_selection import ContourSelector
 from service.privacy.tight.gaussian import gaussian_delta
-from service.privacy.tight.laws import Atoms, Law
+from service.privacy.tight.laws import Atoms, ComposedLaw
 from service.privacy.tight.search import least_epsilon
 from tests.privacy.reference import nats
 
@@ -24,16 +24,19 @@ ADD = Neighbouring.ADD_REMOVE
 @pytest.mark.parametrize(
     "laws",
     [
-        {Ladder(Fraction(1, 2)): 30},
-        {Ladder(Fraction(3, 4), 3): 5, Ladder(Fraction(1, 2), 2, 9): 4},
+        {LadderLoss(Fraction(1, 2)): 30},
+        {LadderLoss(Fraction(3, 4), 3): 5, LadderLoss(Fraction(1, 2), 2, 9): 4},
         {DiscreteGaussianLoss(sigma_squared=Fraction(3), sensitivity=1): 6},
-        {DiscreteGaussianLoss(sigma_squared=Fraction(1, 5), sensitivity=2): 2, Ladder(Fraction(2, 7)): 3},
-        {Ladder(Fraction(random, 1009)): 1 for random in (311, 340, 401, 419, 457, 503, 547, 601, 653, 709, 757, 811)},
+        {DiscreteGaussianLoss(sigma_squared=Fraction(1, 5), sensitivity=2): 2, LadderLoss(Fraction(2, 7)): 3},
+        {
+            LadderLoss(Fraction(random, 1009)): 1
+            for random in (311, 340, 401, 419, 457, 503, 547, 601, 653, 709, 757, 811)
+        },
     ],
 )
 @pytest.mark.parametrize("delta", [1e-5, 1e-3, 0.05])
-def test_atoms_and_lines_agree(laws: dict[Law, int], delta: float) -> None:
-    atoms, lines = Enumerated.of(laws), Lines.of(laws)
+def test_enumeration_and_contours_agree(laws: dict[ComposedLaw, int], delta: float) -> None:
+    atoms, lines = AtomEnumeration.of(laws), ContourSelector.of(laws)
     with np.errstate(all="ignore"):
         one, two = (least_epsilon(analysis, math.log(delta)) for analysis in (atoms, lines))
     assert one is not None
@@ -45,7 +48,7 @@ def test_atoms_and_lines_agree(laws: dict[Law, int], delta: float) -> None:
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 4.0, 30.0])
 def test_a_line_finds_the_closed_form(count: int, epsilon: float) -> None:
     """Ten thousand Gaussians of standard deviation 100, as in prv_accountant's own tests, are one of 1."""
-    line, method = Lines.of({GaussianLoss(sigma_squared=Fraction(count)): count}).at(epsilon)
+    line, method = ContourSelector.of({GaussianLoss(sigma_squared=Fraction(count)): count}).at(epsilon)
     closed = float(nats(gaussian_delta(Fraction(1, 2), Fraction(epsilon))))
     found = math.exp(line.log_delta(epsilon)[0])
     assert method == "contour"
@@ -66,8 +69,8 @@ def test_a_line_finds_the_closed_form(count: int, epsilon: float) -> None:
         ),
     ],
 )
-def test_the_method_is_told(plan: Plan, method: str) -> None:
-    found = Tight.of(plan, ADD)
+def test_the_method_is_reported(plan: Plan, method: str) -> None:
+    found = TightProfile.of(plan, ADD)
     assert found is not None
     bound = found.epsilon(Fraction(1, 10**7))
     assert bound is not None
@@ -102,7 +105,7 @@ def test_many_of_many_kinds_are_bounded_in_time_and_sound(kind: type[Mechanism])
         Sequence(parts=tuple(kind(scale=Fraction(20_000 + 37 * k, 1000) * noise) for k in range(600)))  # type: ignore[call-arg]
         for noise in (Fraction(101, 100), Fraction(1), Fraction(99, 100))
     ]
-    analyses = [tight for tight in (Tight.of(plan, ADD) for plan in plans) if tight is not None]
+    analyses = [tight for tight in (TightProfile.of(plan, ADD) for plan in plans) if tight is not None]
     bounds = [analysis.epsilon(Fraction(1, 10**10)) for analysis in analyses]
     less, here, more = (nats(bound.loss) for bound in bounds if bound is not None)
     assert less < here < more

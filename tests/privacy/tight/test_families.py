@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, Ladder
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss
 from service.privacy.tight.atoms import atoms_of
 from service.privacy.tight.contour import UNIT
 from service.privacy.tight.families import Family, Ladders, Laplaces
-from service.privacy.tight.noise import DiscreteGaussians, Osgts, Table
+from service.privacy.tight.noise import AtomFamily, DiscreteGaussians, Osgts
 from tests.privacy.reference import mp, oracle
 from tests.privacy.tight import exact
 
@@ -43,7 +43,7 @@ def test_ladders_are_geometric_noise(scale: str, s: int) -> None:
         b, q = oracle.number(scale), mp.exp(-1 / oracle.number(scale))
         atoms = {s / b: 1 / (1 + q), -s / b: q**s / (1 + q)}
         atoms |= {(s - 2 * x) / b: (1 - q) / (1 + q) * q**x for x in range(1, s)}
-        law = Ladder(s / Fraction(scale), s)
+        law = LadderLoss(s / Fraction(scale), s)
         assert_is(Ladders(array(1), array(float(law.e)), array(s), array(law.inner)), of_atoms(atoms))
 
 
@@ -51,13 +51,13 @@ def test_ladders_are_geometric_noise(scale: str, s: int) -> None:
 def test_ladders_are_randomised_response(epsilon: str) -> None:
     with mp.workdps(60):
         for values in (2, 5, 10**6):
-            law = Ladder(Fraction(epsilon), 2 if values > 2 else 1, values)
+            law = LadderLoss(Fraction(epsilon), 2 if values > 2 else 1, values)
             family = Ladders(array(1), array(float(law.e)), array(law.s), array(law.inner))
             assert_is(family, of_atoms(exact.response(epsilon, values)))
 
 
 @pytest.mark.parametrize("e", [1e-5, 0.01, 1.0, 5.0, 30.0])
-def test_laplace(e: float) -> None:
+def test_laplace_cumulants_are_those_of_the_loss_law(e: float) -> None:
     def transform(z: Any) -> Any:
         """From the loss's law: atoms of 1/2 at e and exp(-e)/2 at -e, density exp((x-e)/2)/4 between."""
         largest, w = mp.mpf(e), z + mp.mpf(1) / 2
@@ -70,7 +70,7 @@ def test_laplace(e: float) -> None:
 
 @pytest.mark.parametrize("v", ["1e-6", "0.000169", "0.05", "0.29", "0.31", "1", "1.3", "9.4", "140"])
 @pytest.mark.parametrize("s", [1, 3])
-def test_discrete_gaussian(v: str, s: int) -> None:
+def test_discrete_gaussian_cumulants_are_those_of_the_theta_function(v: str, s: int) -> None:
     with mp.workdps(60):
         variance = oracle.number(v)
 
@@ -101,7 +101,7 @@ def test_osgt_is_the_integral(v: float, m: float, s: float) -> None:
 
 
 def test_osgt_far_out_is_as_near_as_it_says() -> None:
-    """Where exponents of thousands are taken from one another."""
+    """Exponents of thousands are subtracted from one another there."""
     v, m, c, t = 300.0, 0.01, 20000.7, 1.0
     density, sigma = oracle.osgt_density(str(v), str(m))
     points = [-c + k * sigma for k in range(-20, 24, 4)]  # the tilted density lies about -c s
@@ -141,7 +141,7 @@ def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
     p = np.exp(-((x - 2) ** 2) / 8)
     p /= p.sum()
     t = np.asarray(0.3 * np.arange(0, 3000), dtype=np.float64)
-    change, error = Table(array(1), x, p, spacing).along(0.7, t)
+    change, error = AtomFamily(array(1), x, p, spacing).along(0.7, t)
     with mp.workdps(40):
         for k in (0, 3, 700, 2999):
             terms = [
@@ -155,8 +155,8 @@ def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
 @pytest.mark.parametrize(
     "law",
     [
-        Ladder(Fraction(3, 2), 5),
-        Ladder(Fraction(2), 2, 60),
+        LadderLoss(Fraction(3, 2), 5),
+        LadderLoss(Fraction(2), 2, 60),
         DiscreteGaussianLoss(sigma_squared=Fraction(7, 3), sensitivity=2),
         DiscreteOsgtLoss(sigma_squared=Fraction(9), m=Fraction(2), sensitivity=3),
     ],

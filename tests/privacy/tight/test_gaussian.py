@@ -29,7 +29,7 @@ def test_delta_is_the_normal_laws_rounded_up(rho: str, epsilon: str) -> None:
     assert found <= truth * (1 + Fraction(1, 10**25)) + Fraction(1, 10**4000)
 
 
-def test_what_needs_no_epsilon_gets_none() -> None:
+def test_an_epsilon_of_0_is_found_where_it_suffices() -> None:
     assert nats(gaussian_epsilon(Fraction(0), Fraction(1, 10**9), Fraction(1))) == 0
     assert nats(gaussian_epsilon(Fraction(1, 10**9), Fraction(1, 10), Fraction(1))) == 0
     assert nats(gaussian_delta(Fraction(0), Fraction(0))) == 0

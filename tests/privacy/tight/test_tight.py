@@ -25,7 +25,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import Bounded, Tight
+from service.privacy.tight import TightBound, TightProfile
 from tests.privacy.accounting.test_guarantee import base_gaussian, base_geometric
 from tests.privacy.reference import exactly, mp, nats, oracle, pl94, rows, safetab
 from tests.privacy.strategies import plans
@@ -35,8 +35,8 @@ ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
 WITHIN = Fraction(1, 10**6)
 
 
-def tight(plan: Plan, neighbouring: Neighbouring = ADD) -> Tight:
-    found = Tight.of(plan, neighbouring)
+def tight(plan: Plan, neighbouring: Neighbouring = ADD) -> TightProfile:
+    found = TightProfile.of(plan, neighbouring)
     assert found is not None
     return found
 
@@ -73,14 +73,14 @@ def geometric(loss: str, s: int = 1) -> Geometric:
 
 
 @pytest.mark.parametrize("row", rows("tight_geometric_composition"), ids=lambda row: row["delta"])
-def test_reference_compositions(row: dict[str, Any]) -> None:
+def test_reference_compositions_are_reproduced(row: dict[str, Any]) -> None:
     plan = Sequence(parts=tuple(Repeat(part=geometric(p["epsilon"]), count=p["count"]) for p in row["parts"]))
     found = epsilon(plan, row["delta"])
     assert Fraction(row["epsilon"]) * (1 - Fraction(1, 10**16)) <= found <= Fraction(row["epsilon"]) * (1 + WITHIN)
 
 
 @pytest.mark.parametrize("row", [row for row in rows("cost") if row["mechanism"] == "osgt"], ids=lambda row: row["m"])
-def test_reference_profiles_of_osgt(row: dict[str, Any]) -> None:
+def test_reference_profiles_of_osgt_are_reproduced(row: dict[str, Any]) -> None:
     noise = Osgt(sigma_squared=Fraction(row["sigma_squared"]), m=Fraction(row["m"]))
     for at, published in row["delta"].items():
         assert_just_above(delta(noise, Fraction(at)), mp.mpf(published) * (1 - mp.mpf(10) ** -16))
@@ -108,7 +108,7 @@ def test_the_discrete_gaussian_is_not_the_continuous_one() -> None:
     assert float(found) == pytest.approx(1.05104, abs=5e-6)
 
 
-def test_safetab() -> None:
+def test_tight_figures_of_safetab_are_reproduced() -> None:
     by_geometric, by_gaussian = safetab(base_geometric()), safetab(base_gaussian())
     assert float(epsilon(by_geometric, "1e-10")) == pytest.approx(14.05, abs=0.01)
     assert 11.6662 < epsilon(by_gaussian, "1e-10") < 11.69  # above the continuous Gaussian of the same rho
@@ -202,7 +202,7 @@ def enumerated(*names: str) -> Any:
 
 
 def composition(names: list[str]) -> tuple[Mechanism, ...]:
-    """The same for one cell each; a response has none."""
+    """Return the composition of one cell each; a response has none."""
     return tuple(replace(LAWS[name][0], cells=1) if name != "response" else LAWS[name][0] for name in names)
 
 
@@ -218,7 +218,7 @@ def test_a_composition_is_its_enumeration(names: list[str], target: str) -> None
 
 @pytest.mark.parametrize("names", [["geometric", "gaussian"], ["narrow", "response"], ["osgt"]])
 @pytest.mark.parametrize("variance", ["1/8", "50"])
-def test_beside_a_continuous_gaussian(names: list[str], variance: str) -> None:
+def test_mechanisms_compose_with_a_continuous_gaussian(names: list[str], variance: str) -> None:
     gaussian = Gaussian(sigma_squared=Fraction(variance), cells=1)
     atoms, rho = enumerated(*names), 1 / (2 * oracle.number(variance))
     plan = Sequence(parts=(gaussian, *composition(names)))
@@ -228,7 +228,7 @@ def test_beside_a_continuous_gaussian(names: list[str], variance: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "two"), [("1", "1"), ("1", "0.75"), ("0.3", "2")])
-def test_two_laplace_mechanisms(one: str, two: str) -> None:
+def test_two_laplace_mechanisms_agree_with_their_integral(one: str, two: str) -> None:
     plan = Sequence(parts=tuple(Laplace(scale=1 / Fraction(loss)) for loss in (one, two)))
     for at in ("0.000001", "0.1", "0.9", "1.6"):
         assert_just_above(delta(plan, Fraction(at)), exact.laplace_pair(one, two, at))
@@ -238,7 +238,7 @@ PUBLISHED = json.loads((Path(__file__).parent / "dp_accounting.json").read_text(
 
 
 @pytest.mark.parametrize("row", [row for row in PUBLISHED if row[4] != "replace"])
-def test_published_profiles(row: list[Any]) -> None:
+def test_published_profiles_are_reproduced(row: list[Any]) -> None:
     """Poisson sampling and negative epsilons are read off the profile of the mechanism itself.
 
     Of a pair at sampling rate q, one record removed, it is q delta(log(1 + (e^epsilon - 1)/q)) where that is
@@ -292,7 +292,7 @@ def test_a_declared_delta_that_no_double_is_is_not_forgotten(lost: str) -> None:
 
 def test_a_declared_rho_has_no_tight_figure() -> None:
     rho = Declared(guarantee=Declaration(rho=Fraction(1)), reference="a proof")
-    assert Tight.of(Sequence(parts=(rho, geometric("1"))), ADD) is None
+    assert TightProfile.of(Sequence(parts=(rho, geometric("1"))), ADD) is None
     found = guarantee(rho, ADD)
     assert [(s.via, s.method) for s in found.approximate if s.via == "tight"] == [("tight", "rdp")]
 
@@ -351,7 +351,7 @@ def test_a_choice_costs_what_its_worst_branch_does(branches: tuple[Plan, Plan]) 
     )
 
 
-def test_the_redistricting_release() -> None:
+def test_the_redistricting_release_is_just_above_its_continuous_gaussian() -> None:
     """Just above the continuous Gaussian of the same rho."""
     found = epsilon(pl94(), "1e-10", REPLACE)
     assert Fraction("16.465155374836333") < found < Fraction("16.46516")
@@ -380,13 +380,13 @@ def test_no_size_of_figures_is_too_much(noise: str) -> None:
     for one in kinds:
         for two in (one, geometric("0.5")):
             plan = Sequence(parts=(Repeat(part=one, count=10**9), two))
-            found = Tight.of(plan, ADD)
+            found = TightProfile.of(plan, ADD)
             for bound in (found and found.epsilon(Fraction(1, 10**9)), found and found.delta(Fraction(1))):
-                assert not isinstance(bound, Bounded) or nats(bound.loss) >= 0
+                assert not isinstance(bound, TightBound) or nats(bound.loss) >= 0
 
 
 def test_a_changed_record_can_leave_one_part_and_enter_an_unlike_one() -> None:
-    """Which is worse, at epsilon = 0, than twice either of the two one-sided changes."""
+    """The replacement is worse, at epsilon = 0, than twice either of the two one-sided changes."""
     none, small = Declaration(epsilon=Fraction(0), delta=Fraction(51, 2000)), Declaration(epsilon=Fraction(1, 10))
     one, two = (Declared(guarantee=each, add_remove=each, reference="") for each in (none, small))
     plan = Parallel(parts=(one, two), max_degree=1)
@@ -402,7 +402,7 @@ def test_groups_are_tight_where_that_is_proven() -> None:
     pairs = Group(part=noise, size=2)
     assert epsilon(pairs, "1e-6", REPLACE) == epsilon(replace(noise, sensitivity=2), "1e-6", REPLACE)
     for unproven in (Group(part=noise, size=3), Group(part=Choice(parts=(noise, Laplace(scale=Fraction(9)))), size=2)):
-        assert Tight.of(unproven, REPLACE) is None
+        assert TightProfile.of(unproven, REPLACE) is None
         by = {one.via: one for one in guarantee(unproven, REPLACE).approximate}
         assert by["tight"].epsilon == min(by["rdp"].epsilon, by["pure"].epsilon)
         assert by["tight"].method in {"rdp", "pure"}
@@ -411,7 +411,7 @@ def test_groups_are_tight_where_that_is_proven() -> None:
 @pytest.mark.parametrize("shift", [1, 2, 3])
 @pytest.mark.parametrize("scale", ["0.7", "5"])
 def test_a_group_in_one_cell_is_worse_than_in_several(scale: str, shift: int) -> None:
-    """What groups rest on: one cell moved by a+b, against one moved by a and one by b."""
+    """Groups rest on this: one cell moved by a+b, against one moved by a and one by b."""
     noise = Geometric(scale=Fraction(scale))
     apart = Sequence(parts=(noise, replace(noise, sensitivity=shift)))
     for at in (Fraction(0), Fraction(1, 10), Fraction(1, 2)):

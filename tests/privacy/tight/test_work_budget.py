@@ -8,26 +8,26 @@ from service.privacy.accounting.guarantee import guarantee
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Laplace, Mechanism, Osgt
 from service.privacy.plans import Choice, Plan, Sequence
 from service.privacy.plans.walking import Neighbouring
-from service.privacy.tight import MOST_TOGETHER, MOST_WORK, Tight
-from service.privacy.tight.work_budget import NotTight, at_most, most, spend
+from service.privacy.tight import MOST_TOGETHER, MOST_WORK, TightProfile
+from service.privacy.tight.work_budget import NotTight, attempt_budget, spend, work_limit
 
 
-def test_what_is_done_within_counts_outside_too() -> None:
-    with at_most(8):
-        with at_most(5):
+def test_work_in_an_inner_block_counts_in_the_outer_one() -> None:
+    with work_limit(8):
+        with work_limit(5):
             spend(5)
             with pytest.raises(NotTight):
                 spend(1)
-        assert most() == 3 * 7 / 8
-        with at_most(100), pytest.raises(NotTight):
+        assert attempt_budget() == 3 * 7 / 8
+        with work_limit(100), pytest.raises(NotTight):
             spend(4)
         spend(3)
     spend(1e300)  # nothing is limited outside
 
 
 def test_a_refusal_within_leaves_what_was_not_taken() -> None:
-    with at_most(8):
-        with pytest.raises(NotTight), at_most(4):
+    with work_limit(8):
+        with pytest.raises(NotTight), work_limit(4):
             spend(5)
         spend(8)
 
@@ -72,7 +72,7 @@ _LONG: dict[str, Plan] = {
 
 @pytest.mark.parametrize("name", _LONG)
 def test_laws_and_a_figure_take_no_more_than_is_allowed(name: str, metered: list[float]) -> None:
-    profile = Tight.of(_LONG[name], Neighbouring.REPLACE_ONE)
+    profile = TightProfile.of(_LONG[name], Neighbouring.REPLACE_ONE)
     if profile is not None:
         profile.epsilon(Fraction(1, 10**10))
     assert MOST_WORK / 8 < sum(metered) <= 2 * MOST_WORK
@@ -88,14 +88,14 @@ def test_another_analysis_is_named() -> None:
 def test_many_deltas_share_the_work_and_each_holds(metered: list[float]) -> None:
     plan = Sequence(parts=tuple(gaussian(3 * k) for k in range(300)))
     deltas = [Fraction(1, 10**k) for k in range(1, 101)]
-    found = [epsilon(Tight.of(plan, Neighbouring.ADD_REMOVE, len(deltas)), delta) for delta in deltas]
+    found = [epsilon(TightProfile.of(plan, Neighbouring.ADD_REMOVE, len(deltas)), delta) for delta in deltas]
     assert sum(metered) <= MOST_TOGETHER
     for delta, together in list(zip(deltas, found, strict=True))[::33]:
-        alone = epsilon(Tight.of(plan, Neighbouring.ADD_REMOVE), delta)
+        alone = epsilon(TightProfile.of(plan, Neighbouring.ADD_REMOVE), delta)
         assert alone * (1 - Fraction(1, 10**9)) <= together <= alone * (1 + Fraction(1, 10**4))
 
 
-def epsilon(profile: Tight | None, delta: Fraction) -> Fraction:
+def epsilon(profile: TightProfile | None, delta: Fraction) -> Fraction:
     figure = None if profile is None else profile.epsilon(delta)
     assert figure is not None
     assert figure.loss.nats is not None

@@ -42,7 +42,7 @@ def content_in(body: str) -> dict[str, Any]:
 
 
 def _may_stand(name: str, value: object, other: object) -> bool:
-    """Whether a kind takes another value: any text for text, any object for a plan, which pricing reads."""
+    """Tell whether a kind takes another value: any text for text, any object for a plan, which pricing reads."""
     if isinstance(value, str | None) and isinstance(other, str):
         return True
     return (name in ("plan", "metadata") and isinstance(other, dict)) or (name == "tags" and other == [])
@@ -96,7 +96,7 @@ class EntryContract:
                     self._refused(body, content_in(body) | {name: other})
 
     def test_its_rows_are_of_its_place(self) -> None:
-        """What a row repeats of an entry's place is that of the entry."""
+        """The place that a row repeats is that of its entry."""
         for _, stated in recorded(self.kind):
             rows = stated.content.rows(FILING)
             for row in (row for added in rows.added.values() for row in added):
