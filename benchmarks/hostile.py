@@ -32,6 +32,8 @@ _QUIET = 2.0  # before each
 _SETTLED = 1.0  # from the attack's begin to the first that is measured
 _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release
+_TABULATED = 200_000  # groups of a level
+_NESTED = 100  # mechanisms below choices within each other
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
 ELSEWHERE = "127.0.0.2"  # where the attacks come from: 127.0.0.1 is a trusted proxy, whose connections nothing limits
@@ -187,6 +189,16 @@ def _tabulations() -> list[Ask]:
     return [("/v1/accounts/tables/releases/{tables}/tabulations", {"level": "County", "groups": groups})]
 
 
+def _whole_draws() -> list[Ask]:
+    asked = {"mechanism": "County/total", "counts": [1]}
+    return [("/v1/accounts/tables/releases/{whole}/draws", asked)]
+
+
+def _nested_draws() -> list[Ask]:
+    path = "/v1/accounts/small/releases/{nested}/draws"
+    return [(path, {"mechanism": "m0", "partition": f"p{number}", "counts": [1]}) for number in range(2_000)]
+
+
 def _read_draws() -> list[Ask]:
     return [("/v1/accounts/tables/draws/{draw}", None)]
 
@@ -224,6 +236,8 @@ ATTACKS = (
     Attack("pipeline", "draws of 10 counts as Arrow streams", _small_streams),
     Attack("pipeline", "draws of 2,000,000 counts as Arrow streams", _streams),
     Attack("pipeline", "tabulations of 2,000 groups as JSON", _tabulations),
+    Attack("pipeline", f"draws of the whole input beside {_TABULATED:,} tabulated groups", _whole_draws),
+    Attack("pipeline", f"partitions of {_NESTED} drawn mechanisms below 15 choices", _nested_draws),
     Attack("auditor", "1,000,000 drawn counts read back as JSON", _read_draws),
     Attack("steward", "empirical losses of 100,000 residuals", _losses),
 )
@@ -332,6 +346,19 @@ def _prepare(address: str) -> tuple[str, dict[str, str]]:
         ids = {"tables": send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"], "large": large["id"]}
         drawn = {"name": "x", "mechanism": _NOISE, "counts": [9] * 1_000_000}
         ids["draw"] = send("/v1/accounts/tables/draws", drawn)["draw"]
+        ids["whole"] = send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"]
+        of_whole = f"/v1/accounts/tables/releases/{ids['whole']}/tabulations"
+        for first in range(0, _TABULATED, 50_000):
+            groups = [{"group": str(first + k), "total_only": True, "total": 5} for k in range(50_000)]
+            send(of_whole, {"level": "County", "groups": groups})
+        nested = _plan(_NOISE | {"name": f"m{k}", "sigma_squared": "1e15"} for k in range(_NESTED))
+        for _ in range(15):
+            nested = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [nested]}}
+        nested["partitions"] = 10**9
+        ids["nested"] = send("/v1/accounts/small/releases", {"name": "x", "plan": nested})["id"]
+        for k in range(_NESTED):
+            asked = {"mechanism": f"m{k}", "partition": "first", "counts": [1]}
+            send(f"/v1/accounts/small/releases/{ids['nested']}/draws", asked)
     return other, ids
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import URL, make_url
@@ -17,7 +18,7 @@ from service.ledger.journal.journal import BEFORE_FIRST, Broken
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.failures import out_of_reach
 from service.ledger.storage.migrate import prepare
-from service.ledger.storage.schema import require_schema
+from service.ledger.storage.schema import hold_schema, require_schema
 from service.ledger.storage.secret import Secret, load_secret
 from service.ledger.verification.adoption import adopt
 from service.settings import Settings, read_settings
@@ -43,6 +44,8 @@ def open_installation(
 ) -> tuple[Database, Secret]:
     """Open the database, ready and bound to the installation's secret.
 
+    Each transaction of a start or a command holds the tables and checks the schema; those of a running server do not.
+
     Args:
         settings: the configuration.
         begin: create a ledger where there is none. Read-only commands never create a ledger: an empty one would tell an
@@ -60,6 +63,7 @@ def open_installation(
     database = open_place(settings, begin=begin)
     prepare(database, embedded=database.kind == "sqlite", begin=begin)
     require_schema(database)
+    database.begun = hold_schema
     secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
     check_secret(database, secret)
     mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
@@ -71,6 +75,7 @@ def open_installation(
         marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
         bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
         adopt(database, secret, bootstrap, marked=marked)
+        database.begun = lambda _: None  # from now on the mark's keeper looks at the schema
     return database, secret
 
 
@@ -119,6 +124,7 @@ def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
     database = open_place(settings, begin=False)
     prepare(database, embedded=False, begin=False)
     require_schema(database, to_read=True)
+    database.begun = partial(hold_schema, to_read=True)
     secret = load_secret(settings.resolved_secret_file, make=False)
     check_secret(database, secret, bind_new=False)
     return database, secret

@@ -45,7 +45,9 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None,
         repr=False,  # it may hold a password
-        description="SQLAlchemy URL, sqlite:///file or postgresql+psycopg://...; by default a file in data_dir.",
+        description="SQLAlchemy URL, sqlite:///file or postgresql+psycopg://...; by default a file in data_dir. The"
+        " ledger's tables on PostgreSQL are in the schema public, or in the one that the URL names by its end"
+        " ?options=-csearch_path%3Dschema; the role's own search_path does not count.",
     )
     secret_file: Path | None = Field(
         None,

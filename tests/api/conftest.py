@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,19 +78,11 @@ def served(app: FastAPI) -> Iterator[Client]:
 def serving(app: FastAPI) -> Iterator[str]:
     """Return the address of an application that a real server runs in a thread."""
     server = uvicorn.Server(configuration(app.state.settings, app, "127.0.0.1", 0))
-    ready = threading.Event()
-    main_loop = server.main_loop
-
-    async def announce() -> None:
-        ready.set()
-        await main_loop()
-
-    server.main_loop = announce  # type: ignore[method-assign] # uvicorn has no hook for having started
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert ready.wait(30), "the server did not start"
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # connections wait in its queue until the server is ready
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -29,7 +29,14 @@ _ATTACKS: dict[str, tuple[str, str, Any]] = {
         "/v1/accounts/drawn/draws",
         {"name": "x", "mechanism": _NOISE, "counts": [9] * 200_000},
     ),
+    "refusals": (
+        "POST",
+        "/v1/accounts/drawn/releases/{release}/draws",
+        {"mechanism": "level/total", "counts": [9]},
+    ),
 }
+_STEPS = {"type": "sequence", "parts": [_NOISE | {"name": "level/1"}, _NOISE | {"name": "level/2"}]}
+_LEVEL = {"type": "choice", "parts": [_NOISE | {"name": "level/total"}, _STEPS]}
 
 
 @pytest.mark.parametrize("attack", _ATTACKS)
@@ -40,13 +47,16 @@ def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, t
         batch = {"releases": [{"name": "x", "plan": concentrated("0.001")}] * 1000}
         for _ in range(10):
             json_of(served.client.post("/v1/accounts/long/releases/batch", json=batch), 201)
+        method, path, asked = _ATTACKS[attack]
+        if "{release}" in path:
+            path = path.format(release=_tabulated(served.client))
         other, hostile = (make_key(served.client, "pipeline", name) for name in ("other", "hostile"))
         with Client(base_url=served.address, headers=other, timeout=60) as client:
             _asked(client, 20)
             quiet = _asked(client, times(100, 1000))
             ending = threading.Event()
             threads = [
-                threading.Thread(target=_attack, args=(served.address, hostile, _ATTACKS[attack], ending))
+                threading.Thread(target=_attack, args=(served.address, hostile, (method, path, asked), ending))
                 for _ in range(_CLIENTS)
             ]
             for thread in threads:
@@ -60,6 +70,15 @@ def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, t
                     thread.join()
     for of in quiet:
         assert _almost_all(during[of]) < max(_SOON, _WIDE * _almost_all(quiet[of])), of
+
+
+def _tabulated(client: Client) -> str:
+    """A release of which so many groups are tabulated that reading them all would take long; its id."""
+    path = "/v1/accounts/drawn/releases"
+    release = str(json_of(client.post(path, json={"name": "x", "plan": _LEVEL}), 201)["id"])
+    groups = [{"group": str(number), "total_only": True, "total": 5} for number in range(100_000)]
+    json_of(client.post(f"{path}/{release}/tabulations", json={"level": "level", "groups": groups}), 201)
+    return release
 
 
 def _asked(client: Client, number: int) -> dict[str, list[float]]:

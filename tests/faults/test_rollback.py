@@ -144,11 +144,14 @@ def test_entries_that_are_deleted_under_a_server_stop_it(tmp_path: Path) -> None
         _load(client, 4)
         _until_marked(tmp_path, 6)
         with closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as raw, raw:
-            for (trigger,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            triggers = raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+            for trigger, _ in triggers:
                 raw.execute(f"DROP TRIGGER {trigger}")
             raw.execute("DELETE FROM journal WHERE seq > 2")
             raw.execute("DELETE FROM releases WHERE seq > 2")
             raw.execute(f"UPDATE accounts SET {', '.join(f'{column} = ?' for column in columns)}", older)
+            for _, statement in triggers:
+                raw.execute(statement)
         assert not json_of(client.get("/v1/accounts/people/verify"))["valid"]
         asked = {"name": "r", "plan": pure("0.001")}
         problem_of(client.post("/v1/accounts/people/releases", json=asked), "unavailable")

@@ -198,7 +198,7 @@ def draw(
 
 def mechanisms_in(connection: Connection, release: str) -> stored_draws.Mechanisms:
     """The mechanisms of a release's plan."""
-    return stored_draws.mechanisms_by_name(stored_draws.plan_text(connection, release))
+    return stored_draws.mechanisms_by_name(release_rows.sealed_plan(connection, release))
 
 
 def _settled(act: Callable[[reservations.Render], object]) -> ReleaseRecord:

@@ -1,15 +1,11 @@
-"""The place of a column's buffers in an Arrow record batch: after those of all columns before it.
-
-Each array of a batch has a node and, by its layout, a fixed number of buffers ("Arrow Columnar Format", "Buffer Listing
-for Each Layout"), children after their parent. Each array of views has additional buffers, whose number the batch
-states.
-"""
+"""The place of a column's buffers in an Arrow record batch: after those of all columns before it."""
 
 from typing import NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from pyarrow import types
 
+from service.api.arrow.flatbuffer import Table
 from service.errors import InvalidInput
 
 
@@ -22,43 +18,31 @@ class Place(NamedTuple):
 
 
 def place_of(schema: pa.Schema, column: int, *, before_5: bool) -> Place:
-    """Return the place of a column of fixed width.
+    """Return the place of a column of fixed width, from a batch without rows that pyarrow writes of those before it.
 
     Args:
         schema: the schema of the stream.
         column: the number of the column.
-        before_5: the stream has version 4 of the format or earlier, in which unions had one more buffer.
+        before_5: the stream has version 4 of the format or earlier, in which some types have one more buffer.
 
     Raises:
-        InvalidInput: a column before it has a type whose layout is unknown here.
+        InvalidInput: a column before it has a type of which pyarrow makes no empty array, such as a union.
     """
-    node = buffer = views = 0
-    pending = [schema.field(number).type for number in range(column)]
-    while pending:
-        kind = pending.pop()
-        if isinstance(kind, pa.BaseExtensionType):
-            pending.append(kind.storage_type)
-            continue
-        node += 1
-        buffer += _own_buffers(kind) + (before_5 and types.is_union(kind))
-        views += types.is_string_view(kind) or types.is_binary_view(kind)
-        if not types.is_dictionary(kind):  # the values of a dictionary are in a separate message
-            pending += (kind.field(number).type for number in range(kind.num_fields))
-    return Place(node, buffer + 1, views)  # the first of its two buffers marks nulls
+    version = pa.ipc.MetadataVersion.V4 if before_5 else pa.ipc.MetadataVersion.V5
+    sink = pa.BufferOutputStream()
+    try:
+        before = pa.schema([("", _in_batch(schema.field(number).type)) for number in range(column)])
+        with pa.ipc.new_stream(sink, before, options=pa.ipc.IpcWriteOptions(metadata_version=version)) as writer:
+            # Not pa.nulls: of a hostile type it takes gigabytes or ends the process.
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema=before))
+    except (pa.ArrowException, KeyError, TypeError):
+        detail = "expected no column of a union or another rare type before the counts; put the column of counts first"
+        raise InvalidInput.at("", detail) from None
+    *_, batch = pa.ipc.MessageReader.open_stream(pa.BufferReader(sink.getvalue()))
+    header = Table.root(memoryview(batch.metadata), 0).required_table(2)
+    return Place(len(header.pairs(1)), len(header.pairs(2)) + 1, header.vector(4)[1])  # a bitmap of nulls comes first
 
 
-def _own_buffers(kind: pa.DataType) -> int:
-    if types.is_null(kind) or types.is_run_end_encoded(kind):
-        return 0
-    if types.is_struct(kind) or types.is_fixed_size_list(kind) or (types.is_union(kind) and kind.mode == "sparse"):
-        return 1
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return 3
-    if types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind):
-        return 3
-    fixed = types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind)
-    others = (types.is_list, types.is_large_list, types.is_map, types.is_dictionary, types.is_union)
-    views = (types.is_string_view, types.is_binary_view)
-    if fixed or any(test(kind) for test in (*others, *views)):
-        return 2
-    raise InvalidInput.at("", "expected columns of types whose buffer layout this service knows")
+def _in_batch(kind: pa.DataType) -> pa.DataType:
+    """Return the type of what a batch has of a column: of a dictionary's only the indices."""
+    return kind.index_type if types.is_dictionary(kind) else kind

@@ -53,7 +53,7 @@ from service.ledger.accounts import accounts
 from service.ledger.draws import draws, partitions, stored_draws as drawn
 from service.ledger.draws.choice_branches import WHOLE
 from service.ledger.draws.stored_draws import DrawRecord, Turn
-from service.ledger.releases import releases
+from service.ledger.releases import release_rows, releases
 from service.ledger.releases.charges import NewRelease
 from service.ledger.storage.idempotent_write import Answer, Outcome
 from service.ledger.storage.writing_time import require_few_counts
@@ -337,7 +337,7 @@ def _plan_text(request: Request, connection: Connection, release: str) -> str:
     """
     if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
         raise AnswerInHelper
-    return drawn.plan_text(connection, release)
+    return release_rows.sealed_plan(connection, release)
 
 
 def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:

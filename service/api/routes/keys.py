@@ -20,7 +20,7 @@ from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Duration, Label, Short, duration_of
 from service.errors import Conflict, Forbidden
 from service.ledger.access import keys
-from service.ledger.access.key_events import require_valid, sound_keys
+from service.ledger.access.key_events import require_valid, see_keys, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.access.keys import Principal
 from service.ledger.storage import clock
@@ -107,6 +107,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
     Only this answer contains the key; the service stores its hash.
     """
     _require_unlimited(change.principal)
+    seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         new = keys.create_key(
@@ -118,6 +119,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
             expires_at=None if body.expires_at is None else clock.stamp(body.expires_at),
             at=at,
             by=change.request.actor,
+            seen=seen,
         )
         return new[0]
 
@@ -134,10 +136,12 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
     same length. A key can be rotated once, while it is valid. Revoke a leaked key, instead of rotating it or as well.
     """
     _require_unlimited(change.principal)
+    seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> KeyRecord:
         overlap = duration_of(body.overlap)
-        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=change.request.actor)
+        actor = change.request.actor
+        new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=actor, seen=seen)
         return new[0]
 
     return _created(change, work)
@@ -171,9 +175,10 @@ def revoke_key(key: KeyPath, change: Changing) -> Response:
     The key is refused from now on; the ledger keeps all that was done with it.
     """
     _require_unlimited(change.principal)
+    seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection) -> None:
-        keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor)
+        keys.revoke_key(connection, change.secret, key, at=clock.now(), by=change.request.actor, seen=seen)
 
     change.database.write(work, landed=lambda *_: False)
     return Response(status_code=204)

@@ -14,7 +14,7 @@ from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import PartitionsBody, ReleasePath
 from service.api.schemas.guarantees import GuaranteeBody, HeadBody, cost_of
 from service.api.schemas.plan_models import Plan
-from service.errors import InvalidInput, Unavailable
+from service.errors import InvalidInput, StartupRefused, Unavailable
 from service.ledger.accounts import accounts
 from service.ledger.installation import signing
 from service.ledger.installation.high_water import BrokenMark
@@ -22,6 +22,7 @@ from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
+from service.ledger.storage.schema import hold_schema
 from service.ledger.verification import exports, receipts
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.pricing import ACCOUNTANT
@@ -138,6 +139,10 @@ def verify_account(
     if mark is not None and account in mark.heads:
         kept_heads.append(mark.heads[account])
     with database.read() as connection:
+        try:
+            hold_schema(connection, to_read=True)
+        except StartupRefused as refused:
+            raise Unavailable("the database has other tables", retry_after=60, for_operator=str(refused)) from None
         verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:

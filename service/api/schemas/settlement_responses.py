@@ -18,7 +18,7 @@ from service.api.schemas.guarantees import head_body, remaining_body
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.partitions import DrawnFor
-from service.ledger.releases import past_releases, releases
+from service.ledger.releases import past_releases, release_rows, releases
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservations import Settled
 from service.ledger.storage import clock
@@ -84,12 +84,12 @@ def answered(change: Change, account: str, release: str, answer: Answer) -> Resp
         account_id = accounts.read_account(connection, account).id
         past = past_releases.past_of(connection, account_id, release, stored["shown"]["head"]["seq"])
         size = releases.plan_size(connection, release, account_id)
-        first = releases.plan_part(connection, release, 0, _PIECE)
+        whole = release_rows.sealed_plan(connection, release) if size <= _PIECE else None
     partitions = [one._asdict() for one in past.drawn]
     body = stored["shown"] | {"tags": past.tags, "partitions": partitions, "metadata": past.metadata}
     before, after = around_plan(body, json.dumps(stored["cost"]))
-    if size <= _PIECE:
-        return respond(replace(answer, body=before + first + after))
+    if whole is not None:
+        return respond(replace(answer, body=before + whole + after))
 
     def pieces() -> Iterator[str]:
         yield before

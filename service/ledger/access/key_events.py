@@ -1,8 +1,10 @@
 """The keys of the installation's journal: their events, and the principals that have had their tokens."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import Connection
@@ -10,7 +12,8 @@ from sqlalchemy import Connection
 from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import Actor, Broken
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Broken, Head
+from service.ledger.storage.database import Database, require_present
 from service.ledger.storage.secret import Secret
 
 _log = structlog.get_logger("service.keys")
@@ -19,13 +22,26 @@ Known = Mapping[str, KeyRecord]
 """Keys by their ids, as the entries made them: without their last use and their successor."""
 
 
-def keys_of(connection: Connection, secret: Secret) -> Known:
+class SeenKeys(NamedTuple):
+    """The keys that the installation's journal had up to an entry, read before a lock."""
+
+    head: Head
+    known: Known
+
+
+def keys_of(connection: Connection, secret: Secret, seen: SeenKeys | None = None) -> Known:
     """Return all keys in the journal.
+
+    Args:
+        seen: the keys that were read before the lock, so that only later entries are read; None: all are.
 
     Raises:
         Broken: the journal is not sound.
+        Unavailable: its last entries, which this process has seen, are missing.
     """
-    return keys_in(installation_journal.read(connection, secret))
+    if seen is None or not installation_journal.has_entry(connection, seen.head):
+        seen = SeenKeys(BEFORE_FIRST, {})
+    return _seen_since(connection, secret, seen).known
 
 
 def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
@@ -46,8 +62,30 @@ def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, lis
     return _course(installation_journal.read(connection, secret))
 
 
-def _course(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
-    known: dict[str, KeyRecord] = {}
+def see_keys(database: Database, secret: Secret) -> SeenKeys | None:
+    """Read all keys in the journal before a lock, under which only later entries are read; None if it is not sound."""
+    try:
+        with database.read() as connection:
+            return _seen_since(connection, secret, SeenKeys(BEFORE_FIRST, {}))
+    except Broken:
+        return None
+
+
+def _seen_since(connection: Connection, secret: Secret, seen: SeenKeys) -> SeenKeys:
+    """Return the keys after the entries that follow those that were seen.
+
+    Raises:
+        Broken: the journal is not sound.
+        Unavailable: its last entries, which this process has seen, are missing.
+    """
+    later = list(installation_journal.read_after(connection, secret, seen.head))
+    head = later[-1][0] if later else seen.head
+    require_present(connection, installation_journal.NO_ACCOUNT, head.seq, head.hash)
+    return SeenKeys(head, _course((said for _, said in later), seen.known)[0] if later else seen.known)
+
+
+def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType({})) -> tuple[Known, list[str]]:
+    known = dict(before)
     misuses: list[str] = []
     for said in entries:
         try:
@@ -70,12 +108,17 @@ def _ended(record: KeyRecord, at: str) -> str | None:
     return "had expired" if record.expires_at is not None and record.expires_at <= at else None
 
 
-def require_valid(connection: Connection, secret: Secret, actor: Actor | None, at: str) -> None:
+def require_valid(
+    connection: Connection, secret: Secret, actor: Actor | None, at: str, seen: SeenKeys | None = None
+) -> None:
     """Refuse a steward whose key is no valid steward's by the journal, whatever the key's row says.
 
     An attacker who can write the database can put a key's row back as it was before a revocation, with its seal. Call
     this in the transaction of the steward's change. The operator and the persons of an identity provider are not
     checked.
+
+    Args:
+        seen: the keys that were read before the lock; None: all are read.
 
     Raises:
         Unauthenticated: the key is unknown, expired or revoked.
@@ -83,7 +126,7 @@ def require_valid(connection: Connection, secret: Secret, actor: Actor | None, a
         Unavailable: the journal is not sound.
     """
     if actor is not None and actor.key is not None:
-        require_known(sound_keys(connection, secret), actor, at)
+        require_known(sound_keys(connection, secret, seen), actor, at)
 
 
 def require_known(known: Known, actor: Actor, at: str) -> None:
@@ -102,14 +145,17 @@ def require_known(known: Known, actor: Actor, at: str) -> None:
         raise Forbidden(f"expected a key with the role steward, got {record.role}")
 
 
-def sound_keys(connection: Connection, secret: Secret) -> Known:
+def sound_keys(connection: Connection, secret: Secret, seen: SeenKeys | None = None) -> Known:
     """Return all keys in the journal, for requests that need them to be certain.
+
+    Args:
+        seen: the keys that were read before the lock, if they were; then only later entries are read.
 
     Raises:
         Unavailable: the journal is not sound.
     """
     try:
-        return keys_of(connection, secret)
+        return keys_of(connection, secret, seen)
     except Broken as broken:
         raise installation_journal.unsound_for_now(str(broken)) from None
 
@@ -136,15 +182,18 @@ def people_behind(known: Known, actor: Actor) -> frozenset[str]:
     that the operator makes, by a command or with the first key, are shown to no other principal. Where an entry names
     no key, or one of another installation, all keys of its principal count.
     """
+    names = defaultdict[str, list[str]](list)  # keys by principal
+    for key_id, record in known.items():
+        names[record.name].append(key_id)
     people, seen, operator = {actor.name}, set[str](), _operator(known)
-    waiting = [actor.key] if actor.key is not None and actor.key in known else list(_named(known, actor.name))
+    waiting = [actor.key] if actor.key is not None and actor.key in known else names.pop(actor.name, [])
     while waiting:
         record = known[waiting.pop()]
         if record.id in seen or record.created_by is None or record.created_by == operator:
             continue
         seen.add(record.id)
         people.add(record.created_by)
-        waiting += _named(known, record.created_by)
+        waiting += names.pop(record.created_by, [])  # once, however many keys a principal made
         if record.rotated_from is not None and record.rotated_from in known:
             waiting.append(record.rotated_from)
     return frozenset(people)
@@ -156,10 +205,5 @@ def _operator(known: Known) -> str | None:
     It is None if another principal had one of its tokens: one that made or rotated a key of that principal could act as
     it.
     """
-    made_by = {known[key_id].created_by for key_id in _named(known, FIRST_PRINCIPAL)}
+    made_by = {record.created_by for record in known.values() if record.name == FIRST_PRINCIPAL}
     return FIRST_PRINCIPAL if made_by <= {None, FIRST_PRINCIPAL} else None
-
-
-def _named(known: Known, name: str) -> Iterable[str]:
-    """Return the keys of a principal; a person of an identity provider has none."""
-    return (key_id for key_id, record in known.items() if record.name == name)

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, tu
 from sqlalchemy.orm import aliased
 
 from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
-from service.ledger.access.key_events import Known, keys_of, require_valid, sound_keys
+from service.ledger.access.key_events import Known, SeenKeys, keys_of, require_valid, sound_keys
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
@@ -93,11 +93,13 @@ def create_key(
     at: str,
     by: Actor | None = None,
     rotated_from: str | None = None,
+    seen: SeenKeys | None = None,
 ) -> tuple[KeyRecord, str]:
     """Add a key for a principal and return it with its token, which is not stored.
 
     Args:
         by: the steward that adds it; None: the operator.
+        seen: the keys that were read before the lock; None: all are read.
 
     Raises:
         InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
@@ -115,7 +117,7 @@ def create_key(
         raise InvalidInput.at(
             "/name", "expected printable text (NFKC) without blanks around it or more than one within"
         )
-    _require_steward(connection, secret, by, at)
+    _require_steward(connection, secret, by, at, seen)
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)
@@ -126,9 +128,19 @@ def create_key(
 
 
 def rotate_key(
-    connection: Connection, secret: Secret, key_id: str, *, overlap: timedelta, at: str, by: Actor | None
+    connection: Connection,
+    secret: Secret,
+    key_id: str,
+    *,
+    overlap: timedelta,
+    at: str,
+    by: Actor | None,
+    seen: SeenKeys | None = None,
 ) -> tuple[KeyRecord, str]:
     """Create a key with the same principal, role, reach and lifetime; the old key ends after the overlap.
+
+    Args:
+        seen: as for ``create_key``.
 
     Raises:
         NotFound: there is no such key.
@@ -138,8 +150,8 @@ def rotate_key(
     """
     # Locked, so that a key that is revoked at this moment has no successor afterwards.
     stored = _locked(connection, key_id)
-    _require_steward(connection, secret, by, at)
-    known = sound_keys(connection, secret)
+    _require_steward(connection, secret, by, at, seen)
+    known = sound_keys(connection, secret, seen)
     if key_id not in known or not _is_sealed(secret, stored):
         raise Conflict("the key's row is not as this service wrote it: make a new key")
     old = _as_known(read_key(connection, key_id), known)
@@ -158,6 +170,7 @@ def rotate_key(
         at=at,
         by=by,
         rotated_from=key_id,
+        seen=seen,
     )
     end = clock.later(at, overlap)
     end = end if old.expires_at is None else min(end, old.expires_at)
@@ -197,7 +210,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     Raises:
         Unavailable: the database does not answer, or the installation's journal was rolled back, or is not sound.
     """
-    followed = database.followed  # read before the row
+    followed, known = database.followed, database.newest.number(installation_journal.NO_ACCOUNT)  # read before the row
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
         return None
@@ -205,7 +218,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
         _log.warning("the row of a key is not as this service wrote it", key=str(row.id))
         return None
     if followed is not None:
-        _follow(database, secret, followed.seq, row.last_entry or 0)
+        _follow(database, secret, followed.seq, known, row.last_entry or 0)
     if database.has_ended(row.id, at):
         _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
         return None
@@ -213,17 +226,18 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
 
 
-def _follow(database: Database, secret: Secret, followed: int, last: int) -> None:
+def _follow(database: Database, secret: Secret, followed: int, known: int, last: int) -> None:
     """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
-        followed: the number of the journal's last entry that was known before the look-up.
+        followed: the number of the last entry whose ends of keys were known before the look-up.
+        known: the number of the last entry that was known to be committed then.
         last: the number of its present last entry.
 
     Raises:
         Unavailable: the journal was rolled back, or is not sound, or the database does not answer.
     """
-    if last < followed:
+    if last < known:
         raise database.went_back(installation_journal.NO_ACCOUNT, last)
     if last == followed:
         return
@@ -296,12 +310,23 @@ def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
     return replace(record, expires_at=entered.expires_at, revoked_at=entered.revoked_at)
 
 
-def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, by: Actor | None) -> KeyRecord:
+def revoke_key(
+    connection: Connection,
+    secret: Secret,
+    key_id: str,
+    *,
+    at: str,
+    by: Actor | None,
+    seen: SeenKeys | None = None,
+) -> KeyRecord:
     """Revoke a key from now on. A key that is revoked already keeps its first moment.
 
     The installation's journal says whether it is revoked, because an attacker can keep an old row in place. The
     operator can revoke a key even while the journal is not sound: then only in its row if the last entry is not the
     service's.
+
+    Args:
+        seen: as for ``create_key``.
 
     Returns:
         The key; not ``sealed`` if its row was not as the service wrote it.
@@ -312,12 +337,12 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
         Unavailable: the journal is not sound, and the caller is not the operator.
     """
     stored = _locked(connection, key_id)
-    _require_steward(connection, secret, by, at)
+    _require_steward(connection, secret, by, at, seen)
     sealed = _is_sealed(secret, stored)
     if not sealed:
         _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
     try:
-        entered = keys_of(connection, secret).get(key_id)
+        entered = keys_of(connection, secret, seen).get(key_id)
         told = stored if entered is None and not sealed else entered
         revoked_at: str | None = None if told is None else told.revoked_at
     except Broken as broken:
@@ -333,14 +358,14 @@ def revoke_key(connection: Connection, secret: Secret, key_id: str, *, at: str, 
     return replace(read_key(connection, key_id), sealed=sealed)
 
 
-def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str) -> None:
+def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str, seen: SeenKeys | None) -> None:
     """Refuse to make or end a key with a key that is no valid steward's by the journal.
 
     The lock prevents a revocation from committing between this check and the entry that follows. Key rows are locked
     before it.
     """
     lock_installation(connection)
-    require_valid(connection, secret, by, at)
+    require_valid(connection, secret, by, at, seen)
 
 
 def ensure_first_key(

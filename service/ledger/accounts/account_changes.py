@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
-from service.ledger.access.key_events import require_valid
+from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import MAX_DEPTH, AccountRecord
 from service.ledger.accounts.two_persons import require_other_person
@@ -61,9 +61,10 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
     """
     weights = open_weights(new.budget)
     admission = budgets.write_weights(weights)
+    keys = see_keys(database, request.secret)
 
     def work(connection: Connection, at: str) -> AccountRecord:
-        require_valid(connection, request.secret, request.actor, at)
+        require_valid(connection, request.secret, request.actor, at, keys)
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"there is an account {new.name!r} already")
@@ -138,6 +139,7 @@ def change_account(
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
     line = accounts.line_of(database, name)
+    keys = see_keys(database, request.secret)
     stated: dict[str, Any] = {}  # the proposed change, if it is only proposed
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
@@ -145,7 +147,7 @@ def change_account(
 
     def work(connection: Connection, at: str) -> AccountRecord:
         account = accounts.lock_account(connection, line)
-        require_valid(connection, request.secret, request.actor, at)
+        require_valid(connection, request.secret, request.actor, at, keys)
         stated.clear()
         waits: ProposedChange | None = None
         if isinstance(change, Budget):
@@ -178,7 +180,7 @@ def change_account(
             elif proposed.by.name == request.principal:  # a repeated request: it still waits
                 return replace(accounts.read_account(connection, name), proposed=proposed)
             else:
-                require_other_person(connection, request, proposed.by, "the change")
+                require_other_person(connection, request, proposed.by, "the change", keys)
                 entry = replace(entry, proposal=proposed.seq)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(after, head=head)])

@@ -18,7 +18,6 @@ from service.ledger.journal.entries import Described, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, has_entry
 from service.ledger.releases.releases import read_release, state_at
 from service.ledger.releases.reservations import Settled
-from service.ledger.releases.settlement import without_due
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.idempotent_write import Answer, once
@@ -69,9 +68,10 @@ def describe_release(
 
     def work(connection: Connection, at: str) -> Settled:
         locked = accounts.lock_account(connection, line)
+        accounts.refuse_few_due(connection, [locked], at)  # more count as held in the answer, as they do for a charge
         old = metadata_since(connection, locked.chain, release_id, seen, vouched)
         new = _write(connection, locked, release_id, old, patch, request.actor, at)
-        account = without_due(connection, accounts.read_account(connection, name), at)
+        account = accounts.read_account(connection, name)
         state = state_at(connection, locked.id, found, at)
         return Settled(replace(found, state=state, metadata=new), account)
 

@@ -3,17 +3,22 @@
 from sqlalchemy import Connection
 
 from service.errors import Forbidden
-from service.ledger.access.key_events import people_behind, require_known, sound_keys
+from service.ledger.access.key_events import SeenKeys, people_behind, require_known, sound_keys
 from service.ledger.journal.journal import Actor
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Request
 
 
-def require_other_person(connection: Connection, request: Request, proposer: Actor, what: str) -> None:
+def require_other_person(
+    connection: Connection, request: Request, proposer: Actor, what: str, seen: SeenKeys | None
+) -> None:
     """Refuse an approval by the proposer, or by a principal that the keys cannot tell from the proposer.
 
     A principal that makes or rotates a key receives its token, and can act as the key's principal. So no principal may
     have had both keys.
+
+    Args:
+        seen: the keys that were read before the lock.
 
     Raises:
         Forbidden: it is one principal, or one principal could have used both keys.
@@ -22,7 +27,7 @@ def require_other_person(connection: Connection, request: Request, proposer: Act
     """
     if proposer.name == request.principal:
         raise Forbidden(f"expected another principal than the one who proposed {what}")
-    known = sound_keys(connection, request.secret)
+    known = sound_keys(connection, request.secret, seen)
     require_known(known, request.actor, clock.now())
     if people_behind(known, proposer) & people_behind(known, request.actor):
         raise Forbidden(

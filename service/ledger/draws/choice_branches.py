@@ -9,13 +9,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
-from sqlalchemy import Connection, TextClause, insert, select, text
+from sqlalchemy import Connection, TextClause, bindparam, insert, select, text
 
 from service.errors import AlreadyDrawn
-from service.ledger.storage.tables import BranchTaken, Tabulation
+from service.ledger.storage.tables import BranchTaken, Draw, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
+from service.privacy.planning.levels import levels_of
 from service.privacy.plans import Node, Plan
 from service.privacy.plans.walking import mechanisms_of, runs_of
 
@@ -25,11 +27,31 @@ WHOLE = ""
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A ``choice`` above a mechanism: its place, the branch that leads to the mechanism, and its turn."""
+    """A ``choice`` above a mechanism: its place, the branch that leads to the mechanism, and its turn.
+
+    Attributes:
+        tabulated: the mechanism as whose draws its tabulations are stored; None if it is no level.
+    """
 
     pointer: str
     branch: int
     turn: int
+    tabulated: str | None = None
+
+
+class LaterDraw(NamedTuple):
+    """A draw that was made since the ledger was read for another one.
+
+    Attributes:
+        taken: the number of partitions that it took of each mechanism.
+    """
+
+    id: str
+    release_id: str
+    mechanism: str
+    repetition: int
+    is_tabulation: bool
+    taken: Sequence[tuple[str, int]]
 
 
 def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
@@ -47,11 +69,13 @@ def way_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
 
 def forks_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Fork]:
     """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it."""
-    way, forks, pointer = way_to(plan, mechanism), [], ""
+    way, forks, pointer = way_to(plan, mechanism), list[Fork](), ""
     for depth, (node, number) in enumerate(way):
         if node.CHOOSES:
             below = math.prod(inner.times for inner, _ in way[depth:])
-            forks.append(Fork(pointer, number, repetition // below))
+            level = None if forks else next(levels_of(node), None)  # there is none below another choice
+            tabulated = None if level is None else level.step_2.name
+            forks.append(Fork(pointer, number, repetition // below, tabulated))
         pointer += node.pointer_to(number)
     return forks
 
@@ -155,38 +179,84 @@ def _declaring(choice: Node, declared: Partitions) -> Declaring:
     return Declaring([name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows])
 
 
-def refuse_other_branch(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str) -> None:
+def refuse_other_branch(
+    connection: Connection,
+    release_id: str,
+    forks: Sequence[Fork],
+    partition: str,
+    since: Sequence[LaterDraw] | None = None,
+) -> None:
     """Refuse a draw under choices if another branch was taken, or if a tabulation drew all branches.
+
+    Args:
+        since: the draws of the account since the last time that this was asked, so that only these are searched for
+            tabulations of the whole level; None: it was not asked before.
 
     Raises:
         AlreadyDrawn: one of these was drawn; the error names the draw.
     """
     for fork in forks:
-        query = select(BranchTaken.draw_id).where(
-            BranchTaken.release_id == release_id,
-            BranchTaken.node == fork.pointer,
-            BranchTaken.turn == fork.turn,
-            BranchTaken.branch != fork.branch,
-        )
-        if partition != WHOLE:
-            query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
-        taken = connection.execute(query.limit(1)).scalar_one_or_none()
+        tabulated = _tabulation(connection, release_id, fork, partition, since)
+        if tabulated is not None:
+            raise AlreadyDrawn(tabulated, "this partition has been tabulated")
+        taken = _other_branch(connection, release_id, fork, partition)
         if taken is not None:
             raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
-        _refuse_tabulated(connection, release_id, fork, partition)
 
 
-def _refuse_tabulated(connection: Connection, release_id: str, fork: Fork, partition: str) -> None:
-    query = (
-        select(Tabulation.draw_id)
-        .join(BranchTaken, BranchTaken.draw_id == Tabulation.draw_id)
-        .where(BranchTaken.release_id == release_id, BranchTaken.node == fork.pointer)
-    )
+def _tabulation(
+    connection: Connection, release_id: str, fork: Fork, partition: str, since: Sequence[LaterDraw] | None
+) -> str | None:
+    """Return a tabulation that drew a partition at a choice; of the whole input, any tabulation of the choice.
+
+    A tabulation is found by its draw, and not by its groups, which may be millions.
+    """
+    if fork.tabulated is None:
+        return None
     if partition != WHOLE:
-        query = query.where(BranchTaken.partition.in_((partition, WHOLE)))
-    tabulated = connection.execute(query.limit(1)).scalar_one_or_none()
-    if tabulated is not None:
-        raise AlreadyDrawn(tabulated, "this partition has been tabulated")
+        given = {"release": release_id, "node": fork.pointer, "partitions": (partition, WHOLE)}
+        return connection.execute(_TABULATED, given).scalar_one_or_none()
+    if since is None:
+        given = {"release": release_id, "mechanism": fork.tabulated}
+        return connection.execute(_ANY_TABULATED, given).scalar_one_or_none()
+    of = release_id, fork.tabulated
+    return next((one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of), None)
+
+
+def _other_branch(connection: Connection, release_id: str, fork: Fork, partition: str) -> str | None:
+    """Return a draw of another branch for a partition; of the whole input, for any partition."""
+    given = {"release": release_id, "node": fork.pointer, "turn": fork.turn, "branch": fork.branch}
+    if partition != WHOLE:
+        of = given | {"partitions": (partition, WHOLE)}
+        return connection.execute(_OTHER_BRANCH, of).scalar_one_or_none()
+    level = {"choice": release_id + fork.pointer, "turn": fork.turn, "branch": fork.branch}
+    found = (connection.execute(query, level).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
+    return next(filter(None, found), None)
+
+
+# Statements are built once, because building one costs more than running it.
+_AT = (
+    BranchTaken.release_id == bindparam("release"),
+    BranchTaken.node == bindparam("node"),
+)
+_OF_PARTITION = BranchTaken.partition.in_(bindparam("partitions", expanding=True))
+_TABULATED = (  # the rows of groups are of turn 0
+    select(Tabulation.draw_id)
+    .join(BranchTaken, BranchTaken.draw_id == Tabulation.draw_id)
+    .where(*_AT, _OF_PARTITION, BranchTaken.turn == 0)
+    .limit(1)
+)
+_ANY_TABULATED = (
+    select(Draw.id)
+    .join(Tabulation, Tabulation.draw_id == Draw.id)
+    .where(Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"))
+    .limit(1)
+)
+_TAKEN = select(BranchTaken.draw_id).where(BranchTaken.turn == bindparam("turn")).limit(1)
+_OTHER_BRANCH = _TAKEN.where(*_AT, _OF_PARTITION, BranchTaken.branch != bindparam("branch"))
+_OF_CHOICE = _TAKEN.where(BranchTaken.release_id + BranchTaken.node == bindparam("choice")).order_by(BranchTaken.branch)
+_LOWER_BRANCH = _OF_CHOICE.where(BranchTaken.branch < bindparam("branch"))
+_HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 
 
 def take_branches(connection: Connection, release_id: str, forks: Sequence[Fork], partition: str, draw_id: str) -> None:

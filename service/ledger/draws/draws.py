@@ -5,6 +5,7 @@ True counts are arguments and are never stored: only the noisy result is.
 
 import math
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.draws import count_codec, draw_rows, partitions
+from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
 from service.ledger.draws.choice_branches import (
     WHOLE,
     ChoiceBound,
@@ -25,11 +26,11 @@ from service.ledger.draws.choice_branches import (
     take_branches,
     way_to,
 )
-from service.ledger.draws.partitions import Taken
+from service.ledger.draws.partitions import Runs, Taken
 from service.ledger.draws.stored_draws import DrawRecord, Turn, landed, reload_of
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.journal.entries import Drawn, Filing
-from service.ledger.journal.journal import Actor
+from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.releases.budget_refusals import noted
 from service.ledger.releases.charges import Prepared, charge
 from service.ledger.releases.releases import state_of
@@ -37,7 +38,7 @@ from service.ledger.releases.reservations import commit_for_draw, held_for_draw
 from service.ledger.releases.settlement import Held
 from service.ledger.storage.database import Database, secret_of, tally
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome, once_reloaded
+from service.ledger.storage.idempotent_write import Outcome, look, once_reloaded
 from service.ledger.storage.tables import Draw
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
@@ -69,6 +70,19 @@ class Sealed:
     packed: bytes
     digest: str
     taken: Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Facts that a draw's check found before any lock, so that under it only later draws are looked at.
+
+    Attributes:
+        seq: the number of the account's last entry by then, or an earlier one.
+        runs: how often the branches of choices were run, for each bound.
+    """
+
+    seq: int
+    runs: list[Runs]
 
 
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
@@ -127,17 +141,67 @@ def draw(
             it.
     """
 
-    line = accounts.line_of(database, account_name)
-    held = None if refusal is not None else held_for_draw(database, line, release_id)
+    def keep(connection: Connection, account: AccountRecord, seen: Seen | None, at: str) -> DrawRecord:
+        return store(connection, account, release_id, sealed, seen, request.actor, at)
 
-    def work(connection: Connection, at: str) -> DrawRecord:
+    def check(_: Connection) -> None:
         if refusal is not None:
             raise refusal
+
+    return draw_once(database, request, account_name, release_id, sealed, check, keep)
+
+
+def draw_once(
+    database: Database,
+    request: Request,
+    account_name: str,
+    release_id: str,
+    sealed: Sealed,
+    check: Callable[[Connection], None],
+    keep: Callable[[Connection, AccountRecord, Seen | None, str], DrawRecord],
+) -> Outcome[DrawRecord]:
+    """Check a draw before the lock and under it, and store it, unless the request was answered before.
+
+    Args:
+        check: raises further errors; called before the lock, and then under it.
+        keep: stores the draw in the ledger of the locked account, at a moment.
+
+    Raises:
+        ServiceError: as ``draw``, or as ``check``.
+    """
+    line = accounts.line_of(database, account_name)
+
+    def first(connection: Connection) -> Seen:
+        check(connection)
+        return look_for_draw(connection, line, release_id, sealed)
+
+    seen = look(database, request, first)
+    held = held_for_draw(database, line, release_id)
+
+    def work(connection: Connection, at: str) -> DrawRecord:
         account = lock_for_draw(connection, line, release_id, held, request.actor, at)
-        return store(connection, account, release_id, sealed, request.actor, at)
+        check(connection)
+        return keep(connection, account, seen, at)
 
     reload = reload_of(sealed.place.mechanism)
     return once_reloaded(database, request, work, status=201, landed=landed, reload=reload)
+
+
+def look_for_draw(connection: Connection, line: Line, release_id: str, sealed: Sealed) -> Seen:
+    """Refuse a draw that the ledger refuses already, before any lock; return the facts that bound its check under one.
+
+    Raises:
+        Conflict, AlreadyDrawn: as ``draw``.
+    """
+    place = sealed.place
+    turn = place.turn
+    seq = accounts.read_account(connection, line.name).head.seq  # first, because what follows may be newer
+    _refuse_second_draw(connection, release_id, place.mechanism.name or "", turn)
+    refuse_other_branch(connection, release_id, place.forks, turn.partition)
+    counts = partitions.counts_after(connection, release_id, turn.repetition, sealed.taken)
+    runs = partitions.runs_of(connection, release_id, place.bounds)
+    partitions.refuse_beyond(connection, release_id, place.bounds, runs, counts)
+    return Seen(seq, runs)
 
 
 def lock_for_draw(
@@ -176,7 +240,7 @@ def register_and_draw(
         (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
-        return store(connection, registered.account, registered.id, sealed, request.actor, at)
+        return store(connection, registered.account, registered.id, sealed, None, request.actor, at)
 
     return noted(
         database,
@@ -212,18 +276,25 @@ def store(
     account: AccountRecord,
     release_id: str,
     sealed: Sealed,
+    seen: Seen | None,
     actor: Actor,
     at: str,
     layout: Layout | None = None,
     layout_hash: str | None = None,
 ) -> DrawRecord:
-    """Write a draw into the ledger of a locked account; a tabulation's journal entry also states its groups."""
+    """Write a draw into the ledger of a locked account; a tabulation's journal entry also states its groups.
+
+    Args:
+        seen: the facts that were found before the lock; None: none were.
+    """
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
+    seen = seen or Seen(BEFORE_FIRST.seq, [{} for _ in place.bounds])
+    since = stored_draws.draws_since(connection, account.id, seen.seq) if place.forks else []  # bounds are of forks
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, place.forks, turn.partition)
-    account = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
-    partitions.refuse_beyond(connection, release_id, place.bounds)
+    refuse_other_branch(connection, release_id, place.forks, turn.partition, since)
+    account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
+    partitions.refuse_beyond(connection, release_id, place.bounds, seen.runs, counts, since)
     draw_id = str(uuid.uuid4())
     entry = Drawn(
         draw=draw_id,
@@ -252,11 +323,12 @@ _INSERT = insert(Draw)
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
     """Refuse a second draw; a draw of the whole input overlaps every partition, so each excludes the other."""
-    query = select(Draw.id).where(
-        Draw.release_id == release_id, Draw.mechanism == name, Draw.repetition == turn.repetition
-    )
-    if turn.partition != WHOLE:
-        query = query.where(Draw.partition.in_((turn.partition, WHOLE)))
+    query = select(Draw.id).where(Draw.repetition == turn.repetition)
+    if turn.partition == WHOLE:
+        query = query.where(Draw.release_id + Draw.mechanism == release_id + name)
+    else:
+        of = Draw.release_id == release_id, Draw.mechanism == name
+        query = query.where(*of, Draw.partition.in_((turn.partition, WHOLE)))
     drawn = connection.execute(query.limit(1)).scalar_one_or_none()
     if drawn is not None:
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")

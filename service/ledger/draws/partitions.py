@@ -4,6 +4,7 @@ All partitions of a mechanism are charged once. The ledger cannot check whether 
 they are those that the plan declares, and whether it declares any.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, case, func, insert, select, t
 from service.errors import Altered, Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import account_rows
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.draws.choice_branches import ChoiceBound
+from service.ledger.draws.choice_branches import ChoiceBound, LaterDraw
 from service.ledger.storage.database import secret_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import PartitionsDrawn, Release
@@ -25,6 +26,12 @@ Taken = Sequence[tuple[Mechanism, int]]
 
 Place = tuple[str, str, int]
 """The key of a counter: its release, mechanism and repetition."""
+
+Counts = Mapping[tuple[str, int], int]
+"""Counters of a release by their mechanism and repetition."""
+
+Runs = Mapping[int, int]
+"""The greatest number of partitions that a mechanism of each branch of a choice was drawn for."""
 
 
 class DrawnFor(NamedTuple):
@@ -70,74 +77,144 @@ _UNDECLARED = (
 )
 
 
-def take(
-    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: Taken
-) -> AccountRecord:
-    """Count the partitions of a draw of a locked account; return the account with its updated counts.
+def counts_after(connection: Connection, release_id: str, repetition: int, taken: Taken) -> Counts:
+    """Return the counters of the mechanisms of a draw as it would leave them.
 
     Raises:
+        Altered: one is not as the service wrote it.
         Conflict: they are more than the plan declares.
     """
+    after: dict[tuple[str, int], int] = {}
     for mechanism, number in taken:
         if number:
-            count(connection, release_id, mechanism.name or "", repetition, number, mechanism.partitions)
+            name, declared = mechanism.name or "", mechanism.partitions
+            after[name, repetition] = _after(connection, release_id, name, repetition, number, declared)
+    return after
+
+
+def take(
+    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: Taken
+) -> tuple[AccountRecord, Counts]:
+    """Count the partitions of a draw of a locked account; return the account and the counters as they are then.
+
+    Raises:
+        Altered: a counter is not as the service wrote it.
+        Conflict: they are more than the plan declares.
+    """
+    counts: dict[tuple[str, int], int] = {}
+    for mechanism, number in taken:
+        if number:
+            name = mechanism.name or ""
+            after = count(connection, release_id, name, repetition, number, mechanism.partitions)
+            counts[name, repetition] = after
     drawn = sum(number for _, number in taken)
     undeclared = sum(number for mechanism, number in taken if mechanism.partitions is None)
-    return replace(
+    counted = replace(
         account,
         partitions_drawn=account.partitions_drawn + drawn,
         partitions_undeclared=account.partitions_undeclared + undeclared,
     )
+    return counted, counts
 
 
 def count(
     connection: Connection, release_id: str, name: str, repetition: int, number: int, declared: Partitions | None
-) -> None:
-    """Count the partitions of one mechanism in its counter.
+) -> int:
+    """Count the partitions of one mechanism in its counter; return the counter.
 
     Raises:
         Altered: the counter is not as the service wrote it.
         Conflict: they are more than the plan declares.
     """
-    counter = connection.execute(COUNTER, counter_key(release_id, name, repetition)).one_or_none()
-    drawn = 0 if counter is None else _sealed(connection, counter).drawn
+    after = _after(connection, release_id, name, repetition, number, declared)
+    most = None if declared is None else declared.most
+    row = _with_seal(secret_of(connection), (release_id, name, repetition, most, after))
+    connection.execute(_FIRST if after == number else _NEXT, row)
+    return after
+
+
+def _after(
+    connection: Connection, release_id: str, name: str, repetition: int, number: int, declared: Partitions | None
+) -> int:
+    drawn = _drawn(connection, release_id, name, repetition)
     if declared is not None and drawn + number > declared.most:
         raise Conflict(f"{drawn} of {declared.most} declared partitions are drawn")
-    most = None if declared is None else declared.most
-    row = _with_seal(secret_of(connection), (release_id, name, repetition, most, drawn + number))
-    connection.execute(_FIRST if counter is None else _NEXT, row)
+    return drawn + number
 
 
-def refuse_beyond(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> None:
-    """Refuse a draw after which more partitions than declared would have been drawn from a choice's branches.
+def _drawn(connection: Connection, release_id: str, name: str, repetition: int) -> int:
+    counter = connection.execute(COUNTER, counter_key(release_id, name, repetition)).one_or_none()
+    return 0 if counter is None else _sealed(connection, counter).drawn
 
-    A branch was run as often as its mechanism that was drawn for most partitions. However deeply choices are nested,
-    each turn of a mechanism is looked up once.
+
+def runs_of(connection: Connection, release_id: str, bounds: Sequence[ChoiceBound]) -> list[Runs]:
+    """Return how often each branch of choices was run, for each bound.
+
+    A branch was run as often as its mechanism that was drawn for most partitions. The time grows with the mechanisms
+    that were drawn, so this is read before any lock; a draw only adds to it what was drawn since.
 
     Raises:
+        Altered: a counter is not as the service wrote it.
+    """
+    if not bounds:
+        return []
+    names = connection.execute(_DRAWN_FROM, {"release": release_id}).scalars().all()
+    below = [{name: place for name in names if (place := bound.find(name)) is not None} for bound in bounds]
+    turns = {(name, repetitions) for found in below for name, (_, repetitions) in found.items()}
+    given = json.dumps([(name, repetitions.start, repetitions.stop) for name, repetitions in turns])
+    statement = text(_GREATEST_OF_TURNS[connection.dialect.name])
+    rows = connection.execute(statement, {"release": release_id, "turns": given}).all() if turns else []
+    sealed = {(row.mechanism, row.repetition): _sealed(connection, row) for row in rows}
+    greatest = {(row.mechanism, row.first): sealed[row.mechanism, row.repetition].drawn for row in rows}
+    return [
+        _most_of_each(
+            (branch, greatest.get((name, repetitions.start), 0)) for name, (branch, repetitions) in found.items()
+        )
+        for found in below
+    ]
+
+
+def refuse_beyond(
+    connection: Connection,
+    release_id: str,
+    bounds: Sequence[ChoiceBound],
+    runs: Sequence[Runs],
+    counts: Counts,
+    since: Sequence[LaterDraw] = (),
+) -> None:
+    """Refuse a draw after which more partitions than declared would have been drawn from a choice's branches.
+
+    Args:
+        runs: of the branches, as they were read before any lock, for each bound.
+        counts: the counters that the draw moves, as it leaves them.
+        since: the draws since ``runs`` was read, whose counters are read again.
+
+    Raises:
+        Altered: a counter is not as the service wrote it.
         Conflict: more would have been drawn.
     """
     if not bounds:
         return
-    names = connection.execute(_DRAWN_FROM, {"release": release_id}).scalars().all()
-    below = [{name: place for name in names if (place := bound.find(name)) is not None} for bound in bounds]
-    turns = {(name, repetitions) for found in below for name, (_, repetitions) in found.items()}
-    greatest = {turn: _greatest(connection, release_id, *turn) for turn in turns}
-    for bound, found in zip(bounds, below, strict=True):
-        runs: dict[int, int] = {}  # by branch
-        for name, (branch, repetitions) in found.items():
-            runs[branch] = max(runs.get(branch, 0), greatest[name, repetitions])
-        if sum(runs.values()) > bound.most:
+    moved = {(name, one.repetition) for one in since if one.release_id == release_id for name, _ in one.taken}
+    now = {place: _drawn(connection, release_id, *place) for place in moved - counts.keys()} | dict(counts)
+    for bound, earlier in zip(bounds, runs, strict=True):
+        later = [
+            (found[0], drawn)
+            for (name, repetition), drawn in now.items()
+            if (found := bound.find(name)) is not None and repetition in found[1]
+        ]
+        if sum(_most_of_each([*earlier.items(), *later]).values()) > bound.most:
             raise Conflict(
                 f"{bound.most} of {bound.most} declared partitions are drawn, of all branches of a choice together"
             )
 
 
-def _greatest(connection: Connection, release_id: str, mechanism: str, repetitions: range) -> int:
-    """Return the largest number of partitions that a mechanism was drawn for in one of some repetitions."""
-    at = {"release": release_id, "mechanism": mechanism, "start": repetitions.start, "stop": repetitions.stop}
-    row = connection.execute(_GREATEST_IN, at).one_or_none()
-    return 0 if row is None else _sealed(connection, row).drawn
+def _most_of_each(runs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the greatest number of each branch."""
+    most: dict[int, int] = {}
+    for branch, number in runs:
+        most[branch] = max(most.get(branch, 0), number)
+    return most
 
 
 _Row = PartitionsDrawn
@@ -157,17 +234,20 @@ _DRAWN_FROM = text(  # each looked up from the previous one, however many repeti
     " AND p.mechanism > d.name) FROM drawn_from d WHERE d.name IS NOT NULL)"
     " SELECT name FROM drawn_from WHERE name IS NOT NULL"
 )
-_GREATEST_IN = (
-    select(*_ROW)
-    .where(
-        _Row.release_id == bindparam("release"),
-        _Row.mechanism == bindparam("mechanism"),
-        _Row.repetition >= bindparam("start"),
-        _Row.repetition < bindparam("stop"),
-    )
-    .order_by(_Row.drawn.desc())
-    .limit(1)
-)
+# Each turn's greatest counter is looked up by itself, in the order of the turns, whatever the statistics say.
+_GREATEST_OF_TURNS = {
+    "sqlite": "SELECT p.release_id, p.mechanism, p.repetition, p.most, p.drawn, p.seal, given.first FROM"
+    " (SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS first,"
+    " json_extract(value, '$[2]') AS beyond FROM json_each(:turns)) AS given CROSS JOIN partitions_drawn p"
+    " ON p.release_id = :release AND p.mechanism = given.name AND p.repetition ="
+    " (SELECT q.repetition FROM partitions_drawn q WHERE q.release_id = :release AND q.mechanism = given.name"
+    " AND q.repetition >= given.first AND q.repetition < given.beyond ORDER BY q.drawn DESC LIMIT 1)",
+    "postgresql": "SELECT p.*, given.first FROM"
+    " (SELECT value ->> 0 AS name, CAST(value ->> 1 AS bigint) AS first, CAST(value ->> 2 AS bigint) AS beyond"
+    " FROM json_array_elements(CAST(:turns AS json))) AS given CROSS JOIN LATERAL"
+    " (SELECT q.* FROM partitions_drawn q WHERE q.release_id = :release AND q.mechanism = given.name"
+    " AND q.repetition >= given.first AND q.repetition < given.beyond ORDER BY q.drawn DESC LIMIT 1) AS p",
+}
 _FIRST = insert(_Row)
 _NEXT = text(
     "UPDATE partitions_drawn SET drawn = :drawn, seal = :seal"

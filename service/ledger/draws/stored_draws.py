@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, Select, case, func, literal, select
 from service.errors import AlreadyDrawn, Altered, Gone, NotFound
 from service.ledger.accounts.kept_figures import Known, is_kept
 from service.ledger.draws import count_codec, draw_rows
-from service.ledger.draws.choice_branches import WHOLE
+from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import Taken
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
@@ -24,7 +24,7 @@ from service.ledger.storage.database import secret_of
 from service.ledger.storage.idempotency import StoredAnswer
 from service.ledger.storage.idempotent_write import Reload, Source
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Release, Tabulation
+from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
@@ -77,11 +77,6 @@ def mechanisms_by_name(plan_text: str) -> Mechanisms:
     return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan_text)))}
 
 
-def plan_text(connection: Connection, release_id: str) -> str:
-    """Return a release's plan as the ledger stores it."""
-    return connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
-
-
 def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
     """Return a draw of an account.
 
@@ -128,20 +123,44 @@ def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tu
     Raises:
         Altered: the row of a draw, or the numbers of a tabulation, are not as the service wrote them.
     """
-    secret, later = secret_of(connection), Counter[tuple[str, int]]()
+    later = Counter[tuple[str, int]]()
     query = _TAKEN.where(Draw.release_id == release_id, Draw.seq > seq).execution_options(yield_per=_AT_ONCE)
     with connection.execute(query) as rows:
         for row in rows:
-            kept = row.subject is None or is_kept(secret, Known(row.subject, row.state, row.cost), row.known_seal)
-            sealed = draw_rows.is_sealed(secret, row, row.hash, row.state)  # the state is the layout's hash
-            if not (kept and sealed and 1 <= row.seq <= row.head_seq):
-                raise Altered("the draw", f"the row of draw {row.id!r}, or that of known_costs of this tabulation,")
-            if row.subject is not None:
-                for mechanism, number in json.loads(row.cost):
-                    later[mechanism, row.repetition] += number
-            elif row.partition != WHOLE:
-                later[row.mechanism, row.repetition] += 1
+            for mechanism, number in _taken(connection, row):
+                later[mechanism, row.repetition] += number
     return later
+
+
+def draws_since(connection: Connection, account_id: int, seq: int) -> list[LaterDraw]:
+    """Return the draws that an account's journal has after an entry, of all its releases.
+
+    Raises:
+        Altered: as ``taken_after``.
+    """
+    rows = connection.execute(_TAKEN.where(Draw.account_id == account_id, Draw.seq > seq)).all()
+    return [
+        LaterDraw(
+            row.id, row.release_id, row.mechanism, row.repetition, row.subject is not None, _taken(connection, row)
+        )
+        for row in rows
+    ]
+
+
+def _taken(connection: Connection, row: Row[*tuple[Any, ...]]) -> list[tuple[str, int]]:
+    """Return the number of partitions that a draw took of each mechanism, after checking its row.
+
+    Raises:
+        Altered: the row, or the numbers of a tabulation, are not as the service wrote them.
+    """
+    secret = secret_of(connection)
+    kept = row.subject is None or is_kept(secret, Known(row.subject, row.state, row.cost), row.known_seal)
+    sealed = draw_rows.is_sealed(secret, row, row.hash, row.state)  # the state is the layout's hash
+    if not (kept and sealed and 1 <= row.seq <= row.head_seq):
+        raise Altered("the draw", f"the row of draw {row.id!r}, or that of known_costs of this tabulation,")
+    if row.subject is not None:
+        return [(mechanism, number) for mechanism, number in json.loads(row.cost)]
+    return [] if row.partition == WHOLE else [(row.mechanism, 1)]
 
 
 def list_draws(

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, kept_figures
+from service.ledger.accounts import kept_figures
+from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import choice_branches, draws, stored_draws
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
-from service.ledger.releases.reservations import held_for_draw
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome, once_reloaded
+from service.ledger.storage.idempotent_write import Outcome
 from service.ledger.storage.tables import Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import Level
@@ -55,21 +55,21 @@ def tabulate(
     taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
     place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
     sealed = replace(sealed, taken=taken, place=place)
-    line = accounts.line_of(database, account_name)
-    held = None if refusal is not None else held_for_draw(database, line, release_id)
 
-    def work(connection: Connection, at: str) -> DrawRecord:
+    def check(connection: Connection) -> None:
         if refusal is not None:
             raise refusal
-        account = draws.lock_for_draw(connection, line, release_id, held, request.actor, at)
         choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
-        record = draws.store(connection, account, release_id, sealed, request.actor, at, layout, sealed_layout.digest)
-        write_layout(connection, release_id, level, layout, sealed_layout.packed, record.id)
-        kept_figures.write(connection, request.secret, [stored_draws.taken_by(record.id, sealed_layout.digest, taken)])
-        return replace(record, layout=layout)
 
-    reload = stored_draws.reload_of(level.step_2)
-    return once_reloaded(database, request, work, status=201, landed=stored_draws.landed, reload=reload)
+    def keep(connection: Connection, account: AccountRecord, seen: draws.Seen | None, at: str) -> DrawRecord:
+        stored = draws.store(
+            connection, account, release_id, sealed, seen, request.actor, at, layout, sealed_layout.digest
+        )
+        write_layout(connection, release_id, level, layout, sealed_layout.packed, stored.id)
+        kept_figures.write(connection, request.secret, [stored_draws.taken_by(stored.id, sealed_layout.digest, taken)])
+        return replace(stored, layout=layout)
+
+    return draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:

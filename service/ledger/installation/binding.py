@@ -5,6 +5,8 @@ derived again, and would take replays for new requests. So a second secret is re
 """
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
@@ -63,8 +65,7 @@ def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> No
     Raises:
         Broken: the installation's journal is not sound.
     """
-    said = installation_journal.read(connection, secret)
-    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    sealed = sealed_rows(installation_journal.read(connection, secret))
     rest: dict[str, object] = {of: 0 for of in SEALED_ROWS if of not in sealed}
     if rest:
         installation_journal.append(connection, secret, "rows_sealed", rest, actor=None, at=at)
@@ -76,9 +77,13 @@ def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
     Raises:
         Broken: the installation's journal is not sound.
     """
-    said = installation_journal.read(connection, secret)
-    sealed = {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    sealed = sealed_rows(installation_journal.read(connection, secret))
     return bool(older_tables(connection)) and not sealed.issuperset(SEALED_ROWS)
+
+
+def sealed_rows(said: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the kinds of rows that were sealed, or found to have no older rows, as entries of the journal say."""
+    return {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
 
 
 def older_tables(connection: Connection) -> frozenset[str]:

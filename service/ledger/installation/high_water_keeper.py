@@ -10,6 +10,7 @@ from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import (
     INSTALLATION,
+    BrokenMark,
     HighWaterFile,
     Mark,
     Missing,
@@ -24,6 +25,8 @@ from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import Made
+from service.ledger.storage.migrate import is_migrated
+from service.ledger.storage.schema import unexpected
 from service.ledger.verification.backup import require_sound_file
 
 _PAUSE = 0.5  # seconds between checks for committed entries
@@ -31,6 +34,8 @@ _REFRESH = 120  # checks after which the time is written even if nothing was com
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
+
+_OTHER_SCHEMA = "the database's tables are not as the service made them; nothing is written"
 
 _log = structlog.get_logger("service.high_water")
 
@@ -193,6 +198,7 @@ class MarkKeeper:
         looks, last, sound = 0, False, True
         while not last:
             last, looks = stopping.wait(_PAUSE), looks + 1
+            self._look()
             sound = self._follow_ends(sound=sound)
             if not (last or looks % _REFRESH == 0 or self._database.has_committed()):
                 continue
@@ -207,6 +213,32 @@ class MarkKeeper:
                 self._failing = False
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
                 _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+
+    def _look(self) -> None:
+        """Stop the server if the schema is another one, and learn where the installation's journal ends.
+
+        What the mark says of it, which commands advance, and what the journal itself says must then be found by the
+        statements that learn which keys were ended: another answer to these alone would keep an ended key valid.
+        """
+        try:
+            marked = self._marked_installation()
+            with self._database.read() as connection:
+                fault = unexpected(connection)
+                present = installation_journal.sealed_head(connection, self.file.secret)
+            heads = [head for head in (marked, present) if head is not None]
+            self._database.remember([Made(installation_journal.NO_ACCOUNT, head.seq, head.hash) for head in heads])
+            if fault is not None and is_migrated(self._database):  # or no writes anyway
+                self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
+        except ServiceError:  # the database does not answer, which the mark's writing tells
+            pass
+        except Exception as error:  # noqa: BLE001 - as below
+            _log.error("the schema was not checked", error=type(error).__name__)
+
+    def _marked_installation(self) -> Head | None:
+        try:
+            return self.file.marked([INSTALLATION]).get(INSTALLATION)
+        except BrokenMark:  # told when it is written
+            return None
 
     def _follow_ends(self, *, sound: bool) -> bool:
         """Learn which keys were ended by any process; return whether the installation's journal is sound.

@@ -161,10 +161,7 @@ def follow(database: Database, secret: Secret) -> int:
         Broken: as ``read``; the ends before that entry are known then.
         Unavailable: the last known entries are missing, or the database does not answer.
     """
-    least, followed = (
-        database.newest.number(NO_ACCOUNT),
-        database.followed,
-    )  # all of it was committed before the entries that follow
+    moment, followed = database.newest.moment, database.followed  # all known now was committed before what follows
     last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
     row = database.ask(_AT, {"seq": last.seq})
     if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
@@ -173,8 +170,7 @@ def follow(database: Database, secret: Secret) -> int:
         said = _said(secret, last, row)
         database.remember_ends(_ends(said["kind"], said["content"]))
         last = Head(row.seq, row.hash)
-    if last.seq < least:
-        raise database.went_back(NO_ACCOUNT, last.seq)
+    database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
     database.followed = Made(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])
     return last.seq

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
 
-from service.errors import Altered, LedgerRolledBack
+from service.errors import Altered, LedgerRolledBack, ServiceError
 from service.ledger.storage.database import batch, note_entries, require_written, tally
 from service.ledger.storage.group_commit import Made
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -282,14 +282,15 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
 
     A hash that is stored beside a text proves nothing by itself. The hash of the account's head is sealed, and so
     covers all entries that it follows from. So an entry may be believed only after the last one was taken, and only in
-    the text that was yielded: another statement of a write transaction may read another text.
+    the text that was yielded: another statement may read another text, in a read transaction too where a view stands in
+    the table's place.
 
     Raises:
         Altered: the entries are not as the service wrote them.
     """
     last = before
     if _HASH.fullmatch(before.hash) is None:  # from a row whose content is not checked yet
-        raise _altered(account_id, before.seq, "its hash is none")
+        raise altered(account_id, before.seq, "its hash is none")
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
     query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
     try:
@@ -300,22 +301,9 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
                 last = Head(entry.seq, entry.hash)
                 yield entry
     except Broken as broken:
-        raise _altered(account_id, last.seq + 1, broken) from None
+        raise altered(account_id, last.seq + 1, broken) from None
     if last != head:
-        raise _altered(account_id, head.seq, "it is not the sealed one")
-
-
-def require_chain(connection: Connection, account_id: int, before: Head, head: Head) -> None:
-    """Require that the entries after one head up to another are as the service wrote them.
-
-    This covers the texts that other statements of the same transaction read only in a read transaction, which sees one
-    moment of the database.
-
-    Raises:
-        Altered: they are not.
-    """
-    for _ in chained(connection, account_id, before, head):
-        pass
+        raise altered(account_id, head.seq, "it is not the sealed one")
 
 
 def last_chained(
@@ -345,7 +333,8 @@ def _check_filing(entry: JournalEntry) -> None:
         raise Broken(MISFILED)
 
 
-def _altered(account_id: int, seq: int, reason: object) -> Altered:
+def altered(account_id: int, seq: int, reason: object) -> Altered:
+    """Return the refusal of an entry that is not as the service wrote it."""
     return Altered("the account's journal", f"entry {seq} of account {account_id}", f"{reason}; run verify")
 
 
@@ -397,6 +386,10 @@ MISFILED = "the entry is filed under another account, number, kind or release th
 
 class Broken(ValueError):
     """An entry that does not fit its chain or its account; the text says how."""
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
+"""The errors that reading an altered entry, or its price, plan or list of tags, can raise."""
 
 
 def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:

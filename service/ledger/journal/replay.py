@@ -1,20 +1,17 @@
 """Replay of the journal: the account at any of its entries, from no other source."""
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import entries, journal
 from service.ledger.journal.account_state import Chain
 from service.ledger.journal.entries.registration import registered
-from service.ledger.journal.journal import Head, JournalEntry
-from service.ledger.journal.ordered_rows import stream
-from service.ledger.storage.tables import Entry
+from service.ledger.journal.journal import UNREADABLE, Head, JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +28,8 @@ def followed(
 ) -> Iterator[JournalEntry]:
     """Yield each entry of an account's journal up to ``until``, after ``chain`` has replayed it.
 
-    The connection must be in a read transaction. It sees one moment of the database, so the texts that are read here
-    are those that the hashes were checked against.
+    Nothing that depends on the entries may be believed before the last one was taken: only the sealed hash of the
+    account's head, which the whole journal up to it gives, vouches for them.
 
     Args:
         kinds: the kinds of entries to replay and yield; None: all.
@@ -40,21 +37,24 @@ def followed(
     Raises:
         Altered: the journal, up to its head, is not as the service wrote it.
     """
-    journal.require_chain(connection, account.id, journal.BEFORE_FIRST, account.head)
-    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
-    query = query.where(Entry.account_id == account.id, journal.up_to(Entry.seq, until)).order_by(Entry.seq)
-    if kinds is not None:
-        query = query.where(Entry.kind.in_(kinds))
-    with ExitStack() as cursors:
-        for entry in map(JournalEntry._make, stream(connection, query, cursors)):
-            head = Head(entry.seq, entry.hash)
-            found = registered(entry.body) if entry.kind == "committed" else None
-            if found is None:
-                entries.read_text(entry.body).follow(chain, head)
-            else:
-                chain.commit(found.amount, found.subject, own=found.own)
-                chain.head = head
-            yield entry
+    for entry in journal.chained(connection, account.id, journal.BEFORE_FIRST, account.head):
+        if entry.seq > until or (kinds is not None and entry.kind not in kinds):
+            continue
+        try:
+            _follow(chain, entry)
+        except UNREADABLE as broken:  # the chain is not the sealed one, as its end would show
+            raise journal.altered(account.id, entry.seq, broken) from None
+        yield entry
+
+
+def _follow(chain: Chain, entry: JournalEntry) -> None:
+    head = Head(entry.seq, entry.hash)
+    found = registered(entry.body) if entry.kind == "committed" else None
+    if found is None:
+        entries.read_text(entry.body).follow(chain, head)
+    else:
+        chain.commit(found.amount, found.subject, own=found.own)
+        chain.head = head
 
 
 def replay(connection: Connection, account: AccountRecord, until: int) -> Moment:

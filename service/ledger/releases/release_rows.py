@@ -51,6 +51,19 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash:
         raise altered(row.id)
 
 
+def sealed_plan(connection: Connection, release_id: str) -> str:
+    """Return the plan of a release as the ledger stores it.
+
+    Raises:
+        Altered: the row is not as the service wrote it.
+    """
+    row = connection.execute(_ONE, {"release": release_id}).one()
+    if row.id != release_id:
+        raise altered(release_id)
+    require_seal(connection, row, row.hash)
+    return str(row.plan)
+
+
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row with an id and state that the service did not write.
 
@@ -109,6 +122,11 @@ def altered(release_id: str) -> Altered:
     return Altered("the release", f"the row of release {release_id!r}")
 
 
+_ONE = (
+    select(*FIXED, Release.state, Release.seal, Entry.hash)
+    .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
+    .where(Release.id == bindparam("release"))
+)
 _STATES = select(Release.id, Release.state, Release.seal)
 _UPDATE_STATE = (
     update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"), seal=bindparam("code"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
-from service.ledger.access.key_events import require_valid
+from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord, HoldsDue, Line
 from service.ledger.accounts.two_persons import require_other_person
@@ -33,6 +33,9 @@ class Settled:
 
 Render = Callable[[Settled], str]
 
+Choose = Callable[[Connection, ReleaseRecord, Held | None], Settlement | None]
+"""A function that returns a release's settlement under the lock. It reads no plan; ``Held`` has the facts of it."""
+
 
 def commit(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
     """Commit a reservation, which spends the held budget.
@@ -45,7 +48,7 @@ def commit(database: Database, request: Request, name: str, release_id: str, ren
     def choose(_: Connection, release: ReleaseRecord, __: Held | None) -> Settlement | None:
         return _commitment(release.state)
 
-    return _step(database, request, name, release_id, choose, render)
+    return _step(database, request, name, release_id, lambda *_: choose, render)
 
 
 def void(
@@ -65,8 +68,10 @@ def void(
         InvalidInput: part of it could be published without this service, and no attestation says that it was not.
     """
 
+    keys = see_keys(database, request.secret)
+
     def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
-        require_valid(connection, request.secret, request.actor, clock.now())
+        require_valid(connection, request.secret, request.actor, clock.now(), keys)
         if release.state == "voided":
             return None
         if release.state in ("committed", "expired"):
@@ -78,7 +83,7 @@ def void(
             )
         return Voided(reason=reason, attestation=attestation)
 
-    return _step(database, request, name, release_id, choose, render)
+    return _step(database, request, name, release_id, lambda *_: choose, render)
 
 
 def approve(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
@@ -90,20 +95,24 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
         Conflict: it was not proposed, or is voided or expired.
     """
 
-    line = accounts.line_of(database, name)
+    keys = see_keys(database, request.secret)
 
-    def choose(connection: Connection, release: ReleaseRecord, _: Held | None) -> Settlement | None:
-        kind, proposer = _origin(connection, line, release)
-        if kind != "proposed":
-            raise Conflict("the release was not proposed: it needs no approval")
-        require_other_person(connection, request, proposer, "the release")
-        if release.state in ("reserved", "committed"):
-            return None
-        if release.state != "proposed":
-            raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
-        return Approved("committed" if release.expires_at is None else "reserved")
+    def prepare(connection: Connection, account_id: int, found: ReleaseRecord) -> Choose:
+        kind, proposer = _origin(connection, account_id, found)
 
-    return _step(database, request, name, release_id, choose, render)
+        def choose(connection: Connection, release: ReleaseRecord, _: Held | None) -> Settlement | None:
+            if kind != "proposed":
+                raise Conflict("the release was not proposed: it needs no approval")
+            require_other_person(connection, request, proposer, "the release", keys)
+            if release.state in ("reserved", "committed"):
+                return None
+            if release.state != "proposed":
+                raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
+            return Approved("committed" if release.expires_at is None else "reserved")
+
+        return choose
+
+    return _step(database, request, name, release_id, prepare, render)
 
 
 def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
@@ -154,17 +163,18 @@ def _step(
     request: Request,
     name: str,
     release_id: str,
-    choose: Callable[[Connection, ReleaseRecord, Held | None], Settlement | None],
+    prepare: Callable[[Connection, int, ReleaseRecord], Choose],
     render: Render,
 ) -> Answer:
     """Take a release to another state under its line's lock; write nothing if it has that state already.
 
     Args:
-        choose: called under the lock. It reads no plan; the ``Held`` has the facts of the plan that it needs.
+        prepare: called before the lock with the account's id and the release as it is then.
     """
     line = accounts.line_of(database, name)
     with database.read() as connection:
         found = read_release(connection, line.account_id, release_id)
+        choose = prepare(connection, line.account_id, found)
     held = held_of(found) if found.state in HELD else None  # a settled release stays settled
 
     def work(connection: Connection, at: str) -> Settled:
@@ -193,13 +203,13 @@ def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -
         raise HoldsDue(line.account_id, release_id)
 
 
-def _origin(connection: Connection, line: Line, release: ReleaseRecord) -> tuple[str, Actor]:
-    """Return the kind of the entry that charged a release, and its actor.
+def _origin(connection: Connection, account_id: int, release: ReleaseRecord) -> tuple[str, Actor]:
+    """Return the kind of the entry that charged a release, and its actor; the entry holds the plan, maybe a long one.
 
     Raises:
         Unavailable: the entry is not as the service wrote it.
     """
-    around = read_around(entry_of(connection, line.account_id, release))
+    around = read_around(entry_of(connection, account_id, release))
     return around.kind, around.by
 
 

@@ -52,8 +52,8 @@ _WRITE_POSTGRESQL = """\
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = {wait};
 SET LOCAL idle_in_transaction_session_timeout = 60000;
-SELECT pg_advisory_xact_lock({lock}),
-       CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"""
+SELECT pg_catalog.pg_advisory_xact_lock({lock}), CASE pg_catalog.current_setting('synchronous_commit')
+    WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
 # The cast fails if the tables have another version than this server. Reading the version also locks its table for the
 # transaction, so a migration waits for the transaction and the transaction for a migration.
 _OF_VERSION_POSTGRESQL = """,
@@ -66,6 +66,8 @@ _NOTHING = nullcontext()
 _DATABASE = "database"  # the key under which a connection stores its `Database`
 _SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
 _WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+
+_ROLLED_BACK = "the ledger went back; nothing is written"  # as the log says it
 
 _log = structlog.get_logger("service.database")
 
@@ -122,6 +124,8 @@ class Database:
         self.readers = Queue(_READERS)
         # The context that each transaction runs in, by "read" or "write".
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
+        # Called first in each transaction; an error ends the transaction.
+        self.begun: Callable[[Connection], None] = lambda _: None
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # the reason, once writing was stopped
         self.expiring: WeakValueDictionary[int, Queue] = WeakValueDictionary()  # waiting to expire an account's holds
@@ -170,10 +174,10 @@ class Database:
         with self._counting:
             return self.newest.moment, self.newest.after(moment)
 
-    def stop(self, reason: str, **said: object) -> None:
-        """Refuse all further writes, because a rollback of the ledger was detected."""
+    def stop(self, reason: str, *, event: str = _ROLLED_BACK, **said: object) -> None:
+        """Refuse all further writes, because a rollback of the ledger or another schema was detected."""
         if self.stopped is None:
-            _log.critical("the ledger went back; nothing is written", reason=reason, **said)
+            _log.critical(event, reason=reason, **said)
             self.stopped = reason
 
     def remember_ends(self, ends: Mapping[str, str]) -> None:
@@ -224,6 +228,7 @@ class Database:
         with self.around("read"), self.readers.place(time.monotonic() + self.lock_timeout):
             connection = self._snapshot()
             try:
+                self.begun(connection)
                 yield connection
             except SQLAlchemyError as error:
                 raise refusal(failure_of(error), self.place) from None
@@ -271,6 +276,7 @@ class Database:
                             return self._count(earlier, counts)
                     done = Tally()
                     connection.info.update({TALLY: done, _DATABASE: self, _SINCE: since})
+                    self.begun(connection)
                     value = work(connection)
                     self._require_transaction(connection)
                     if shared:

@@ -1,12 +1,14 @@
 """Set-up of the connections to the ledger's database."""
 
+import re
 import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
+from psycopg import sql
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -99,16 +101,60 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
         connect_args={"autocommit": True, **options},
     )
 
-    @event.listens_for(engine, "connect")
-    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first statements
+    def prepare(raw: psycopg.Connection, _: ConnectionPoolEntry) -> None:
         # Make rows that a policy would hide an error. A setting made here overrides those of the role and the database.
-        cursor = raw.cursor()
-        cursor.execute("SET row_security = off")
-        cursor.close()
+        raw.execute(sql.SQL("SET row_security = off; SET search_path = {}, pg_temp").format(_quoted_schema(raw)))
 
     if not read_only:
         event.listen(engine, "handle_error", _leave_former_primary)
     return engine
+
+
+def schema_of(connection: Connection) -> str:
+    """Return the schema of the ledger's tables, for a connection to PostgreSQL.
+
+    The operator names it in the connection's options, otherwise it is ``public``. The settings of the role and of the
+    database do not decide it, as the owner of the database can change them.
+
+    Raises:
+        StartupRefused: the options do not name one schema.
+    """
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)  # noqa: S101 - for mypy
+    return _schema_in(raw.info.options)
+
+
+def set_search_path(connection: Connection, *, catalog_only: bool) -> None:
+    """Set the schemas that the rest of this transaction searches: PostgreSQL's own, and else the ledger's after it.
+
+    A function or an operator of the ledger's schema can fit the types of a statement better than PostgreSQL's own.
+    """
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)  # noqa: S101 - for mypy
+    schema = sql.SQL("pg_catalog") if catalog_only else _quoted_schema(raw)
+    connection.exec_driver_sql(sql.SQL("SET LOCAL search_path = {}, pg_temp").format(schema).as_string(raw))
+
+
+def _quoted_schema(raw: psycopg.Connection) -> sql.Identifier:
+    return sql.Identifier(_schema_in(raw.info.options))
+
+
+def _schema_in(options: str) -> str:
+    stated = _SEARCH_PATH.findall(options)
+    if not stated:
+        return "public"
+    named = _SCHEMA.fullmatch(re.sub(r"\\(.)", r"\1", stated[-1]))
+    if named is None:
+        raise StartupRefused(
+            "the search_path in the connection's options is not one schema: name the one that has the ledger's tables,"
+            " as in ?options=-csearch_path%3Dledger"
+        )
+    return named[1].replace('""', '"') if named[1] else named[2].lower()
+
+
+_SEARCH_PATH = re.compile(r"(?:-c\s*|--)search[_-]path=((?:\\.|\S)*)", re.IGNORECASE)
+_SCHEMA = re.compile(r'"((?:[^"]|"")+)"|(?!pg_)([a-z_][a-z0-9_$]*)', re.IGNORECASE)
 
 
 def _leave_former_primary(context: ExceptionContext) -> None:

@@ -137,6 +137,26 @@ def once_reloaded(
         return Outcome(stored.status, reload.load(connection, stored), replayed=True)
 
 
+def look(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:
+    """Run the checks of a write in a read transaction, so that a refused request never takes the write lock.
+
+    The write must check again, because the ledger may change in between.
+
+    Returns:
+        The result of ``check``; None if the request was answered before, and is to be replayed.
+
+    Raises:
+        LedgerRolledBack, Unauthenticated, IdempotencyConflict: as the write would.
+        ServiceError: any error that ``check`` raises.
+    """
+    with database.read() as connection:
+        try:
+            _begin(database, connection, request)
+            return _unless_answered(connection, request, lambda: check(connection))
+        except _Answered:
+            return None
+
+
 def _write(
     database: Database,
     request: Request,
@@ -151,22 +171,42 @@ def _write(
     """
 
     def run(connection: Connection) -> R:
-        if request.kept is not None:  # checked here and not before: after a failover this may be another server
-            journal.require_kept(connection, request.kept)
-        _stop_if_answered(connection, request)
-        at = clock.now()
-        if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was authenticated
-            raise Unauthenticated("the key is unknown, expired or revoked")
-        try:
-            result = work(connection, at)
-        except ServiceError:
-            _stop_if_answered(connection, request)
-            raise
+        at = _begin(database, connection, request)
+        result = _unless_answered(connection, request, lambda: work(connection, at))
         if request.key is not None:
             keep(connection, result, at)
         return result
 
     return _with_expiry(database, lambda: database.write(run, landed=landed))
+
+
+def _begin(database: Database, connection: Connection, request: Request) -> str:
+    """Check in a transaction that a request is to be carried out; return the moment of the transaction.
+
+    Raises:
+        _Answered: it was answered before.
+        LedgerRolledBack, Unauthenticated, IdempotencyConflict: it is refused.
+    """
+    if request.kept is not None:  # checked here and not before: after a failover this may be another server
+        journal.require_kept(connection, request.kept)
+    _stop_if_answered(connection, request)
+    at = clock.now()
+    if request.key_id is not None and database.has_ended(request.key_id, at):  # since the request was authenticated
+        raise Unauthenticated("the key is unknown, expired or revoked")
+    return at
+
+
+def _unless_answered(connection: Connection, request: Request, act: Callable[[], R]) -> R:
+    """Return the result of an act; where it is refused, look once more for an answer to the same request.
+
+    Raises:
+        _Answered: another request with the same key was answered meanwhile.
+    """
+    try:
+        return act()
+    except ServiceError:
+        _stop_if_answered(connection, request)
+        raise
 
 
 def _with_expiry(database: Database, act: Callable[[], R]) -> R:

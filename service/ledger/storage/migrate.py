@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.failures import Kind, failure_of
+from service.ledger.storage.schema import require_one_place
 
 _SCRIPTS = Path(__file__).resolve().parents[3] / "migrations"
 MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all migrations
@@ -153,8 +154,10 @@ def _require_known(connection: Connection) -> str | None:
     """Return the version of the tables, one that this code knows; None if there are no tables.
 
     Raises:
-        StartupRefused: the version is unknown, or there are tables without a version.
+        StartupRefused: the version is unknown, or there are tables without a version, or the role finds tables of these
+            names elsewhere.
     """
+    require_one_place(connection)
     revision = _revision(connection)
     if revision is None and inspect(connection).has_table("journal"):
         raise StartupRefused(_UNTOLD)

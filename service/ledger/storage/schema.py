@@ -10,21 +10,27 @@ databases of both kinds.
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import BindParameter, Connection, bindparam, text
+from sqlalchemy.exc import ProgrammingError
 
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database
+from service.ledger.storage.engines import schema_of, set_search_path
 from service.ledger.storage.tables import LAST_ROWID, Base
 
 EXPECTED = Path(__file__).with_suffix(".json")
 
 # Objects that the ledger's statements need.
 _READ = ("table ", "column ")
-# Objects that can make a statement do something else than it says, or nothing.
+# Objects that can make a statement that reads say something else than the tables hold.
+_LYING = ("view ", "child ", "type ", "function ", "operator ")
+# Objects that can make a statement that writes do something else than it says, or nothing.
 _ACTING = ("trigger ", "rule ", "policy ", "row security ")
 _SHOWN = 5
+_TABLES = [*Base.metadata.tables, LAST_ROWID]
 
 _SQLITE = """
 SELECT CASE type WHEN 'table' THEN 'table ' || name ELSE type || ' ' || name || ' on ' || tbl_name END, sql
@@ -33,20 +39,33 @@ UNION ALL SELECT 'column ' || made.name || '.' || own.name, own.type || own."not
 FROM sqlite_master AS made, pragma_table_info(made.name) AS own WHERE made.type = 'table' AND made.name IN :tables
 """
 # Enabled triggers only, so that a disabled one is missing. NOT NULL belongs to its column.
+#
+# PostgreSQL prefers the function or operator whose types fit best, in whichever schema of the search path it is: there
+# is =(text, text) for all texts, but somebody's =(varchar, varchar) in the ledger's schema would be taken for columns
+# that are varchar. One of exactly the types of PostgreSQL's own comes after that.
 _POSTGRESQL = """
-WITH ours AS (
-    SELECT oid, relname, relkind, relrowsecurity, relforcerowsecurity FROM pg_class
-    WHERE relnamespace = current_schema()::regnamespace AND relname IN :tables
+WITH home AS (
+    SELECT oid, quote_ident(nspname) || '.' AS prefix FROM pg_namespace WHERE nspname = :schema
+), built_in AS (
+    SELECT oid FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace
+), ours AS (
+    SELECT pg_class.oid, relname, relkind, relrowsecurity, relforcerowsecurity FROM pg_class
+    JOIN home ON relnamespace = home.oid WHERE relname IN :tables
 ), found AS (
-    SELECT 'table ' || relname AS object, relkind::text || relrowsecurity AS definition FROM ours
+    SELECT CASE relkind WHEN 'r' THEN 'table ' ELSE 'view ' END || relname AS object,
+        relkind::text || relrowsecurity AS definition FROM ours
     UNION ALL SELECT 'column ' || relname || '.' || attname,
         format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), '')
     FROM ours JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0 AND NOT attisdropped
     LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+    UNION ALL SELECT 'type of ' || relname || '.' || attname, format_type(atttypid, atttypmod) || attcollation
+    FROM ours JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0 AND NOT attisdropped
+    JOIN pg_type ON pg_type.oid = atttypid
+    WHERE typnamespace <> 'pg_catalog'::regnamespace OR attcollation <> typcollation OR attgenerated <> ''
     UNION ALL SELECT 'constraint ' || conname || ' on ' || relname, pg_get_constraintdef(pg_constraint.oid)
     FROM ours JOIN pg_constraint ON conrelid = ours.oid AND contype <> 'n'
-    UNION ALL SELECT 'index ' || indexrelid::regclass || ' on ' || relname, pg_get_indexdef(indexrelid) || indisvalid
-    FROM ours JOIN pg_index ON indrelid = ours.oid
+    UNION ALL SELECT 'index ' || named.relname || ' on ' || ours.relname, pg_get_indexdef(indexrelid) || indisvalid
+    FROM ours JOIN pg_index ON indrelid = ours.oid JOIN pg_class AS named ON named.oid = indexrelid
     UNION ALL SELECT 'trigger ' || tgname || ' on ' || relname, pg_get_triggerdef(pg_trigger.oid) || prosrc
     FROM ours JOIN pg_trigger ON tgrelid = ours.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A')
     JOIN pg_proc ON pg_proc.oid = tgfoid
@@ -55,53 +74,149 @@ WITH ours AS (
     UNION ALL SELECT 'policy ' || polname || ' on ' || relname, coalesce(pg_get_expr(polqual, polrelid), '')
     FROM ours JOIN pg_policy ON polrelid = ours.oid
     UNION ALL SELECT 'row security on ' || relname, relforcerowsecurity::text FROM ours WHERE relrowsecurity
+    UNION ALL SELECT 'child ' || inhrelid::regclass || ' of ' || relname, ''
+    FROM ours JOIN pg_inherits ON inhparent = ours.oid
+    UNION ALL SELECT 'function ' || own.oid::regprocedure, own.prosrc
+    FROM home JOIN pg_proc AS own ON own.pronamespace = home.oid
+    WHERE own.proname IN (SELECT proname FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace)
+    AND EXISTS (SELECT FROM unnest(own.proargtypes) AS taken JOIN built_in ON built_in.oid = taken)
+    AND NOT EXISTS (
+        SELECT FROM pg_proc AS other WHERE other.pronamespace = 'pg_catalog'::regnamespace
+        AND other.proname = own.proname AND other.proargtypes = own.proargtypes
+    )
+    UNION ALL SELECT 'operator ' || own.oid::regoperator, own.oprcode::text
+    FROM home JOIN pg_operator AS own ON own.oprnamespace = home.oid
+    WHERE own.oprname IN ('=', '<>', '<', '<=', '>', '>=', '+', '-', '*', '/', '||', '->', '->>', '~~')
+    AND (own.oprleft IN (SELECT oid FROM built_in) OR own.oprright IN (SELECT oid FROM built_in))
+    AND NOT EXISTS (
+        SELECT FROM pg_operator AS other WHERE other.oprnamespace = 'pg_catalog'::regnamespace
+        AND (other.oprname, other.oprleft, other.oprright) = (own.oprname, own.oprleft, own.oprright)
+    )
 )
-SELECT object, replace(definition, quote_ident(current_schema()) || '.', '') FROM found
+SELECT object, replace(definition, prefix, '') FROM found, home
 """
+_ROLES_PATH = "SELECT pg_catalog.array_to_json(pg_catalog.current_schemas(false))"
+_ELSEWHERE = """
+SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE nspname IN :schemas AND relname IN :tables LIMIT 1
+"""
+
+
+def require_one_place(connection: Connection) -> None:
+    """Refuse a PostgreSQL database whose role would find tables of the ledger's names in another schema.
+
+    They may be the ledger's tables, of an installation whose operator set the role's search path and not the URL.
+
+    Raises:
+        StartupRefused: the role finds such tables before those in the schema that the URL names.
+    """
+    if connection.dialect.name == "sqlite":
+        return
+    schema = schema_of(connection)
+    connection.exec_driver_sql("SET LOCAL search_path TO DEFAULT")
+    before: list[str] = connection.exec_driver_sql(_ROLES_PATH).scalar_one()
+    before = before[: before.index(schema)] if schema in before else before
+    set_search_path(connection, catalog_only=bool(before))
+    if not before:
+        return
+    elsewhere = text(_ELSEWHERE).bindparams(
+        bindparam("schemas", before, expanding=True), bindparam("tables", [*_TABLES, "alembic_version"], expanding=True)
+    )
+    found = connection.execute(elsewhere).scalar()
+    set_search_path(connection, catalog_only=False)
+    if found is not None:
+        raise StartupRefused(
+            f"the ledger's tables are expected in the schema {schema}, and the role's search_path names the schema"
+            f" {found} before, which has tables of these names. If the ledger is there, say so in SERVICE_DATABASE_URL"
+            " (?options=-csearch_path%3D and the schema); otherwise find out who made them"
+        )
 
 
 def present_schema(connection: Connection) -> dict[str, str]:
     """Read the digests of the definitions of the ledger's tables and their objects, by the object's name."""
-    query = text(_SQLITE if connection.dialect.name == "sqlite" else _POSTGRESQL)
-    rows = connection.execute(
-        query.bindparams(bindparam("tables", [*Base.metadata.tables, LAST_ROWID], expanding=True))
-    )
+    tables: BindParameter[list[str]] = bindparam("tables", _TABLES, expanding=True)
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(text(_SQLITE).bindparams(tables)).all()
+    else:
+        query = text(_POSTGRESQL).bindparams(tables, schema=schema_of(connection))
+        set_search_path(connection, catalog_only=True)
+        rows = connection.execute(query).all()
+        set_search_path(connection, catalog_only=False)
     return {name: hashlib.sha256(" ".join(definition.split()).encode()).hexdigest()[:32] for name, definition in rows}
 
 
 def schema_faults(connection: Connection) -> list[str]:
     """Return the missing, changed and added objects, in words; none if the schema is that of the migrations."""
-    expected, found = _expected(connection), present_schema(connection)
+    expected, found = _expected(connection.dialect.name), present_schema(connection)
     missing = [f"the {name} is missing" for name in _missing(expected, found)]
     added = [f"the {name} is not of the ledger" for name in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
     return missing + [f"the {name} was changed" for name in both if found[name] != expected[name]] + added
 
 
-def require_schema(database: Database, *, to_read: bool = False) -> None:
-    """Refuse a database that lacks objects of the migrations, or has other triggers, rules or policies.
+def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
+    """Return in words the objects that statements depend on and that are not as the migrations make them.
 
     Changed or added columns, indexes and constraints are left to ``verify``: they cannot make a statement silently do
     something else.
 
     Args:
-        to_read: look for missing tables and columns only.
+        to_read: look only for missing tables and columns, and for what can make a reading statement lie.
+
+    Returns:
+        None if there are none.
+    """
+    expected, found = _expected(connection.dialect.name), present_schema(connection)
+    missing = [name for name in _missing(expected, found) if not to_read or name.startswith(_READ)]
+    kinds = _LYING if to_read else _LYING + _ACTING
+    acting = [name for name in sorted(found) if name.startswith(kinds) and found[name] != expected.get(name)]
+    faults = [f"lacks the {_named(missing)}"] if missing else []
+    if acting:
+        faults.append(f"has, not as the ledger has it, the {_named(acting)}")
+    return f"the database {' and '.join(faults)}: somebody else changed it" if faults else None
+
+
+def require_schema(database: Database, *, to_read: bool = False) -> None:
+    """Refuse a database with another schema.
+
+    Args:
+        to_read: as in ``unexpected``.
 
     Raises:
         StartupRefused: the schema differs so.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
-        expected, found = _expected(connection), present_schema(connection)
-    missing = [name for name in _missing(expected, found) if not to_read or name.startswith(_READ)]
-    acting = [name for name in sorted(found) if name.startswith(_ACTING) and found[name] != expected.get(name)]
-    faults = [f"lacks the {_named(missing)}"] if missing else []
-    if acting and not to_read:
-        faults.append(f"has, not as the ledger has it, the {_named(acting)}")
-    if faults:
+        _require(connection, to_read=to_read)
+
+
+def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
+    """Refuse a database with another schema, and keep its tables so until the transaction ends, which this begins.
+
+    On PostgreSQL, a function, an operator, a trigger or a table that inherits can be added all the same.
+
+    Args:
+        to_read: as in ``unexpected``.
+
+    Raises:
+        StartupRefused: the schema differs.
+    """
+    if connection.dialect.name == "postgresql":
+        schema, quoted = schema_of(connection), connection.dialect.identifier_preparer.quote
+        tables = ", ".join(f"{quoted(schema)}.{quoted(table)}" for table in ("alembic_version", *Base.metadata.tables))
+        try:
+            connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
+        except ProgrammingError:
+            raise StartupRefused("a table of the ledger is not there any more, or this role may not read it") from None
+    _require(connection, to_read=to_read)
+
+
+def _require(connection: Connection, *, to_read: bool) -> None:
+    fault = unexpected(connection, to_read=to_read)
+    if fault is not None:
         raise StartupRefused(
-            f"the database {' and '.join(faults)}: somebody else changed it. Find out what happened (python -m service"
-            " verify may tell more); make it again as a new database has it, or restore the newest sound copy"
+            f"{fault}. Find out what happened (python -m service verify may tell more); make it again as a new database"
+            " has it, or restore the newest sound copy"
         )
 
 
@@ -119,6 +234,7 @@ def _missing(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]
     return [name for name in names if not (name.startswith(parts[0]) or name.endswith(parts[1]))]
 
 
-def _expected(connection: Connection) -> Mapping[str, str]:
+@cache
+def _expected(kind: str) -> Mapping[str, str]:
     schemas: dict[str, dict[str, str]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
-    return schemas[connection.dialect.name]
+    return schemas[kind]

@@ -255,6 +255,7 @@ class Draw(Base):
     __table_args__ = (
         UniqueConstraint("release_id", "mechanism", "partition", "repetition"),
         Index("draws_by_account", "account_id", "seq"),
+        Index("draws_by_turn", text("(release_id || mechanism)"), "repetition"),
         Index(
             "draws_kept",
             "created_at",
@@ -298,6 +299,8 @@ class BranchTaken(Base):
     turn: Mapped[int] = mapped_column(primary_key=True)
     branch: Mapped[int]
     draw_id: Mapped[str] = mapped_column(ForeignKey("draws.id"))
+    # Of an expression, so that no planner takes it where the primary key finds one row of many groups.
+    __table_args__ = (Index("branches_taken_by_branch", text("(release_id || node)"), "turn", "branch"),)
 
 
 class StoredAnswer(Base):

@@ -11,7 +11,7 @@ from service.errors import InvalidInput
 
 _MOST_MICROSECONDS = 2_000_000
 # A row of a group, and a character of its key in the index; measured with names in random order on both databases.
-_GROUP, _KEY_CHARACTER = 10, 0.045
+_GROUP, _KEY_CHARACTER = 12, 0.045
 # A byte of noisy counts, and the square of their number: on PostgreSQL libpq moves the rest of a large parameter for
 # each piece that the socket takes.
 _BYTE = {"sqlite": 0.006, "postgresql": 0.01}

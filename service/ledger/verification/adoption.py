@@ -22,7 +22,7 @@ from service.ledger.access.keys import fixed, seal_key, token_of, unsealed_keys,
 from service.ledger.accounts import account_rows
 from service.ledger.draws import draw_rows, partitions
 from service.ledger.installation import installation_journal
-from service.ledger.installation.binding import older_tables
+from service.ledger.installation.binding import older_tables, sealed_rows
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.journal import BEFORE_FIRST, Broken, Head
 from service.ledger.releases import release_rows, reservation_rows
@@ -78,9 +78,8 @@ def _told_by_journal(
     try:
         entries = list(installation_journal.read(connection, secret))
         _require_reached(entries, marked)
-        sealed = {of for said in entries if said["kind"] == "rows_sealed" for of in said["content"]}
         reopened = any(said["kind"] == "mark_acknowledged" and said["content"].get("adopt") is True for said in entries)
-        return keys_in(entries), sealed, reopened
+        return keys_in(entries), sealed_rows(entries), reopened
     except Broken as broken:
         raise unsound(broken) from None
 

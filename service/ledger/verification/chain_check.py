@@ -7,7 +7,6 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
-from service.errors import ServiceError
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.journal import entries, entry_texts
 from service.ledger.journal.account_state import Chain, ProposedChange
@@ -24,6 +23,7 @@ from service.ledger.journal.entries import (
 from service.ledger.journal.entry_texts import Amount, Subject
 from service.ledger.journal.journal import (
     MISFILED,
+    UNREADABLE,
     Actor,
     Broken,
     Head,
@@ -35,9 +35,6 @@ from service.ledger.journal.journal import (
 from service.privacy.accounting.filter import is_charge_of
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.plans.notation import check_relation
-
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
-"""The errors that parsing an altered price, plan or list of tags can raise."""
 
 _REMEMBERED = 4096  # distinct plans with their prices
 
@@ -67,14 +64,18 @@ class Audit:
     Args:
         lives: of the keys that entries name; None where the installation's journal is unknown.
         repriced: the releases that the chain prices again, as looked up beforehand; None where they are unknown. The
-            charged prices are kept only for these: a release that is missing here fails where it is priced again.
+            charged prices and the plans are kept only for these: a release that is missing here fails where it is
+            priced again.
     """
 
     def __init__(
         self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
     ) -> None:
         self.chain, self._lives, self._repriced = Chain(account), lives, repriced
-        self._charged: dict[str, Amount] = {}  # this chain's charges for releases that are priced again
+        self._charged: dict[
+            str, tuple[Amount, str]
+        ] = {}  # this chain's charges, and the plans that it charged them for
+        self._plans: dict[str, str] = {}  # equal ones are kept once
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> Stated:
@@ -112,18 +113,20 @@ class Audit:
         match content:
             case Registration():
                 self._check_price(content.accountant, content.subject, content.price)
-                self._charge(entry.release_id, content.price)
+                self._charge(entry.release_id, content.price, content.subject)
             case Voided() | Expired():
                 self._charged.pop(entry.release_id, None)
             case PriceChanged():
-                if self._charged.get(entry.release_id) != content.was:
+                was, plan = self._charged.get(entry.release_id, (None, ""))
+                if was != content.was:
                     raise Broken("the release had another price")
-                self._charge(entry.release_id, content.price)
+                self._check_price(content.accountant, (plan, ()), content.price)
+                self._charged[entry.release_id] = content.price, plan
         return entry
 
-    def _charge(self, release: str, amount: Amount) -> None:
+    def _charge(self, release: str, amount: Amount, subject: Subject) -> None:
         if self._repriced is None or release in self._repriced:
-            self._charged[release] = amount
+            self._charged[release] = amount, self._plans.setdefault(subject[0], subject[0])
 
     def take_committed(
         self, entry: JournalEntry, release: str, accountant: str, amount: Amount, subject: Subject, *, own: bool
@@ -139,7 +142,7 @@ class Audit:
         self.chain.commit(amount, subject, own=own)
         self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, subject, amount)
-        self._charge(release, amount)
+        self._charge(release, amount, subject)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
         """Check an entry that registers a release at once against the life of the key that it names.
@@ -153,10 +156,6 @@ class Audit:
     def _refuse(self, fault: str | None) -> None:
         if fault is not None:
             raise Broken(fault)
-
-    def check_repriced(self, repriced: PriceChanged, plan: str) -> None:
-        """Check the new price of a release that was registered before, whose plan the caller looks up."""
-        self._check_price(repriced.accountant, (plan, ()), repriced.price)
 
     def check_sums(self) -> None:
         """Require that all entries together add up.

@@ -35,11 +35,11 @@ from service.ledger.installation.signing import BadSignature, Signer, check_sign
 from service.ledger.journal import journal
 from service.ledger.journal.entries import AccountOpened, Drawn, Registration, Stated, read_around
 from service.ledger.journal.entry_texts import read_text
-from service.ledger.journal.journal import Broken, Head
+from service.ledger.journal.journal import UNREADABLE, Broken, Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
-from service.ledger.verification.chain_check import UNREADABLE, Audit
+from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
 

@@ -19,14 +19,13 @@ from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.account_state import Chain, ends_by_itself
 from service.ledger.journal.entries import Described, Drawn, Registration, Rows, Stated
 from service.ledger.journal.entry_texts import price_of, read_text
-from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry
+from service.ledger.journal.journal import BEFORE_FIRST, UNREADABLE, Head, has_entry
 from service.ledger.journal.replay import as_left
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, note_entries, secret_of
 from service.ledger.storage.group_commit import Made
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
-from service.ledger.verification.chain_check import UNREADABLE
 from service.ledger.verification.exports import BadExport, DrawnCounts, Entered, Reader
 from service.privacy.accounting.filter import Totals
 from service.privacy.mechanisms import Mechanism

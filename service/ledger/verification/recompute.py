@@ -21,7 +21,7 @@ from service.ledger.journal.replay import followed
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, secret_of
-from service.ledger.storage.tables import Entry, Hold, Release
+from service.ledger.storage.tables import Hold, Release
 from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.accounting.pricing import ACCOUNTANT, Price
@@ -90,26 +90,9 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
             case Voided() | Expired():
                 wrong.pop(stated.release_id, None)
             case PriceChanged(price=amount):
-                _note(wrong, audit, stated.release_id, amount, _plan_of(connection, stated.release_id))
+                plan = release_rows.sealed_plan(connection, stated.release_id)
+                _note(wrong, audit, stated.release_id, amount, entry_texts.write(json.loads(plan)))
     return list(wrong.values())
-
-
-def _plan_of(connection: Connection, release: str) -> str:
-    """Return the plan of a release, of this account or one below, as its entry states it.
-
-    Raises:
-        Altered: its row is not as the service wrote it.
-    """
-    row = connection.execute(_RELEASE, {"release": release}).one()
-    release_rows.require_seal(connection, row, row.hash)
-    return entry_texts.write(json.loads(row.plan))
-
-
-_RELEASE = (
-    select(*release_rows.FIXED, Release.state, Release.seal, Entry.hash)
-    .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
-    .where(Release.id == bindparam("release"))
-)
 
 
 def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: Amount, plan: str) -> None:

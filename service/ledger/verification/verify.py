@@ -21,12 +21,12 @@ from service.ledger.accounts.spending_rows import is_sum
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import Chain, ends_by_itself
 from service.ledger.journal.entry_texts import amount_in
-from service.ledger.journal.journal import BadEntry, Broken, Head, JournalEntry
+from service.ledger.journal.journal import UNREADABLE, BadEntry, Broken, Head, JournalEntry
 from service.ledger.journal.ordered_rows import Bad, stream
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.database import newest_known, secret_of
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
-from service.ledger.verification.chain_check import UNREADABLE, Audit
+from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.row_check import OwnRows
 
 

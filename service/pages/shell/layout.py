@@ -1,6 +1,7 @@
 """Common parts of all pages: the template environment, the header and the navigation."""
 
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from service import __version__
 from service.ledger.access.key_records import Role, includes
 from service.pages.shell import figures
-from service.pages.shell.responsive_tables import stacked
 from service.pages.shell.session import csrf_token, session_of
 
 WEB = Path(__file__).parents[2] / "web"
@@ -89,6 +89,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
     )
     environment.filters |= {
         "up": figures.up,
@@ -99,10 +100,10 @@ def _environment() -> Environment:
         "epsilon": figures.epsilon_of,
         "rho": figures.rho_of,
         "in_words": figures.in_words,
-        "stacked": stacked,
     }
     environment.globals |= {
         "may": may,
+        "pairs": partial(zip, strict=True),
         "usage": figures.usage,
         "growth": figures.growth,
         "share_of": figures.share_of,

@@ -6,7 +6,7 @@ The text is the service's own. HTML in it is escaped all the same.
 import re
 from collections.abc import Callable, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from posixpath import normpath
 from typing import Any, NamedTuple
 
@@ -20,14 +20,21 @@ from markupsafe import Markup
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
-from service.pages.shell.responsive_tables import stacked_where_wide
-
 _PRIMED = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>(&#x0203[23];)</mi></msup>")
 _NAMED = re.compile(r"(<mi>(?:log|ln|sinh|cosh|tanh)</mi>)(?=<m(?:i|n|row|frac|sup|sub)\b)")
 _BARS = re.compile(r"<mo(?: stretchy=\"false\")?>(&#x0007C;|&#x02016;)</mo>")
 _INFINITY = re.compile(r"<mo>(&#x0221E;)</mo>")
 # An inline formula, with the punctuation that must stay on its line.
 _BOUND = re.compile(r"[(\[]*<span class=\"math inline\">.*?</span>[-.,;:)\]]*")
+_LINE = 44  # characters that fit side by side on a small screen
+_ROLES = {
+    "table_open": "table",
+    "thead_open": "rowgroup",
+    "tbody_open": "rowgroup",
+    "tr_open": "row",
+    "th_open": "columnheader",
+    "td_open": "cell",
+}
 _FILE = re.compile(r"(?P<path>[\w./-]+)\.md(?P<anchor>#.*)?")
 
 
@@ -69,9 +76,10 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
     reader.core.ruler.push("classes", _classes)
     reader.add_render_rule("fence", _listing)
     reader.add_render_rule("math_block", _display)
-    reader.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    reader.add_render_rule("table_open", _table_open)
     reader.add_render_rule("table_close", lambda *_: "</table></div>\n")
     tokens = reader.parse(text)
+    _label_wide_tables(tokens, reader)
     links = _addressed(tokens, folder, address)
     title = ""
     if tokens and tokens[0].tag == "h1":
@@ -83,8 +91,7 @@ def render(text: str, folder: str, address: Callable[[str], str]) -> Document:
         if token.type == "heading_open"
     ]
     bound = _BOUND.sub(r'<span class="whole">\g<0></span>', reader.renderer.render(tokens, reader.options, {}))
-    html = stacked_where_wide(bound)
-    return Document(title, html, sections, links)
+    return Document(title, Markup(bound), sections, links)  # noqa: S704 - the renderer escapes HTML
 
 
 def _text(inline: Token) -> str:
@@ -113,6 +120,35 @@ def _classes(state: StateCore) -> None:
     for token in state.tokens:
         if token.attrs.pop("style", None) == "text-align:right":
             token.attrs["class"] = "number"
+
+
+def _label_wide_tables(tokens: Sequence[Token], reader: MarkdownIt) -> None:
+    """Mark the tables that do not fit a small screen, as the templates' macro ``table`` does.
+
+    Small screens show them row by row: each cell has its column's name, and every part its role.
+    """
+
+    def text(inline: Token) -> str:
+        return Markup(reader.renderer.render([inline], reader.options, {})).striptags()  # noqa: S704 - tags are removed
+
+    for begin in [place for place, token in enumerate(tokens) if token.type == "table_open"]:
+        table = list(takewhile(lambda token: token.type != "table_close", tokens[begin:]))
+        cells = [(cell, text(inline)) for cell, inline in pairwise(table) if cell.type in ("th_open", "td_open")]
+        labels = [label for cell, label in cells if cell.type == "th_open"]
+        rows = [cells[first : first + len(labels)] for first in range(0, len(cells), len(labels))]
+        if max(sum(len(shown) + 2 for _, shown in row) for row in rows) <= _LINE:
+            continue
+        table[0].attrSet("class", "stack")
+        for token in table:
+            if token.type in _ROLES:
+                token.attrSet("role", _ROLES[token.type])
+        for row in rows[1:]:
+            for (cell, _), label in zip(row, labels, strict=True):
+                cell.attrSet("data-label", label)
+
+
+def _table_open(renderer: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, env: EnvType) -> str:
+    return '<div class="scroll" tabindex="0">' + renderer.renderToken(tokens, place, options, env)
 
 
 def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
 from service.ledger.accounts import accounts, registry
@@ -30,6 +30,7 @@ from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of, parts_of
 from tests.ledger.charging import ANN, account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
+from tests.ledger.statements import statements
 
 _COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
 _LISTED = _COUNTY | {"partitions": ["01", "02", "04"]}
@@ -223,25 +224,17 @@ def _nested(depth: int) -> dict[str, Any]:
 
 def test_a_draw_below_many_choices_looks_up_as_much_as_below_one(database: Database) -> None:
     _opened(database)
-    asked: list[str] = []
-
-    def note(_: object, __: object, statement: str, *___: object) -> None:
-        if "partitions_drawn" in statement and "accounts" not in statement:
-            asked.append(statement)
-
     numbers = []
     for depth in (1, 20):
         plan = _nested(depth)
         (of,) = register(database, "people", plan)
         for turn in range(4):
-            asked.clear()
-            event.listen(Engine, "before_cursor_execute", note)
-            try:
+            with statements() as asked:
                 _draw_one(database, of, plan, 0, Turn(f"p{turn}", turn))
-            finally:
-                event.remove(Engine, "before_cursor_execute", note)
-        numbers.append(len(asked))
-    assert numbers == [4, 4]  # its counter before and after; the mechanisms that were drawn, and the turn of one
+        counters = [one for one in asked if "partitions_drawn" in one.text and "accounts" not in one.text]
+        numbers.append((sum(one.locked for one in counters), sum(not one.locked for one in counters)))
+    # Under the lock its counter before and after; before that also the mechanisms that were drawn, and all their turns.
+    assert numbers == [(2, 3), (2, 3)]
 
 
 def test_branches_share_what_is_declared_in_each_turn_of_each_choice(database: Database) -> None:
@@ -348,6 +341,7 @@ def test_draws_that_were_counted_without_their_declaration_are_found(
     (of,) = register(database, "people", plan)
     count: Callable[..., object] = partitions.count
     monkeypatch.setattr(partitions, "count", lambda *given: count(*given[:-1], None))
+    monkeypatch.setattr(partitions, "counts_after", lambda *_: {})
     for partition in ("01", "02"):
         draw(database, "people", of, plan, partition=partition)
     assert _reason(database) == "the partitions of the mechanism are not counted as its plan declares them"

@@ -339,6 +339,30 @@ def test_a_true_price_until_now_is_taken_from_files_and_pipes(
         assert sum(entered.entry.kind == "repriced" for entered in Reader(read, signer.public_key).entries()) == 2
 
 
+def test_a_price_of_another_plan_is_found_in_the_ledger_and_in_its_export(
+    database: Database, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is that which this chain charged, and not one that is looked up."""
+    open_account(database, **_BUDGET)
+    charge(database, _PLAN)
+    with _older(monkeypatch):
+        charge(database, _DEAR)
+    cheap = PriceChanged.FORMS["price"].read(json.loads(entries_of(database)[1].body)["content"]["price"])
+    written = PriceChanged.content
+    monkeypatch.setattr(PriceChanged, "content", lambda said, *_: written(replace(said, price=cheap)))
+    recompute(database, "people", apply=True)
+    monkeypatch.undo()
+    with database.read() as connection:
+        found = verify(connection, "people").first_bad
+    assert found == BadEntry(account_of(database).head.seq, "the price is not that of the plan")
+    file = exported(database, signer)
+    opened: tuple[BinaryIO, ...] = (io.BytesIO(file), _Pipe(file))
+    for read in opened:
+        with pytest.raises(BadExport, match="the price is not that of the plan"):
+            for _ in Reader(read, signer.public_key).entries():
+                pass
+
+
 def test_sums_below_zero_do_not_add_up(database: Database) -> None:
     open_account(database, **_BUDGET)
     (charged,) = charge(database, _PLAN)

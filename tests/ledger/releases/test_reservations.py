@@ -43,6 +43,7 @@ from tests.ledger.charging import (
     unseal,
     void,
 )
+from tests.ledger.statements import statements
 
 _DRAWN = {"type": "geometric", "epsilon": "0.1", "name": "a"}
 _DECLARED = {"type": "gaussian", "rho": "0.1"}  # not drawn here
@@ -537,7 +538,7 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
     database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_account(database)
-    (published,) = charge(database, _DRAWN)
+    charge(database, _DRAWN)
     reserve(database, *[_DRAWN] * 3)
     (lasting,) = reserve(database, _DRAWN, hours=5)
     time.forward(1)
@@ -546,6 +547,19 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
         assert shown.releases == 2
         monkeypatch.setattr(subplans, "subplans_of", None)
         assert without_due(connection, accounts.read_account(connection, "people"), clock.now()) == shown
+    changed = text("UPDATE holds SET price = '{}' WHERE release_id <> :lasting")
+    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), landed=lambda *_: False)
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
+        without_due(connection, accounts.read_account(connection, "people"), clock.now())
+
+
+@pytest.mark.parametrize("due", [3, 30])
+def test_a_description_reads_no_more_of_what_is_due_than_a_charge(database: Database, time: _Clock, due: int) -> None:
+    """A few expire first; more count as held in the answer, as in that of a charge, and their prices are not read."""
+    open_account(database)
+    (published,) = charge(database, _DRAWN)
+    reserve(database, *[_DRAWN] * due)
+    time.forward(1)
     told: list[accounts.AccountRecord] = []
 
     def render(settled: reservations.Settled) -> str:
@@ -553,12 +567,11 @@ def test_totals_without_what_is_due_are_found_without_reading_a_plan(
         return "{}"
 
     request = asking("ann", "k", "digest")
-    descriptions.describe_release(database, request, "people", published.id, {"notes": "n"}, render)
-    assert [(account.totals, account.releases) for account in told] == [(shown.totals, 2)]
-    changed = text("UPDATE holds SET price = '{}' WHERE release_id <> :lasting")
-    database.write(lambda connection: connection.execute(changed, {"lasting": lasting}), landed=lambda *_: False)
-    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
-        without_due(connection, accounts.read_account(connection, "people"), clock.now())
+    with statements() as found:
+        descriptions.describe_release(database, request, "people", published.id, {"notes": "n"}, render)
+    assert told[-1].releases == (1 if due == 3 else 1 + due)
+    if due > 3:
+        assert not any("holds.price" in one.text for one in found if one.locked)
 
 
 def test_others_charge_an_account_while_the_plan_of_a_first_draw_is_read(

@@ -2,20 +2,26 @@
 
 import json
 import sys
+import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import InvalidInput
+from service.ledger.access import keys
+from service.ledger.access.key_events import SeenKeys, see_keys
 from service.ledger.draws import choice_branches
+from service.ledger.journal.journal import Actor
 from service.ledger.releases import settlement
+from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.writing_time import Groups, require_few_counts
 from service.privacy.plans import notation
 from tests.ledger import ledgers
-from tests.ledger.charging import BOB, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
+from tests.ledger.charging import BOB, SECRET, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
+from tests.ledger.statements import Statement, statements, steps_locked
 
 T = TypeVar("T")
 _DRAWN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
@@ -30,7 +36,7 @@ def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-@pytest.mark.parametrize(("characters", "most"), [(12, 180_000), (200, 100_000)])
+@pytest.mark.parametrize(("characters", "most"), [(12, 150_000), (200, 90_000)])
 def test_the_most_groups_of_a_tabulation(kind: str, characters: int, most: int) -> None:
     require_few_counts(kind, most, "/groups", Groups(most, most * characters))
     with pytest.raises(InvalidInput, match=f"number of groups {most + 10_000}, characters of their keys"):
@@ -55,8 +61,50 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
 
     found = database.write(plan, landed=lambda *_: False)
     assert "partition = given.value" in found.replace('"', "") or "node=? AND partition=?" in found
+    assert "branches_taken_by_branch" not in found  # in which all groups of the level are equal
     assert "Join" not in found
     assert "Nested" not in found
+
+
+def keys_made(database: Database, number: int, by: Actor | None = None, seen: SeenKeys | None = None) -> Actor:
+    """Make keys of stewards; return the last one's."""
+
+    def add(connection: Connection) -> Actor:
+        given: dict[str, Any] = {"role": "steward", "accounts": None, "expires_at": None, "at": clock.now()}
+        name = str(uuid.uuid4())
+        record, _ = keys.create_key(connection, SECRET, name=name, by=by, seen=seen, **given)
+        return Actor(name, record.id)
+
+    return [database.write(add, landed=lambda *_: False) for _ in range(number)][-1]
+
+
+def test_an_approval_reads_no_more_under_the_lock_however_many_keys_there_are(database: Database) -> None:
+    """Nor does it read the entry of the proposal, which holds its plan."""
+    open_account(database, approval_above="0.05", definition="pure", epsilon="9")
+
+    found: list[list[Statement]] = []
+    for number in (1, 100):
+        keys_made(database, number)
+        large = charge(database, _DRAWN | {"epsilon": "0.5"})[0]
+        with statements() as run:
+            approve(database, large.id, request=BOB)
+        found.append([one for one in run if one.locked])
+    assert len(found[0]) == len(found[1])
+    assert steps_locked(found[1]) <= steps_locked(found[0]) + 3
+    assert not [one.text for one in found[1] if "journal.body" in one.text and "installation" not in one.text]
+
+
+def test_a_key_is_made_with_no_more_work_under_the_lock_however_many_there_are(database: Database) -> None:
+    steward = keys_made(database, 1)
+    found: list[list[Statement]] = []
+    for number in (1, 100):
+        keys_made(database, number)
+        seen = see_keys(database, SECRET)
+        with statements() as run:
+            keys_made(database, 1, by=steward, seen=seen)
+        found.append([one for one in run if one.locked])
+    assert len(found[0]) == len(found[1])
+    assert steps_locked(found[1]) <= steps_locked(found[0]) + 3
 
 
 def test_no_plan_is_read_while_a_write_transaction_is_open(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,12 +190,12 @@ def _drawn_or_tabulated(database: Database, release: str) -> list[Callable[[], o
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0), (3, 1), (1, 3)])
 def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Database, first: int, second: int) -> None:
-    release = _released(database, LEVEL)
+    release, whole = _released(database, LEVEL), 3
     acts = _drawn_or_tabulated(database, release)
     acts[first]()
     with pytest.raises(AlreadyDrawn):
         acts[second]()
-    _away(database_url, acts[second], "branches_taken")
+    _away(database_url, acts[second], "branches_taken", *(["tabulations"] if second == whole else []))
     found = _verdict(database)
     assert found.entries == 3
     assert found.first_bad in {BadEntry(4, _TABULATED), BadEntry(4, _OTHER)}

@@ -76,3 +76,22 @@ def test_html_is_shown_and_not_passed_through() -> None:
     assert "<script" not in html
     assert "<b " not in html
     assert "&lt;script&gt;" in html
+
+
+def test_tables_that_do_not_fit_a_small_screen_have_labelled_cells_and_roles() -> None:
+    html = str(_render("| A `&` | $x^2$\n|---|--:\n| {} | 1".format("word " * 12)).html)
+    assert '<table class="stack" role="table">' in html
+    assert html.count('role="rowgroup"') == html.count('role="row"') == html.count('role="columnheader"') == 2
+    assert re.findall("<td([^>]*)>", html) == [
+        ' role="cell" data-label="A &amp;"',
+        ' class="number" role="cell" data-label="x2"',
+    ]
+
+
+def test_tables_that_fit_stay_tables() -> None:
+    narrow = "| A | B |\n|---|---|\n| 1 | <b> |\n"
+    html = str(_render(f"{narrow}\ntext\n\n{narrow.replace('1', 'word ' * 12)}").html)
+    first, second = html.split("text")
+    assert "role=" not in first
+    assert "data-label" not in first
+    assert 'class="stack"' in second

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, assert_never, get_args
 
-from service.errors import ServiceError
 from service.ledger.journal.entries.account_changed import (
     AccountClosure,
     AccountReopened,
@@ -31,7 +30,7 @@ from service.ledger.journal.entries.refused import Refused
 from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entries.repriced import PriceChanged
 from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
-from service.ledger.journal.journal import Broken, Kind
+from service.ledger.journal.journal import UNREADABLE, Broken, Kind
 
 
 def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
@@ -101,7 +100,7 @@ def _read_content(kind: str, content: Any) -> Content:
     try:
         found = next((option for option in options if option.FORMS.keys() & content.keys()), options[-1])
         return found.read(content)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError):
+    except UNREADABLE:
         raise Broken(WRONG) from None
 
 

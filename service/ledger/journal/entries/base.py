@@ -17,7 +17,18 @@ from service.ledger.accounts import budgets
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import Chain
 from service.ledger.journal.entry_texts import Amount, amount_of, price_of
-from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Broken, Head, Kind, Row, Written, canonical
+from service.ledger.journal.journal import (
+    BEFORE_FIRST,
+    UNREADABLE,
+    AccountHead,
+    Actor,
+    Broken,
+    Head,
+    Kind,
+    Row,
+    Written,
+    canonical,
+)
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
 from service.privacy.accounting.filter import Budget
@@ -311,7 +322,7 @@ class Stated(Around):
             self.content.replay(chain, self)
         except Broken:  # a ValueError that has a reason already
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        except UNREADABLE:
             raise Broken(WRONG) from None
         chain.head = head
 

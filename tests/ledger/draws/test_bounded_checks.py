@@ -1,0 +1,127 @@
+"""The checks of a draw: their work under the write lock does not grow with earlier draws, and refusals take no lock."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import AlreadyDrawn, Conflict
+from service.ledger.draws import choice_branches, draws
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.storage import idempotent_write
+from service.ledger.storage.database import Database
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
+from tests.ledger.charging import ANN, open_account
+from tests.ledger.ledgers import LEVEL, draw, register, tabulate
+from tests.ledger.statements import Statement, statements, steps_locked
+
+_A: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "a"}
+_B = _A | {"name": "b"}
+_MANY = 300
+
+
+@pytest.fixture
+def people(database: Database) -> Database:
+    open_account(database, "people", definition="pure", epsilon="100000")
+    return database
+
+
+def _refused(database: Database, release: str, plan: Any, *, which: int, partition: str = "") -> list[Statement]:
+    with statements() as found, pytest.raises(AlreadyDrawn):
+        draw(database, "people", release, plan, which=which, partition=partition)
+    return found
+
+
+@pytest.mark.parametrize("details", ["0", "1"])
+def test_a_refusal_reads_no_more_however_many_groups_are_tabulated(people: Database, details: str) -> None:
+    """Each way that a draw of a tabulated level is refused: the total, a step, and one of the groups."""
+    few, many = register(people, "people", LEVEL, LEVEL)
+    tabulate(people, "people", few, ["g 0"], details)
+    for part in range(3):
+        tabulate(
+            people,
+            "people",
+            many,
+            [f"g {part} {number}" for number in range(_MANY)] + [f"g {part}"],
+            details * (_MANY + 1),
+        )
+    for which in range(3):
+        for partition in ("", "g 0"):
+            first, second = (_refused(people, of, LEVEL, which=which, partition=partition) for of in (few, many))
+            assert not any(one.locked for one in (*first, *second))
+            assert sum(one.steps for one in second) <= sum(one.steps for one in first) + 2
+
+
+def test_another_branch_and_an_earlier_draw_are_found_by_their_indexes(people: Database) -> None:
+    (of,) = register(people, "people", LEVEL)
+    tabulate(people, "people", of, [str(number) for number in range(5000)], "0" * 5000)
+    explain = "EXPLAIN " if people.kind == "postgresql" else "EXPLAIN QUERY PLAN "
+    given = {"choice": f"{of}/part", "turn": 0, "branch": 1, "param_1": 1}
+
+    def plans(connection: Connection) -> list[str]:
+        if people.kind == "postgresql":
+            connection.execute(text("ANALYZE branches_taken"))
+        asked = (choice_branches._LOWER_BRANCH, choice_branches._HIGHER_BRANCH)
+        return [str(connection.execute(text(f"{explain}{query}"), given).all()) for query in asked]
+
+    for plan in people.write(plans, landed=lambda *_: False):
+        assert "branches_taken_by_branch" in plan
+
+
+def test_a_draw_of_the_whole_input_looks_at_no_other_turn(people: Database) -> None:
+    plan = {"type": "repeat", "count": 10**6, "part": {"type": "choice", "parts": [_A, _B]}}
+    (of,) = register(people, "people", plan)
+    value = read_plan(plan)
+    mechanism = next(mechanisms_of(value))
+    work: list[int] = []
+    for turn in range(_MANY):
+        with statements() as found:
+            sealed = draws.seal(draws.place_of(value, mechanism, Turn("", turn)), np.array([7]))
+            draws.draw(people, ANN, "people", of, sealed)
+        work.append(steps_locked(found))
+    assert max(work[-10:]) <= max(work[:10]) + 3
+    with pytest.raises(AlreadyDrawn, match="another branch"):
+        draw(people, "people", of, plan, which=1)
+
+
+def test_a_draw_below_choices_looks_at_no_other_mechanism_under_the_lock(people: Database) -> None:
+    parts: list[Any] = [_A | {"name": f"m{number}"} for number in range(60)]
+    plan: dict[str, Any] = {"type": "sequence", "parts": parts}
+    for _ in range(5):
+        plan = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [plan]}}
+    plan["partitions"] = 10**9
+    (of,) = register(people, "people", plan)
+    work: list[tuple[int, int]] = []
+    for number in range(60):
+        with statements() as found:
+            draw(people, "people", of, plan, which=number, partition="p")
+        work.append((sum(one.locked for one in found), steps_locked(found)))
+    assert len({statements for statements, _ in work[1:]}) == 1
+    assert max(steps for _, steps in work[-10:]) <= max(steps for _, steps in work[1:11]) + 3
+
+
+def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another request draws at the moment when the first one has looked and has no lock yet."""
+    shared = {"partitions": 2}
+    plan = {"type": "choice", "parts": [_A | shared, _B | shared]}
+    (of, other) = register(people, "people", plan, LEVEL)
+    meanwhile: list[Callable[[], object]] = []
+    look = idempotent_write.look
+
+    def looked(*given: Any) -> Any:
+        seen = look(*given)
+        if meanwhile:
+            meanwhile.pop()()
+        return seen
+
+    monkeypatch.setattr(draws, "look", looked)
+    draw(people, "people", of, plan, which=0, partition="p")
+    meanwhile.append(lambda: draw(people, "people", of, plan, which=0, partition="q"))
+    with pytest.raises(Conflict, match="2 of 2 declared partitions are drawn, of all branches of a choice together"):
+        draw(people, "people", of, plan, which=1, partition="r")
+    meanwhile.append(lambda: tabulate(people, "people", other, ["g"], "0"))
+    with pytest.raises(AlreadyDrawn, match="has been tabulated"):
+        draw(people, "people", other, LEVEL, which=1)
