@@ -108,12 +108,14 @@ class Settings(BaseSettings):
         " all but one of them. With 0 the serving process answers them itself.",
     )
     helper_seconds: _Seconds = Field(
-        600.0, description="Seconds in which such an answer must begin; after them it is 503 and the work is ended."
+        600.0,
+        description="Seconds in which the answer of a helper process must begin. After them the service ends the work"
+        " and answers 503.",
     )
     max_work: _Count = Field(
         100_000,
-        description="The most work of one request that computes or is priced, estimated before it begins; a unit is"
-        " about a millisecond of one core.",
+        description="The most work of one request that computes figures or prices a plan, estimated before it begins."
+        " A unit is about a millisecond of one core.",
     )
     job_workers: _Count = Field(1, description="Experiments that run at once, each in a process of its own.")
     job_retention_days: Annotated[int, Field(ge=1, le=36_500)] = Field(
@@ -136,7 +138,7 @@ class Settings(BaseSettings):
     trusted_proxies: str = Field(
         "127.0.0.1,::1",
         description="Addresses, separated by commas, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
-        " trusted; * for any, where only the proxy reaches the service.",
+        " trusted; * for any address, if only the proxy can reach the service.",
     )
     oidc_issuer: str | None = Field(
         None,
@@ -176,8 +178,8 @@ class Settings(BaseSettings):
     )
     connection_rate: _Rate = Field(
         "100/second",
-        description="New connections of one address that is no trusted proxy, written as key_rate; above it they are"
-        " closed without an answer. Clients that keep their connections open need few.",
+        description="The most new connections of one address that is no trusted proxy, written as key_rate. Above it"
+        " they are closed without an answer. Clients that keep their connections open need few.",
     )
     keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
     header_seconds: _Seconds = Field(10.0, description="Seconds in which a request's headers must arrive.")
@@ -193,13 +195,13 @@ class Settings(BaseSettings):
     )
     key_rate: _Rate = Field(
         "off",
-        description="Requests of one key to one replica, such as 600/minute (or second, hour); above it the answer"
-        " is 429. They may come all at once.",
+        description="The most requests of one key to one replica, such as 600/minute (or second, hour). Above it the"
+        " answer is 429. All requests of a minute may come at once.",
     )
     failure_rate: _Rate = Field(
         "10000/minute",
-        description="Requests without a valid key from one address, written as key_rate; above it keys that were not"
-        " valid before are looked up one after the other.",
+        description="The most requests without a valid key from one address, written as key_rate. Above it an invalid"
+        " key is answered 429, and keys that the service has not accepted before are checked one after the other.",
     )
     hsts_seconds: Annotated[int, Field(ge=0)] = Field(
         0, description="max-age of Strict-Transport-Security; 0 sends none. Set it only where every client uses TLS."

@@ -8,9 +8,11 @@ from service.settings import Settings
 _INTRODUCTION = """\
 # Configuration
 
-The service reads its environment once, when it starts. Every variable has a default; an empty one counts as unset, and
-one that the service does not know is named in the log and ignored. A value that cannot be used ends the start, with the
-name of its variable and what was expected. `python -m service settings` prints this page.
+On this page you can look up every variable that configures the service: its values, its default and its meaning.
+
+The service reads its environment once, when it starts. An empty variable counts as unset. The service ignores an
+unknown variable and names it in the log. If it cannot use a value, it does not start, and says which variable is wrong
+and what it expected. `python -m service settings` prints this page.
 
 | variable | value | default | meaning |
 |---|---|---|---|
