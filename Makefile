@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve schema test test-browser test-contract test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
+.PHONY: help serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-contract: $(VENV)/dev.stamp ## send generated requests to every operation a
 
 test-spark: $(VENV)/spark.stamp ## run the example's Spark job on a local Spark, which takes Java
 	$(BIN)/python -m pytest tests/test_examples.py
+
+test-explore: $(VENV)/dev.stamp ## run the property tests with fresh random examples for ten minutes (SEED=n: once, with this seed)
+	$(BIN)/python -m tests.explore --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 test-statistics: $(VENV)/dev.stamp ## test the noise with ten million draws of each law, and compute the oracle's values again
 	$(BIN)/python -m pytest -m statistics tests/noise tests/oracles

@@ -36,6 +36,10 @@ _ROOM = 4 << 30  # bytes; what a run of all tests has at a time is less than hal
 # The same examples in every run, and none fails for being slow on a busy machine.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
+# Fresh ones, by a seed that `make test-explore` prints.
+hypothesis.settings.register_profile(
+    "explore", deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
 
 
 def pytest_configure() -> None:
