@@ -523,7 +523,7 @@ def test_noise_that_fits_is_searched_for_in_a_turn_and_holds_up_no_other_answers
         searching.release()
         over.wait(60)
 
-    monkeypatch.setattr(budget_refusals, "multiplier", search)
+    monkeypatch.setattr(budget_refusals, "noise_multiplier_that_fits", search)
     with client_of(app) as client, ThreadPoolExecutor(4) as threads:
         open_account(client)
         refused = [threads.submit(charge, client, pure(2)) for _ in range(4)]
