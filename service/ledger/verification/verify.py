@@ -83,7 +83,7 @@ def _hold_against(
         _take(rows, chain, entry, kept)
     _check_head(chain, Head(account.head_seq, account.head_hash), kept)
     try:
-        audit.check_sums()
+        audit.check_end()
     except BrokenChain as broken:
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()

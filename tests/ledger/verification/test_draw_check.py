@@ -29,7 +29,7 @@ from tests.ledger.ledgers import LEVEL, A, draw, exported, register, tabulate
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
 _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
 
-_DRAWN = "the mechanism, partition and repetition had been drawn, or the whole input had been"
+_DRAWN = "the draw repeats that of entry 3, wholly or in part"
 _OTHER = "another branch of a choice above the draw had been drawn from"
 _TABULATED = "the groups that are drawn had been drawn at this level"
 _BEYOND = "more partitions are drawn than the plan declares"
