@@ -198,7 +198,7 @@ class Reader:
         self._numbers = DeclaredNumbers()
 
     def entries(self) -> Iterator[CheckedEntry]:
-        """Yield the entries, each checked like ``verify`` does; the file is complete only if nothing is raised.
+        """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
 
         Raises:
             BadExport: a line is wrong; the text says which one and how.
