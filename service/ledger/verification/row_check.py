@@ -207,7 +207,7 @@ class RowVerifier:
             as_drawn = not stored.noisy and is_removal(stored.noisy_removed_at, row.created_at)
         if not as_drawn:
             raise BadRow(seq, "the noisy counts are not those of the draw")
-        release = self._recount.release_of(row.release_id)
+        release = self._recount.release_of(seq, row.release_id)
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
             raise BadRow(seq, "the draw is of no committed release of the account")
         if '"choice"' in release.row.plan:
