@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from sqlalchemy import Connection, Select, func, select, update
 
+from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw
 
@@ -32,6 +33,11 @@ def remove_noisy(database: Database, before: str, at: str) -> int:
         if connection.execute(_due(before)).first() is None:
             return 0
     return database.write(work, is_committed=lambda *_: False)
+
+
+def is_removal(at: str, drawn_at: str) -> bool:
+    """Return whether noisy counts can have been removed at this moment; nothing in the journal tells of a removal."""
+    return clock.is_stamp(at) and at > drawn_at
 
 
 def _due(before: str) -> Select[str, int]:

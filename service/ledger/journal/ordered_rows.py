@@ -15,7 +15,7 @@ Found = list[Row[*tuple[Any, ...]]]
 
 
 class BadRow(Exception):
-    """A row or an account that differs from its entry."""
+    """An entry from which a row or an account differs, or which cannot stand beside earlier entries."""
 
     def __init__(self, seq: int, reason: str) -> None:
         super().__init__(reason)

@@ -57,7 +57,7 @@ def sealed_plan(connection: Connection, release_id: str) -> str:
     Raises:
         Altered: the row is not as the service wrote it.
     """
-    row = connection.execute(_ONE, {"release": release_id}).one()
+    row = connection.execute(WITH_HASH, {"release": release_id}).one()
     if row.id != release_id:
         raise altered(release_id)
     require_seal(connection, row, row.hash)
@@ -122,7 +122,7 @@ def altered(release_id: str) -> Altered:
     return Altered("the release", f"the row of release {release_id!r}")
 
 
-_ONE = (
+WITH_HASH = (
     select(*FIXED, Release.state, Release.seal, Entry.hash)
     .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
     .where(Release.id == bindparam("release"))

@@ -13,6 +13,7 @@ from service.ledger.journal.account_state import AccountState, ProposedChange
 from service.ledger.journal.entries import (
     Approved,
     Decided,
+    Drawn,
     Expired,
     ParsedEntry,
     PriceChanged,
@@ -32,6 +33,7 @@ from service.ledger.journal.journal import (
     read_body,
     read_entry,
 )
+from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.filter import is_charge_of
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.plans.notation import check_relation
@@ -74,6 +76,7 @@ class Audit:
         self, account: str, lives: KeyLives | None = None, repriced: Collection[str | None] | None = None
     ) -> None:
         self.chain, self._lives, self._repriced = AccountState(account), lives, repriced
+        self.draws = DrawOverlaps()
         self._charged: dict[
             str, tuple[PriceKey, str]
         ] = {}  # this chain's charges, and the plans that it charged them for
@@ -124,6 +127,8 @@ class Audit:
                     raise BrokenChain("the release had another price")
                 self._check_price(content.accountant, (plan, ()), content.price)
                 self._charged[entry.release_id] = content.price, plan
+            case Drawn():
+                self.draws.take(entry.seq, entry.release_id, content)
         return entry
 
     def _charge(self, release: str, amount: PriceKey, subject: SpendingKey) -> None:
@@ -159,12 +164,14 @@ class Audit:
         if fault is not None:
             raise BrokenChain(fault)
 
-    def check_sums(self) -> None:
-        """Require that all entries together add up.
+    def check_end(self) -> None:
+        """Require that all entries together add up, and that nothing was drawn twice.
 
         Raises:
+            BadRow: a draw repeats an earlier one.
             BrokenChain: there is an invalid price or plan, or more was taken away than was charged.
         """
+        self.draws.check_repeats()
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
             if not self.chain.totals.is_below_zero:

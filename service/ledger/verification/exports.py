@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection, bindparam, select
@@ -29,6 +29,7 @@ from service.ledger.draws import count_codec
 from service.ledger.draws.draws import find_mechanism
 from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.draws.partitions import PartitionsPerMechanism
+from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import Layout, checked_layout
 from service.ledger.draws.tabulations import tabulated
 from service.ledger.installation.signing import BadSignature, Signer, check_signature
@@ -36,7 +37,7 @@ from service.ledger.journal import journal
 from service.ledger.journal.entries import AccountOpened, Drawn, ParsedEntry, Registration, read_members
 from service.ledger.journal.entry_texts import read_text
 from service.ledger.journal.journal import UNREADABLE, BrokenChain, Head
-from service.ledger.storage import clock
+from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.ledger.verification.chain_check import Audit
@@ -191,12 +192,13 @@ class Reader:
         self.public_key = public_key  # None: that of the first line, once it was read
         self._file = file
         self._accounts: dict[str, _Expected] = {}
-        self._plans: dict[str, str] = {}  # the texts of plans that declare partitions, each once
-        self._declaring: dict[str, str] = {}  # releases, with the text of their plan among these
+        self._plans: dict[str, str] = {}  # the texts of plans with choices or declared partitions, each once
+        self._planned: dict[str, str] = {}  # releases, with the text of their plan among these
+        self._read_plan = lru_cache(maxsize=1)(read_text)  # draws of one plan mostly come together
         self._numbers = DeclaredNumbers()
 
     def entries(self) -> Iterator[CheckedEntry]:
-        """Yield the entries, each checked like ``verify`` does; the file is complete only if nothing is raised.
+        """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
 
         Raises:
             BadExport: a line is wrong; the text says which one and how.
@@ -207,6 +209,8 @@ class Reader:
                 entered = self._entry(document)
             except BadExport:
                 raise
+            except BadRow as bad:
+                raise BadExport(self.line, f"entry {bad.seq}: {bad}") from None
             except UNREADABLE as error:
                 reason = (
                     str(error) if isinstance(error, BrokenChain) else "the entry does not say what one of its kind says"
@@ -286,17 +290,17 @@ class Reader:
         match entry.content:
             case AccountOpened() as opening:
                 self._check_parent(expected, opening)
-            case Registration(plan=plan) if '"partitions"' in plan:
-                self._declaring[entry.release_id] = self._plans.setdefault(plan, plan)
+            case Registration(plan=plan) if '"partitions"' in plan or '"choice"' in plan:
+                self._planned[entry.release_id] = self._plans.setdefault(plan, plan)
             case Drawn() as said:
-                drawn = self._draw(said)
-                if entry.release in self._declaring:
-                    self._hold_to_plan(entry.release_id, said, drawn)
+                drawn = self._draw(said, entry.time)
+                if entry.release in self._planned:
+                    self._hold_to_plan(audit, entry, said, drawn)
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
                 raise BrokenChain("the entry is not the head that was signed")
-            audit.check_sums()
+            audit.check_end()
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
         return CheckedEntry(audit, entry, body, digest, drawn, is_last)
 
@@ -313,7 +317,7 @@ class Reader:
         if not same or expected.depth > MAX_DEPTH:
             raise BrokenChain("the account cannot be under its parent")
 
-    def _draw(self, said: Drawn) -> DrawnCounts:
+    def _draw(self, said: Drawn, drawn_at: str) -> DrawnCounts:
         """Read the line after the entry of a draw: its stored bytes."""
         document = self._next()
         if document is None:
@@ -323,7 +327,7 @@ class Reader:
         fields |= set() if removed is None else {"noisy_removed_at"}
         if document.keys() != fields or document["draw"] != said.draw:
             raise BrokenChain("expected the noisy counts of the draw")
-        if removed is not None and (document["noisy"] is not None or not clock.is_stamp(removed)):
+        if removed is not None and (document["noisy"] is not None or not is_removal(removed, drawn_at)):
             raise BrokenChain("expected no noisy counts, and when they were removed")
         try:
             noisy = b"" if removed is not None else base64.b64decode(document["noisy"], validate=True)
@@ -340,14 +344,19 @@ class Reader:
             raise BrokenChain("the groups are not those of the tabulation") from None
         return DrawnCounts(noisy, removed, packed, layout)
 
-    def _hold_to_plan(self, release: str, said: Drawn, drawn: DrawnCounts) -> None:
-        """Check the partitions of a draw against the numbers that the release's plan declares."""
-        plan = read_text(self._declaring[release])
+    def _hold_to_plan(self, audit: Audit, entry: ParsedEntry, said: Drawn, drawn: DrawnCounts) -> None:
+        """Check a draw against its release's plan: the branches of choices, and the declared numbers of partitions."""
+        release = entry.release_id
+        text = self._planned[release]
+        plan = self._read_plan(text)
         taken: PartitionsPerMechanism = ()
+        if '"choice"' in text:
+            audit.draws.take_branches(entry.seq, release, said, plan)
         if drawn.layout is not None:
             level = find_level(plan, drawn.layout.level)
             if level is None:
                 raise BrokenChain("the release has not the level of the tabulation")
+            audit.draws.take_groups(entry.seq, release, said.draw, level, drawn.layout)
             taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
         elif said.partition:
             taken = [(find_mechanism(plan, said.mechanism, ""), 1)]

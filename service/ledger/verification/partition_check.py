@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select, text
+from sqlalchemy import Connection, Row, select, text
 
 from service.ledger.draws import partitions
 from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.journal.entry_texts import read_text
 from service.ledger.journal.ordered_rows import BadRow
+from service.ledger.releases import release_rows
 from service.ledger.storage.database import secret_of
-from service.ledger.storage.tables import Account, Release
+from service.ledger.storage.tables import Account
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
 from service.privacy.plans import Plan
@@ -55,10 +56,17 @@ class PartitionRecount:
         self._numbers = DeclaredNumbers()
         self._secret = secret_of(connection)
 
-    def release_of(self, release_id: str) -> DrawnRelease:
-        """Return the release of a draw."""
+    def release_of(self, seq: int, release_id: str) -> DrawnRelease:
+        """Return the release of a draw.
+
+        Raises:
+            BadRow: its row, read again for the plan, is not the one that the service wrote.
+        """
         if self._last is None or self._last[0] != release_id:
-            self._last = release_id, DrawnRelease(self._connection.execute(_RELEASE, {"id": release_id}).one())
+            row = self._connection.execute(release_rows.WITH_HASH, {"release": release_id}).one()
+            if row.id != release_id or not release_rows.is_sealed(self._secret, row, row.hash):
+                raise BadRow(seq, release_rows.unsealed(row.seal))
+            self._last = release_id, DrawnRelease(row)
         return self._last[1]
 
     def check_draw(self, seq: int, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
@@ -128,7 +136,6 @@ class PartitionRecount:
             raise BadRow(last, _MISCOUNTED)
 
 
-_RELEASE = select(Release.account_id, Release.plan, Release.state).where(Release.id == bindparam("id"))
 # Drawn partitions minus counted ones, where these differ; the groups of tabulations are added separately. The database
 # counts them, which needs no memory here.
 _UNCOUNTED = text(

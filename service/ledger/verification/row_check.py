@@ -5,8 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, false, select
 
-from service.ledger.draws import count_codec, draw_rows, draws
-from service.ledger.draws.tabulation_layout import by_branch, checked_layout
+from service.ledger.draws import count_codec, draw_rows
+from service.ledger.draws.retention import is_removal
+from service.ledger.draws.tabulation_layout import checked_layout
 from service.ledger.draws.tabulations import tabulated
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, PriceChanged, Registration, Settlement
 from service.ledger.journal.entries.registration import find_unknown, start_of
@@ -14,11 +15,9 @@ from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_key_
 from service.ledger.journal.journal import JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, Found, SeqCursor
 from service.ledger.releases import release_rows
-from service.ledger.storage import clock
 from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.verification.chain_check import Audit
-from service.ledger.verification.draw_check import DrawOverlaps
 from service.ledger.verification.partition_check import DrawnRelease, PartitionRecount
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
@@ -50,7 +49,6 @@ class RowVerifier:
         self._states: dict[str, tuple[int, str]] = {}  # of held releases: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of repriced releases: the row's entry,
         # the row's price, and the price that the entries give
-        self._redrawn = DrawOverlaps(connection, account_id)
         self._recount = PartitionRecount(connection, account_id)
         self._secret = secret_of(connection)
 
@@ -206,15 +204,14 @@ class RowVerifier:
         if stored.noisy_removed_at is None:
             as_drawn = count_codec.is_pack_of(stored.noisy, said.size, said.noisy_hash)
         else:
-            as_drawn = not stored.noisy and clock.is_stamp(stored.noisy_removed_at)
+            as_drawn = not stored.noisy and is_removal(stored.noisy_removed_at, row.created_at)
         if not as_drawn:
             raise BadRow(seq, "the noisy counts are not those of the draw")
-        release = self._recount.release_of(row.release_id)
+        release = self._recount.release_of(seq, row.release_id)
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
             raise BadRow(seq, "the draw is of no committed release of the account")
         if '"choice"' in release.row.plan:
-            forks = draws.forks_of(release.plan, row.mechanism, row.repetition)
-            self._redrawn.take(seq, row.id, row.release_id, forks, row.partition)
+            self._audit.draws.take_branches(seq, row.release_id, said, release.plan)
         self._check_layout(seq, said, row, release)
 
     def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
@@ -230,8 +227,7 @@ class RowVerifier:
         level = find_level(release.plan, layout.level)
         if level is None:
             raise BadRow(seq, "the release has not the level of the tabulation")
-        groups = list(zip(level.branches, by_branch(layout), strict=True))
-        self._redrawn.take_groups(seq, row.id, row.release_id, level.pointer, groups)
+        self._audit.draws.take_groups(seq, row.release_id, row.id, level, layout)
         self._recount.check_tabulation(seq, row, release, tabulated(level, layout))
 
     def check_end(self) -> None:
@@ -252,7 +248,7 @@ class RowVerifier:
                 raise BadRow(seq, "the release's price or accountant is not what the journal makes it")
         if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
             raise BadRow(last, "the groups of a tabulation are of no draw")
-        self._redrawn.check_end(last)
+        self._audit.draws.check_rows(self._connection, self._account, last)
         self._recount.check_end(last)
 
 

@@ -137,6 +137,7 @@ def test_a_ledger_without_its_noisy_counts_is_exported_and_rebuilt(
         (b'"noisy":null', b'"noisy":"AAAA"'),
         (b'"2031-01-01T00:00:00.000000Z"', b'"yesterday"'),
         (b'"2031-01-01T00:00:00.000000Z"', b"5"),
+        (b'"2031-01-01T00:00:00.000000Z"', b'"2026-01-01T00:00:00.000000Z"'),  # before the draw
         (b',"noisy_removed_at":"2031-01-01T00:00:00.000000Z"', b""),
         (b',"noisy_removed_at":"2031-01-01T00:00:00.000000Z"', b',"noisy_removed_at":null'),
     ],
@@ -154,10 +155,11 @@ def test_an_export_says_plainly_what_was_removed(
         rebuild(new_database(), lambda: io.BytesIO(file.replace(part, other)), signer.public_key)
 
 
-def test_verification_does_not_take_a_fault_for_a_removal(database: Database) -> None:
+@pytest.mark.parametrize("at", ["yesterday", "2026-01-01T00:00:00.000000Z"])
+def test_verification_does_not_take_a_fault_for_a_removal(database: Database, at: str) -> None:
     open_account(database)
     _drawn(database, 1)
-    remove_noisy(database, _LATER, "yesterday")
+    remove_noisy(database, _LATER, at)
     with database.read() as connection:
         found = verify(connection, "people")
     assert found.first_bad is not None

@@ -370,12 +370,12 @@ def test_sums_below_zero_do_not_add_up(database: Database) -> None:
     audit = Audit("people", None, ())
     for entry in entries_of(database):
         audit.take(entry)
-    audit.check_sums()
+    audit.check_end()
     price = PriceChanged.FORMS["was"].read(json.loads(entries_of(database)[1].body)["content"]["price"])
     for _ in range(3):
         audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()))
     with pytest.raises(BrokenChain, match="do not add up"):
-        audit.check_sums()
+        audit.check_end()
 
 
 def test_a_chain_is_followed_page_by_page_to_its_head(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

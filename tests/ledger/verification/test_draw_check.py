@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from service.errors import AlreadyDrawn, Conflict, Unavailable
@@ -16,8 +17,12 @@ from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, seal_layout
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
+from service.ledger.journal.entries import Drawn
 from service.ledger.journal.journal import BadEntry
+from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
+from service.ledger.verification import draw_check
+from service.ledger.verification.draw_check import DrawOverlaps
 from service.ledger.verification.exports import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import Verdict, verify
@@ -29,7 +34,7 @@ from tests.ledger.ledgers import LEVEL, A, draw, exported, register, tabulate
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
 _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
 
-_DRAWN = "the mechanism, partition and repetition had been drawn, or the whole input had been"
+_DRAWN = "the draw repeats that of entry 3, wholly or in part"
 _OTHER = "another branch of a choice above the draw had been drawn from"
 _TABULATED = "the groups that are drawn had been drawn at this level"
 _BEYOND = "more partitions are drawn than the plan declares"
@@ -79,6 +84,19 @@ def _verdict(database: Database) -> Verdict:
         return verify(connection, "people")
 
 
+def _check_file(database: Database, copy: Database, signer: Signer, found: str) -> None:
+    """The reader of the ledger's export, with no table beside it, and its import say the same as verification."""
+    file = exported(database, signer)
+    with pytest.raises(BadExport, match=found):
+        list(Reader(io.BytesIO(file), None).entries())
+    with pytest.raises(BadExport, match=f"{found}|the tables cannot hold"):
+        _imported(copy, file, signer)
+
+
+def _imported(copy: Database, file: bytes, signer: Signer) -> None:
+    rebuild(copy, lambda: io.BytesIO(file), signer.public_key)
+
+
 def _released(database: Database, plan: Any) -> str:
     open_account(database, definition="pure", epsilon="100", delta="1e-9")
     return register(database, "people", plan)[0]
@@ -86,7 +104,12 @@ def _released(database: Database, plan: Any) -> str:
 
 @pytest.mark.parametrize(("first", "second"), [("", "p"), ("p", "")])
 def test_the_whole_input_beside_a_partition_is_found(
-    database_url: str, database: Database, first: str, second: str
+    database_url: str,
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    first: str,
+    second: str,
 ) -> None:
     release = _released(database, A)
     draw(database, "people", release, A, partition=first)
@@ -94,9 +117,12 @@ def test_the_whole_input_beside_a_partition_is_found(
         draw(database, "people", release, A, partition=second)
     _away(database_url, lambda: draw(database, "people", release, A, partition=second), "draws")
     assert _verdict(database) == Verdict(3, BadEntry(4, _DRAWN))
+    _check_file(database, new_database(), signer, f"entry 4: {_DRAWN}")
 
 
-def test_partitions_and_turns_beside_each_other_are_sound(database: Database) -> None:
+def test_partitions_and_turns_beside_each_other_are_sound(
+    database: Database, new_database: Callable[[], Database], signer: Signer
+) -> None:
     release = _released(database, _CHOICE)
     for which, partition, turn in ((1, "p", 0), (2, "p", 0), (0, "q", 0), (0, "p", 1), (0, "q", 1)):
         draw(database, "people", release, _CHOICE, which=which, partition=partition, turn=turn)
@@ -106,6 +132,38 @@ def test_partitions_and_turns_beside_each_other_are_sound(database: Database) ->
     for which, turn in ((0, 0), (1, 8)):
         draw(database, "people", level, LEVEL, which=which, partition="4", turn=turn)
     assert _verdict(database).valid
+    _imported(new_database(), exported(database, signer), signer)
+
+
+_PLACES = st.tuples(st.sampled_from("rs"), st.sampled_from("mn"), st.integers(0, 1), st.sampled_from(["", *"pqo"]))
+
+
+@given(places=st.lists(_PLACES, max_size=9), remembered=st.integers(1, 3))
+def test_the_first_repeated_draw_is_found_as_by_comparing_all_pairs(
+    places: list[tuple[str, str, int, str]], remembered: int
+) -> None:
+    overlaps = DrawOverlaps()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(draw_check, "_REMEMBERED", remembered)
+        for seq, (release, mechanism, repetition, partition) in enumerate(places, 2):
+            said = Drawn(
+                draw="d", mechanism=mechanism, partition=partition, repetition=repetition, noisy_hash="", size=1
+            )
+            overlaps.take(seq, release, said)
+    repeats = [
+        later
+        for later, (*place, partition) in enumerate(places)
+        if any(place == other and (name == partition or "" in (name, partition)) for *other, name in places[:later])
+    ]
+    if not repeats:
+        overlaps.check_repeats()
+        return
+    with pytest.raises(BadRow, match="repeats that of entry") as found:
+        overlaps.check_repeats()
+    earlier = places[int(str(found.value).split("entry ")[1].split(",")[0]) - 2]
+    assert found.value.seq == repeats[0] + 2
+    assert earlier[:3] == places[repeats[0]][:3]
+    assert earlier[3] == places[repeats[0]][3] or "" in (earlier[3], places[repeats[0]][3])
 
 
 def _with_a_second_row(database_url: str, row: dict[str, Any]) -> None:
@@ -149,7 +207,11 @@ def _set_schema(connection: Connection, table: str) -> None:
 
 @pytest.mark.parametrize("partition", ["", "p"])
 def test_one_mechanism_that_was_drawn_twice_is_found_although_an_index_says_once(
-    database_url: str, database: Database, partition: str
+    database_url: str,
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    partition: str,
 ) -> None:
     plan = A | {"partitions": ["p"]} if partition else A
     release = _released(database, plan)
@@ -162,10 +224,18 @@ def test_one_mechanism_that_was_drawn_twice_is_found_although_an_index_says_once
     database.close()
     _with_a_second_row(database_url, dict(row._mapping))
     assert _verdict(database) == Verdict(3, BadEntry(4, _DRAWN))
+    _check_file(database, new_database(), signer, f"entry 4: {_DRAWN}")
 
 
 @pytest.mark.parametrize(("first", "second"), [("", ""), ("p", "p"), ("", "p"), ("p", "")])
-def test_both_branches_of_a_choice_are_found(database_url: str, database: Database, first: str, second: str) -> None:
+def test_both_branches_of_a_choice_are_found(
+    database_url: str,
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    first: str,
+    second: str,
+) -> None:
     release = _released(database, _CHOICE)
     draw(database, "people", release, _CHOICE, which=0, partition=first)
     with pytest.raises(AlreadyDrawn):
@@ -176,6 +246,7 @@ def test_both_branches_of_a_choice_are_found(database_url: str, database: Databa
         "branches_taken",
     )
     assert _verdict(database) == Verdict(3, BadEntry(4, _OTHER))
+    _check_file(database, new_database(), signer, f"entry 4: {_OTHER}")
 
 
 def _drawn_or_tabulated(database: Database, release: str) -> list[Callable[[], object]]:
@@ -189,7 +260,14 @@ def _drawn_or_tabulated(database: Database, release: str) -> list[Callable[[], o
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (0, 2), (2, 0), (0, 3), (3, 0), (3, 1), (1, 3)])
-def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Database, first: int, second: int) -> None:
+def test_groups_that_were_drawn_twice_are_found(
+    database_url: str,
+    database: Database,
+    new_database: Callable[[], Database],
+    signer: Signer,
+    first: int,
+    second: int,
+) -> None:
     release, whole = _released(database, LEVEL), 3
     acts = _drawn_or_tabulated(database, release)
     acts[first]()
@@ -199,6 +277,7 @@ def test_groups_that_were_drawn_twice_are_found(database_url: str, database: Dat
     found = _verdict(database)
     assert found.entries == 3
     assert found.first_bad in {BadEntry(4, _TABULATED), BadEntry(4, _OTHER)}
+    _check_file(database, new_database(), signer, f"entry 4: {found.first_bad.reason}")
 
 
 _ONE = A | {"partitions": 1}
@@ -255,10 +334,6 @@ def test_more_partitions_than_declared_are_found_whatever_was_counted(
         with pytest.raises(BadExport, match=found):
             read()
     _imported(copy, sound, signer)
-
-
-def _imported(copy: Database, file: bytes, signer: Signer) -> None:
-    rebuild(copy, lambda: io.BytesIO(file), signer.public_key)
 
 
 def test_numbers_that_are_kept_to_are_sound(database: Database) -> None:
