@@ -30,8 +30,8 @@ _SETTINGS = "settings"  # the key under which a connection to PostgreSQL stores 
 # the meaning of later statements, as the settings of the role and of the database may. Rows that a policy would hide
 # are an error.
 _MEANING = """
-SET search_path = {}, pg_temp; SET row_security = off; SET transform_null_equals = off;
-SET standard_conforming_strings = on; SET quote_all_identifiers = off;"""
+SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET search_path = {}, pg_temp;
+SET row_security = off; SET transform_null_equals = off;"""
 _TRANSACTION_TIMEOUT = 170_000  # the first version of PostgreSQL that has this setting
 
 
