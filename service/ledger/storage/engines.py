@@ -117,7 +117,7 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
         if raw.info.server_version >= _TRANSACTION_TIMEOUT:
             settings += " SET transaction_timeout = 0;"
         entry.info[_SETTINGS] = settings
-        raw.execute(settings.encode())
+        raw.execute(f"{settings} SET statement_timeout = 0".encode())
 
     if not read_only:
         event.listen(engine, "handle_error", _leave_former_primary)

@@ -37,9 +37,9 @@ _OTHERS = {
     "transform_null_equals": "on",
     "standard_conforming_strings": "off",
     "quote_all_identifiers": "on",
-    "lock_timeout": "1ms",
-    "statement_timeout": "1ms",
-    "idle_in_transaction_session_timeout": "1ms",
+    "lock_timeout": "2h",
+    "statement_timeout": "2h",
+    "idle_in_transaction_session_timeout": "2h",
 }
 _SETTINGS = select(*(func.pg_catalog.current_setting(name) for name in _SET))
 
