@@ -27,11 +27,13 @@ _POSTGRESQL_OPTIONS = {
 }
 _SETTINGS = "settings"  # the key under which a connection to PostgreSQL stores the settings that never change
 # Code of the tables' owner runs within the service's sessions: an index's predicate, a default. It may set what decides
-# the meaning of later statements, as the settings of the role and of the database may. Rows that a policy would hide
-# are an error.
-_MEANING = """
+# the meaning of later statements, as the settings of the role and of the database may. It may also prepare another
+# statement under a name that the driver uses, so none is kept, which the driver learns from the answer. Rows that a
+# policy would hide are an error.
+_MEANING = """DEALLOCATE ALL;
 SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET search_path = {}, pg_temp;
 SET row_security = off; SET transform_null_equals = off;"""
+_PREPARED_AFTER = 50  # executions: within one transaction, of many rows
 _TRANSACTION_TIMEOUT = 170_000  # the first version of PostgreSQL that has this setting
 
 
@@ -107,8 +109,7 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
         pool_size=size,
         max_overflow=0,
         # `database` begins and ends transactions; the driver must not begin any by itself.
-        # Nothing is prepared: code that runs within the session could put another statement under the same name.
-        connect_args={"autocommit": True, "prepare_threshold": None, **options},
+        connect_args={"autocommit": True, "prepare_threshold": _PREPARED_AFTER, **options},
     )
 
     @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first statements

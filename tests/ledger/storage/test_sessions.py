@@ -133,15 +133,39 @@ def test_what_a_predicate_sets_is_gone_with_the_next_transaction(
     assert len(entries_of(served)) == 2, "and none is elsewhere"
 
 
-def test_no_statement_is_prepared(served: Database) -> None:
+def test_no_prepared_statement_is_left_for_the_next_transaction(served: Database) -> None:
     """Code that runs in the session could prepare another one of its name."""
     prepared = select(func.count()).select_from(func.pg_catalog.pg_prepared_statement().table_valued("name"))
-    for _ in range(20):
+
+    def run(connection: Connection) -> tuple[int, int]:
+        numbers = [connection.scalar(prepared) or 0 for _ in range(100)]
+        return numbers[0], numbers[-1]
+
+    for _ in range(3):
+        assert served.write(run, is_committed=lambda *_: False) == (0, 1), "prepared within the transaction only"
+        for begin in (served.read, served.look):
+            with begin() as connection:
+                assert run(connection) == (0, 1)
+    for _ in range(100):
         asked = served.ask(prepared, {})
         assert asked is not None
-        assert asked[0] == 0
-    with served.read() as connection:
-        assert [connection.scalar(prepared) for _ in range(20)] == [0] * 20
+        assert asked[0] <= 1, "itself"
+
+
+def test_a_statement_that_was_put_under_the_drivers_name_is_not_run(served: Database) -> None:
+    def replace(connection: Connection) -> None:
+        for _ in range(100):
+            assert connection.scalar(select(func.pg_catalog.abs(-1))) == 1
+        (name,) = connection.exec_driver_sql("SELECT name FROM pg_catalog.pg_prepared_statements").one()
+        connection.exec_driver_sql(f"DEALLOCATE {name}")
+        connection.exec_driver_sql(f"PREPARE {name} AS SELECT 2")
+
+    served.write(replace, is_committed=lambda *_: False)
+    found = served.write(
+        lambda connection: [connection.scalar(select(func.pg_catalog.abs(-1))) for _ in range(100)],
+        is_committed=lambda *_: False,
+    )
+    assert found == [1] * 100
 
 
 def test_a_read_that_waits_for_a_lock_ends(served: Database, owner: "psycopg.Connection[tuple[Any, ...]]") -> None:
