@@ -30,8 +30,8 @@ async def readyz(request: Request) -> Response:
     if state.ending:
         raise Unavailable("the process is shutting down: use another one")
     database: Database = state.database
-    if database.stopped is not None:
-        raise Unavailable(database.stopped)
+    if (refused := database.refused()) is not None:
+        raise refused
     # A separate thread pool: a probe never waits behind requests.
     if not await to_thread.run_sync(is_migrated, database, limiter=state.probes):
         raise Unavailable(

@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, tuple_, update
 from sqlalchemy.orm import aliased
 
-from service.errors import Conflict, InvalidInput, NotFound, StartupRefused
+from service.errors import Conflict, InvalidInput, NotFound, StartupRefused, Unavailable
 from service.ledger.access.key_events import Known, SeenKeys, keys_of, require_valid, sound_keys
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
 from service.ledger.installation import installation_journal
@@ -208,8 +208,11 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     hide a revocation.
 
     Raises:
-        Unavailable: the database does not answer, or the installation's journal was rolled back, or is not sound.
+        Unavailable: the database does not answer, or the mark's keeper gets no answers, or the installation's journal
+            was rolled back, or is not sound.
     """
+    if (reason := database.unwatched()) is not None:
+        raise Unavailable(reason)
     followed, known = database.followed, database.newest.number(installation_journal.NO_ACCOUNT)  # read before the row
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:

@@ -1,10 +1,12 @@
 """Upkeep of the high-water mark: checked at the start, and written within a second after commits."""
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import structlog
+from sqlalchemy import Connection
 
 from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
@@ -23,7 +25,7 @@ from service.ledger.installation.high_water import (
 from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain, Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.database import Database
+from service.ledger.storage.database import OTHER_VERSION, Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.schema import unexpected
@@ -34,7 +36,10 @@ _REFRESH = 120  # checks after which the time is written even if nothing was com
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
+_LIMIT = 5.0  # seconds without a look, or without a writing of the mark: ten times as long as both usually take
+_END = 10.0  # seconds that the server's end waits for each of them
 
+_UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
 _OTHER_SCHEMA = "the database's tables are not as the service made them; nothing is written"
 
 _log = structlog.get_logger("service.high_water")
@@ -112,6 +117,9 @@ class MarkKeeper:
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
         self._database, self.file, self._serves = database, file, serves
         self._failing, self._altered = False, list[str]()
+        self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked
+        self._everything = 0.0  # seconds that the last comparison of all journals took
+        self._unwatched, self._changing = False, threading.Lock()
         database.remembers = True
         self.written_at = clock.now()
 
@@ -131,9 +139,10 @@ class MarkKeeper:
             BrokenMark: the mark cannot be read or written.
             Unavailable: the database does not answer.
         """
+        began = time.monotonic()
         made = self._database.take_committed()
         try:
-            with self._database.read() as connection:  # begun after these were taken: all of them were committed
+            with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
                 names = names_of(connection, {entry.account_id for entry in made})
             if not lost:
@@ -149,6 +158,8 @@ class MarkKeeper:
                 self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
                 gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
                 self.file.advance(gone, clock.now(), in_use=not last if self._serves else None)
+            if everything:
+                self._everything = time.monotonic() - began
         except BaseException:
             self._database.put_back_committed(made)
             raise
@@ -167,7 +178,7 @@ class MarkKeeper:
         else:
             marked = self.file.marked([*journals, INSTALLATION])
         # Begun after the mark was read, so that all marked entries were committed before this moment of the ledger.
-        with self._database.read() as connection:
+        with self._reading() as connection:
             accounts = last_entries(connection, journals)
             missing = missing_entries(connection, marked, accounts)
             heads = present_heads(connection, self.file.secret, accounts)
@@ -188,19 +199,58 @@ class MarkKeeper:
     def _stop(self, reason: str, missing: list[MissingEntry]) -> None:
         self._database.stop(reason, missing=described(missing))
 
+    def _reading(self) -> AbstractContextManager[Connection]:
+        """Open a transaction; a server's waits for nothing, as the server must not write without its mark."""
+        return self._database.look(limited=False) if self._serves else self._database.read()
+
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Advance the mark periodically until the block ends, and once more at its end."""
-        with until_stopped(self._keep_advancing, "high-water mark"):
+        """Look at the schema and advance the mark periodically until the block ends; advance it once more at its end.
+
+        Each has a thread of its own, so that a look that hangs does not keep the mark from being written.
+        """
+        self._looked = self._marked = time.monotonic()
+        self._database.unwatched = self.unwatched
+        with (
+            until_stopped(self._keep_advancing, "high-water mark", within=_END),
+            until_stopped(self._keep_looking, "schema", within=_END),
+        ):
             yield
+        self._database.unwatched = lambda: None
+
+    def unwatched(self) -> str | None:
+        """Return the reason why nothing may be written now; None while looks and the writing of the mark succeed.
+
+        It is asked at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
+        does not answer gives this reason too, and it is over when the database answers again.
+        """
+        now = time.monotonic()
+        late = now - self._looked > _LIMIT or now - self._marked > _LIMIT + 2 * self._everything
+        with self._changing:
+            changed, self._unwatched = late != self._unwatched, late
+        if changed and late:
+            seconds = {"looked": round(now - self._looked, 1), "marked": round(now - self._marked, 1)}
+            _log.critical(_UNWATCHED, seconds_since=seconds)
+        elif changed:
+            _log.warning("the high-water mark and the schema are checked again; the ledger is written")
+        return _UNWATCHED if late else None
+
+    def _keep_looking(self, stopping: threading.Event) -> None:
+        sound = True
+        while not stopping.wait(_PAUSE):
+            began = time.monotonic()
+            looked = self._look()
+            sound, followed = self._follow_ends(sound=sound)
+            if looked and followed:
+                self._looked = began
+            self.unwatched()
 
     def _keep_advancing(self, stopping: threading.Event) -> None:
-        looks, last, sound = 0, False, True
+        looks, last = 0, False
         while not last:
-            last, looks = stopping.wait(_PAUSE), looks + 1
-            self._look()
-            sound = self._follow_ends(sound=sound)
+            last, looks, began = stopping.wait(_PAUSE), looks + 1, time.monotonic()
             if not (last or looks % _REFRESH == 0 or self._database.has_committed()):
+                self._marked = began
                 continue
             try:
                 self.advance(everything=looks % _EVERYTHING == 0, last=last)
@@ -210,29 +260,42 @@ class MarkKeeper:
                     _log.error("high-water mark not written", error=type(error).__name__, detail=detail)
                 self._failing = True
             else:
-                self._failing = False
+                self._failing, self._marked = False, began
+            self.unwatched()
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
                 _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
         """Stop the server if the schema is another one, and learn where the installation's journal ends.
 
         What the mark says of it, which commands advance, and what the journal itself says must then be found by the
         statements that learn which keys were ended: another answer to these alone would keep an ended key valid.
+
+        Returns:
+            Whether the schema could be read.
         """
         try:
-            marked = self._marked_installation()
-            with self._database.read() as connection:
+            self._remember_end(self._marked_installation())  # first, so that it is known whatever the database answers
+            with self._database.look() as connection:
                 fault = unexpected(connection)
                 present = installation_journal.sealed_head(connection, self.file.secret)
-            heads = [head for head in (marked, present) if head is not None]
-            self._database.remember([NewEntry(installation_journal.NO_ACCOUNT, head.seq, head.hash) for head in heads])
-            if fault is not None and is_migrated(self._database):  # or no writes anyway
+            self._remember_end(present)
+            self._database.paused = None if fault is None else _OTHER_SCHEMA
+            if fault is not None and is_migrated(self._database):
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
+            elif fault is not None:
+                self._database.paused = OTHER_VERSION
         except ServiceError:  # the database does not answer, which the mark's writing tells
-            pass
-        except Exception as error:  # noqa: BLE001 - as below
+            return False
+        except Exception as error:  # noqa: BLE001 - as above
             _log.error("the schema was not checked", error=type(error).__name__)
+            return False
+        return True
+
+    def _remember_end(self, head: Head | None) -> None:
+        """Record where the installation's journal ends, at least."""
+        if head is not None:
+            self._database.remember([NewEntry(installation_journal.NO_ACCOUNT, head.seq, head.hash)])
 
     def _marked_installation(self) -> Head | None:
         try:
@@ -240,23 +303,27 @@ class MarkKeeper:
         except BrokenMark:  # told when it is written
             return None
 
-    def _follow_ends(self, *, sound: bool) -> bool:
-        """Learn which keys were ended by any process; return whether the installation's journal is sound.
+    def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
+        """Learn which keys were ended by any process.
 
         Args:
             sound: whether it was sound at the last check, so that the log reports a change only once.
+
+        Returns:
+            Whether the installation's journal is sound, and whether the database answered.
         """
         try:
             installation_journal.follow(self._database, self.file.secret)
         except BrokenChain as broken:
             if sound:
                 _log.error("the installation's journal is not as the service wrote it", broken=str(broken))
-            return False
+            return False, True
         except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
-            return sound
+            return sound, False
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("the installation's journal was not followed", error=type(error).__name__)
-        return True
+            return sound, False
+        return True, True
 
 
 def _last_of_each(made: list[NewEntry]) -> list[NewEntry]:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, sqlite_engine
+from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, session_settings, sqlite_engine
 from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
 from service.ledger.storage.location import DatabaseLocation, place_of
@@ -40,18 +40,20 @@ Values = TypeVar("Values", bound=dict[str, Any])
 _PAUSES = (0.0, 0.0, 0.1, 0.4, 1.6)  # seconds before each attempt once a connection was lost: a restart's time
 _READERS = 16  # read transactions at one time, in a pool of their own
 _ASKERS = 8  # concurrent single statements, in a pool of their own: they never wait for other transactions
-_AT_ONCE = 1.0  # seconds that a single statement waits for SQLite, which blocks readers only while it recovers
+# Seconds that a single statement waits for SQLite, which blocks readers only while it recovers, or for a lock, and that
+# one may take on PostgreSQL.
+_AT_ONCE, _LONGEST = 1.0, 10.0
+_LONGEST_LOOK = 2.0  # seconds, of each statement
 
-# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive.
+# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive. It sets the
+# session's settings (`session_settings`).
 _READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with
 # the previous one, however its connection broke. A session that died silently must not keep its accounts locked until
 # TCP notices, so idling is limited to a minute. Noise must not be published if a power cut could make the ledger forget
 # it, so asynchronous commit is off, even where the server's other databases use it.
 _WRITE_POSTGRESQL = """\
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SET LOCAL lock_timeout = {wait};
-SET LOCAL idle_in_transaction_session_timeout = 60000;
+BEGIN ISOLATION LEVEL READ COMMITTED; {settings};
 SELECT pg_catalog.pg_advisory_xact_lock({lock}), CASE pg_catalog.current_setting('synchronous_commit')
     WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
 # The cast fails if the tables have another version than this server. Reading the version also locks its table for the
@@ -59,6 +61,7 @@ SELECT pg_catalog.pg_advisory_xact_lock({lock}), CASE pg_catalog.current_setting
 _OF_VERSION_POSTGRESQL = """,
        CAST((SELECT CASE version_num WHEN '{version}' THEN '1' ELSE 'another' END FROM alembic_version) AS integer)"""
 _VERSION_SQLITE = "SELECT version_num FROM alembic_version"
+_IDLE = 60.0  # seconds
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and the key of a connection's present wait
@@ -67,6 +70,7 @@ _DATABASE = "database"  # the key under which a connection stores its `Database`
 _SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
 _WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
 
+OTHER_VERSION = "the database is of another version of the service than this server, which changes nothing in it"
 _ROLLED_BACK = "the ledger went back; nothing is written"  # as the log says it
 
 _log = structlog.get_logger("service.database")
@@ -128,6 +132,9 @@ class Database:
         self.begun: Callable[[Connection], None] = lambda _: None
         self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # the reason, once writing was stopped
+        self.paused: str | None = None  # the reason while nothing is written for now
+        # Returns the reason while nothing is written and no key is valid, because the mark's keeper gets no answers.
+        self.unwatched: Callable[[], str | None] = lambda: None
         self.expiring: WeakValueDictionary[int, WaitingLine] = (
             WeakValueDictionary()
         )  # waiting to expire an account's holds
@@ -182,6 +189,13 @@ class Database:
             _log.critical(event, reason=reason, **said)
             self.stopped = reason
 
+    def refused(self) -> Unavailable | None:
+        """Return the refusal of writes, while all are refused."""
+        if self.stopped is not None:
+            return Unavailable(self.stopped, retry_after=60)
+        reason = self.paused or self.unwatched()
+        return None if reason is None else Unavailable(reason)
+
     def remember_ends(self, ends: Mapping[str, str]) -> None:
         """Refuse keys from some moments on; an earlier moment that is known already stays."""
         with self._counting:
@@ -207,8 +221,8 @@ class Database:
     def ask(self, statement: Select[*R], parameters: Mapping[str, str | int]) -> Row[*R] | None:
         """Return the one row of a single statement, or None.
 
-        A single statement sees one moment of the database without a transaction around it. On PostgreSQL it takes one
-        round trip. On SQLite it takes less time than a hand-over to a thread.
+        A single statement sees one moment of the database without a transaction around it. On PostgreSQL it takes two
+        round trips, the first for the session's settings. On SQLite it takes less time than a hand-over to a thread.
 
         Raises:
             Unavailable: the database does not answer.
@@ -216,6 +230,8 @@ class Database:
 
         def answer() -> Row[*R] | None:
             with self._asker.connect() as connection:
+                if self.kind == "postgresql":
+                    connection.exec_driver_sql(session_settings(connection, wait=_AT_ONCE, limit=_LONGEST))
                 return connection.execute(statement, parameters).one_or_none()
 
         return _persistent(answer, self.place)
@@ -227,16 +243,38 @@ class Database:
         Raises:
             Unavailable: the database does not answer, or all readers are busy for too long.
         """
-        with self.around("read"), self.readers.place(time.monotonic() + self.lock_timeout):
-            connection = self._snapshot()
-            try:
-                self.begun(connection)
-                yield connection
-            except SQLAlchemyError as error:
-                raise refusal(failure_of(error), self.place) from None
-            finally:
-                with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
-                    connection.close()
+        with (
+            self.around("read"),
+            self.readers.place(time.monotonic() + self.lock_timeout),
+            self._reading(self._reader, wait=self.lock_timeout) as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def look(self, *, limited: bool = True) -> Iterator[Connection]:
+        """Open a read-only transaction that waits neither for requests nor, for more than a second, for a lock.
+
+        Args:
+            limited: whether a statement ends after two seconds, on PostgreSQL.
+
+        Raises:
+            Unavailable: the database does not answer, or not in time.
+        """
+        limit = _LONGEST_LOOK if limited else 0
+        with self.around("read"), self._reading(self._asker, wait=_AT_ONCE, limit=limit) as connection:
+            yield connection
+
+    @contextmanager
+    def _reading(self, engine: Engine, *, wait: float, limit: float = 0) -> Iterator[Connection]:
+        connection = self._snapshot(engine, wait, limit)
+        try:
+            self.begun(connection)
+            yield connection
+        except SQLAlchemyError as error:
+            raise refusal(failure_of(error), self.place) from None
+        finally:
+            with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
+                connection.close()
 
     def write(self, work: Callable[[Connection], T], *, is_committed: Callable[[Connection, T], bool]) -> T:
         """Run ``work`` in one write transaction and return its value once that is committed.
@@ -255,8 +293,8 @@ class Database:
             Conflict: a unique key is still taken after the last attempt.
             Exception: any error that ``work`` raises, after a rollback.
         """
-        if self.stopped is not None:
-            raise Unavailable(self.stopped, retry_after=60)
+        if (refused := self.refused()) is not None:
+            raise refused
         deadline = time.monotonic() + self.lock_timeout
         turn = Waiter(work)
         with self.around("write"), self.writers.place(deadline, turn):
@@ -285,8 +323,9 @@ class Database:
                     self._require_transaction(connection)
                     if shared:
                         group.work(connection)
-                    if self.stopped is not None:  # by a read of this transaction, or by another thread meanwhile
-                        raise Unavailable(self.stopped, retry_after=60)
+                    # Stopped by a read of this transaction, or by another thread meanwhile.
+                    if (refused := self.refused()) is not None:
+                        raise refused
                     committing = True
                     self._commit(connection)
                     done.add(group.done)
@@ -343,12 +382,13 @@ class Database:
             self._done.add(done)
         return value
 
-    def _snapshot(self) -> Connection:
-        begin = _READ_SQLITE if self.kind == "sqlite" else _READ_POSTGRESQL
-
+    def _snapshot(self, engine: Engine, wait: float, limit: float) -> Connection:
         def begun() -> Connection:
-            connection, since = self._reader.connect(), self.newest.moment
+            connection, since = engine.connect(), self.newest.moment
             try:
+                begin = _READ_SQLITE
+                if self.kind == "postgresql":
+                    begin = f"{_READ_POSTGRESQL}; {session_settings(connection, wait=wait, limit=limit)}"
                 connection.exec_driver_sql(begin)
                 connection.info.update({_DATABASE: self, _SINCE: since})
             except SQLAlchemyError:
@@ -359,8 +399,9 @@ class Database:
         return _persistent(begun, self.place)
 
     def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
-        wait = max(1, round(1000 * (deadline - time.monotonic())))  # milliseconds; 0 would mean for ever
+        seconds = deadline - time.monotonic()
         if self.kind == "sqlite":
+            wait = max(1, round(1000 * seconds))  # milliseconds
             # The queue usually admits this transaction at once: then the rounded wait is the same as before.
             wait = -(-wait // _WAIT_STEP) * _WAIT_STEP
             if connection.info.get(_WAIT_SET) != wait:
@@ -370,7 +411,8 @@ class Database:
             if self.version is not None and connection.exec_driver_sql(_VERSION_SQLITE).scalar() != self.version:
                 raise _other_version()
             return
-        begin = _WRITE_POSTGRESQL.format(wait=wait, lock=lock)
+        settings = session_settings(connection, wait=seconds, idle=_IDLE)
+        begin = _WRITE_POSTGRESQL.format(settings=settings, lock=lock)
         if self.version is not None:
             begin += _OF_VERSION_POSTGRESQL.format(version=self.version)
         try:
@@ -495,7 +537,7 @@ def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
 
 def _other_version() -> Unavailable:
     return Unavailable(
-        "the database is of another version of the service than this server, which changes nothing in it",
+        OTHER_VERSION,
         retry_after=60,
         for_operator="the database was migrated to another version of the service: replace this server by one of that",
     )

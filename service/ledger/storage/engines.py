@@ -23,7 +23,18 @@ _POSTGRESQL_OPTIONS = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,  # milliseconds
+    "client_encoding": "UTF8",
 }
+_SETTINGS = "settings"  # the key under which a connection to PostgreSQL stores the settings that never change
+# Code of the tables' owner runs within the service's sessions: an index's predicate, a default. It may set what decides
+# the meaning of later statements, as the settings of the role and of the database may. It may also prepare another
+# statement under a name that the driver uses, so none is kept, which the driver learns from the answer. Rows that a
+# policy would hide are an error.
+_MEANING = """DEALLOCATE ALL;
+SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET search_path = {}, pg_temp;
+SET row_security = off; SET transform_null_equals = off;"""
+_PREPARED_AFTER = 50  # executions: within one transaction, of many rows
+_TRANSACTION_TIMEOUT = 170_000  # the first version of PostgreSQL that has this setting
 
 
 def make_sqlite_file(path: Path, timeout: float) -> None:
@@ -98,17 +109,37 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
         pool_size=size,
         max_overflow=0,
         # `database` begins and ends transactions; the driver must not begin any by itself.
-        connect_args={"autocommit": True, **options},
+        connect_args={"autocommit": True, "prepare_threshold": _PREPARED_AFTER, **options},
     )
 
     @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first statements
-    def prepare(raw: psycopg.Connection, _: ConnectionPoolEntry) -> None:
-        # Make rows that a policy would hide an error. A setting made here overrides those of the role and the database.
-        raw.execute(sql.SQL("SET row_security = off; SET search_path = {}, pg_temp").format(_quoted_schema(raw)))
+    def prepare(raw: psycopg.Connection, entry: ConnectionPoolEntry) -> None:
+        settings = sql.SQL(_MEANING).format(_quoted_schema(raw)).as_string(raw)
+        if raw.info.server_version >= _TRANSACTION_TIMEOUT:
+            settings += " SET transaction_timeout = 0;"
+        entry.info[_SETTINGS] = settings
+        raw.execute(f"{settings} SET statement_timeout = 0".encode())
 
     if not read_only:
         event.listen(engine, "handle_error", _leave_former_primary)
     return engine
+
+
+def session_settings(connection: Connection, *, wait: float, limit: float = 0, idle: float = 0) -> str:
+    """Return the statements that set all that decides the next statements of a connection to PostgreSQL.
+
+    They come first in each transaction, so that nothing is left of what was set in the session before.
+
+    Args:
+        wait: seconds that a statement may wait for a lock.
+        limit: seconds that a statement may take; 0 for any.
+        idle: seconds that a transaction may idle; 0 for any.
+    """
+    fixed: str = connection.info[_SETTINGS]
+    return (
+        f"{fixed} SET lock_timeout = {max(1, round(1000 * wait))}; SET statement_timeout = {round(1000 * limit)};"
+        f" SET idle_in_transaction_session_timeout = {round(1000 * idle)}"
+    )
 
 
 def schema_of(connection: Connection) -> str:

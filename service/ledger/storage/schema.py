@@ -9,9 +9,10 @@ databases of both kinds.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, text
 from sqlalchemy.exc import ProgrammingError
@@ -25,12 +26,11 @@ EXPECTED = Path(__file__).with_suffix(".json")
 
 # Objects that the ledger's statements need.
 _READ = ("table ", "column ")
-# Objects that can make a statement that reads say something else than the tables hold.
-_LYING = ("view ", "child ", "type ", "function ", "operator ")
-# Objects that can make a statement that writes do something else than it says, or nothing.
-_ACTING = ("trigger ", "rule ", "policy ", "row security ")
+# Objects that can make a statement that reads say something else than the tables hold. The expressions of indexes,
+# statistics and constraints are among them: planning a statement runs their functions within the session.
+_LYING = ("view ", "child ", "type ", "function ", "operator ", "index ", "statistics ", "constraint ")
 _SHOWN = 5
-_TABLES = [*Base.metadata.tables, LAST_ROWID]
+_TABLES = [*Base.metadata.tables, LAST_ROWID, "alembic_version"]
 
 _SQLITE = """
 SELECT CASE type WHEN 'table' THEN 'table ' || name ELSE type || ' ' || name || ' on ' || tbl_name END, sql
@@ -66,7 +66,10 @@ WITH home AS (
     FROM ours JOIN pg_constraint ON conrelid = ours.oid AND contype <> 'n'
     UNION ALL SELECT 'index ' || named.relname || ' on ' || ours.relname, pg_get_indexdef(indexrelid) || indisvalid
     FROM ours JOIN pg_index ON indrelid = ours.oid JOIN pg_class AS named ON named.oid = indexrelid
-    UNION ALL SELECT 'trigger ' || tgname || ' on ' || relname, pg_get_triggerdef(pg_trigger.oid) || prosrc
+    UNION ALL SELECT 'statistics ' || stxname || ' on ' || relname, ''
+    FROM ours JOIN pg_statistic_ext ON stxrelid = ours.oid
+    UNION ALL SELECT 'trigger ' || tgname || ' on ' || relname,
+        pg_get_triggerdef(pg_trigger.oid) || prosrc || coalesce(proconfig::text, '')
     FROM ours JOIN pg_trigger ON tgrelid = ours.oid AND NOT tgisinternal AND tgenabled IN ('O', 'A')
     JOIN pg_proc ON pg_proc.oid = tgfoid
     UNION ALL SELECT 'rule ' || rulename || ' on ' || relname, pg_get_ruledef(pg_rewrite.oid)
@@ -95,6 +98,24 @@ WITH home AS (
 )
 SELECT object, replace(definition, prefix, '') FROM found, home
 """
+# Indexes that run nothing but PostgreSQL's own comparisons of columns.
+_PLAIN_SQLITE = """
+SELECT 'index ' || own.name || ' on ' || made.name
+FROM sqlite_master AS made, pragma_index_list(made.name) AS own
+WHERE made.type = 'table' AND made.name IN :tables AND own."unique" = 0 AND own.partial = 0
+AND NOT EXISTS (SELECT 1 FROM pragma_index_xinfo(own.name) WHERE cid = -2)
+"""
+_PLAIN_POSTGRESQL = """
+SELECT 'index ' || named.relname || ' on ' || ours.relname
+FROM pg_class AS ours JOIN pg_index ON indrelid = ours.oid JOIN pg_class AS named ON named.oid = indexrelid
+WHERE ours.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema) AND ours.relname IN :tables
+AND indpred IS NULL AND indexprs IS NULL AND NOT indisunique AND NOT indisexclusion
+AND named.relam IN (SELECT oid FROM pg_am WHERE amname IN ('btree', 'hash', 'brin'))
+AND NOT EXISTS (
+    SELECT FROM unnest(indclass) AS class JOIN pg_opclass ON pg_opclass.oid = class
+    WHERE opcnamespace <> 'pg_catalog'::regnamespace
+)
+"""
 _ROLES_PATH = "SELECT pg_catalog.array_to_json(pg_catalog.current_schemas(false))"
 _ELSEWHERE = """
 SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
@@ -120,7 +141,7 @@ def require_one_place(connection: Connection) -> None:
     if not before:
         return
     elsewhere = text(_ELSEWHERE).bindparams(
-        bindparam("schemas", before, expanding=True), bindparam("tables", [*_TABLES, "alembic_version"], expanding=True)
+        bindparam("schemas", before, expanding=True), bindparam("tables", _TABLES, expanding=True)
     )
     found = connection.execute(elsewhere).scalar()
     set_search_path(connection, catalog_only=False)
@@ -134,15 +155,18 @@ def require_one_place(connection: Connection) -> None:
 
 def present_schema(connection: Connection) -> dict[str, str]:
     """Read the digests of the definitions of the ledger's tables and their objects, by the object's name."""
+    rows = _read_catalog(connection, _SQLITE, _POSTGRESQL)
+    return {name: hashlib.sha256(" ".join(definition.split()).encode()).hexdigest()[:32] for name, definition in rows}
+
+
+def _read_catalog(connection: Connection, sqlite: str, postgresql: str) -> Sequence[Any]:
     tables: BindParameter[list[str]] = bindparam("tables", _TABLES, expanding=True)
     if connection.dialect.name == "sqlite":
-        rows = connection.execute(text(_SQLITE).bindparams(tables)).all()
-    else:
-        query = text(_POSTGRESQL).bindparams(tables, schema=schema_of(connection))
-        set_search_path(connection, catalog_only=True)
-        rows = connection.execute(query).all()
-        set_search_path(connection, catalog_only=False)
-    return {name: hashlib.sha256(" ".join(definition.split()).encode()).hexdigest()[:32] for name, definition in rows}
+        return connection.execute(text(sqlite).bindparams(tables)).all()
+    set_search_path(connection, catalog_only=True)
+    rows = connection.execute(text(postgresql).bindparams(tables, schema=schema_of(connection))).all()
+    set_search_path(connection, catalog_only=False)
+    return rows
 
 
 def schema_faults(connection: Connection) -> list[str]:
@@ -155,21 +179,27 @@ def schema_faults(connection: Connection) -> list[str]:
 
 
 def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
-    """Return in words the objects that statements depend on and that are not as the migrations make them.
+    """Return in words the objects that are missing, or that are not as the migrations make them.
 
-    Changed or added columns, indexes and constraints are left to ``verify``: they cannot make a statement silently do
-    something else.
+    Operators may add indexes: plain ones, on columns, without a predicate, not unique, with PostgreSQL's own operator
+    classes. Any other difference counts. A default, a constraint or an index's predicate runs functions of the tables'
+    owner within the service's sessions.
 
     Args:
-        to_read: look only for missing tables and columns, and for what can make a reading statement lie.
+        to_read: look only for missing tables and columns, and for what can make a reading statement lie. ``verify``
+            tells of the rest.
 
     Returns:
         None if there are none.
     """
     expected, found = _expected(connection.dialect.name), present_schema(connection)
     missing = [name for name in _missing(expected, found) if not to_read or name.startswith(_READ)]
-    kinds = _LYING if to_read else _LYING + _ACTING
-    acting = [name for name in sorted(found) if name.startswith(kinds) and found[name] != expected.get(name)]
+    acting = [name for name in sorted(found) if found[name] != expected.get(name)]
+    if to_read:
+        acting = [name for name in acting if name.startswith(_LYING)]
+    if any(name.startswith("index ") and name not in expected for name in acting):
+        plain = {name for (name,) in _read_catalog(connection, _PLAIN_SQLITE, _PLAIN_POSTGRESQL)} - expected.keys()
+        acting = [name for name in acting if name not in plain]
     faults = [f"lacks the {_named(missing)}"] if missing else []
     if acting:
         faults.append(f"has, not as the ledger has it, the {_named(acting)}")
@@ -193,7 +223,7 @@ def require_schema(database: Database, *, to_read: bool = False) -> None:
 def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
     """Refuse a database with another schema, and keep its tables so until the transaction ends, which this begins.
 
-    On PostgreSQL, a function, an operator, a trigger or a table that inherits can be added all the same.
+    On PostgreSQL, a function, an operator, a trigger, an index or a table that inherits can be added all the same.
 
     Args:
         to_read: as in ``unexpected``.
@@ -203,7 +233,7 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
     """
     if connection.dialect.name == "postgresql":
         schema, quoted = schema_of(connection), connection.dialect.identifier_preparer.quote
-        tables = ", ".join(f"{quoted(schema)}.{quoted(table)}" for table in ("alembic_version", *Base.metadata.tables))
+        tables = ", ".join(f"{quoted(schema)}.{quoted(table)}" for table in _TABLES if table != LAST_ROWID)
         try:
             connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
         except ProgrammingError:

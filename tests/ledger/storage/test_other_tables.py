@@ -196,7 +196,7 @@ def test_objects_that_answer_in_place_of_postgresqls_own_are_refused(
         with served.read() as connection:
             assert connection.scalar(text("SELECT 'a'::varchar = 'b'::varchar")), "this is the danger"
     for to_read in (False, True):
-        with pytest.raises(StartupRefused, match=re.escape(f"has, not as the ledger has it, the {fault}")):
+        with pytest.raises(StartupRefused, match=f"has, not as the ledger has it, the .*{re.escape(fault)}"):
             require_schema(served, to_read=to_read)
     with served.read() as connection:
         assert f"the {fault} is not of the ledger" in schema_faults(connection)

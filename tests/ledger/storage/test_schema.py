@@ -18,6 +18,7 @@ _STAY = "trigger journal_append_only on journal"
 _UNGUARDED = "CREATE TRIGGER journal_no_delete BEFORE DELETE ON journal WHEN 0 BEGIN SELECT 1; END"
 _DROPPING = "CREATE TRIGGER more BEFORE INSERT ON journal BEGIN SELECT RAISE(IGNORE); END"
 _LENIENT = "CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+_MORE = "the index more on jobs is not of the ledger"
 _CHECK = "ALTER TABLE accounts ADD CONSTRAINT accounts_releases CHECK (releases >= -9)"
 
 _REMOVED = {
@@ -60,7 +61,22 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
             ["ALTER TABLE accounts DROP CONSTRAINT accounts_releases", _CHECK],
             "the constraint accounts_releases on accounts was changed",
         ),
-        (["CREATE INDEX more ON jobs (principal)"], "the index more on jobs is not of the ledger"),
+        (["CREATE INDEX more ON jobs (principal)"], _MORE),
+        (
+            ["ALTER TABLE draws ALTER noisy_removed_at SET DEFAULT 'now'"],
+            "the column draws.noisy_removed_at was changed",
+        ),
+        (
+            ["CREATE STATISTICS more ON lower(principal), state FROM jobs"],
+            "the statistics more on jobs is not of the ledger",
+        ),
+        (
+            [
+                "ALTER TABLE alembic_version RENAME TO told",
+                "CREATE VIEW alembic_version AS SELECT * FROM told",
+            ],
+            "the view alembic_version is not of the ledger",
+        ),
     ],
 }
 
@@ -114,13 +130,59 @@ def test_what_was_changed_or_added_is_named(new_database: Callable[[], Database]
         database = new_database()
         _run(database, *statements)
         assert fault in _faults(database)
-        require_schema(database, to_read=True)
-        if fault.startswith(("the trigger", "the rule", "the policy", "the row security")):
-            with pytest.raises(StartupRefused, match=f"not as the ledger has it, the {fault.split()[1]} ") as refused:
-                require_schema(database)
-            assert "\n" not in str(refused.value)
-        else:
+        if fault == _MORE:
             require_schema(database)
+            require_schema(database, to_read=True)
+            continue
+        if fault.startswith(("the trigger", "the rule", "the policy", "the row security", "the column")):
+            require_schema(database, to_read=True)
+        else:
+            with pytest.raises(StartupRefused, match="not as the ledger has it, "):
+                require_schema(database, to_read=True)
+        kind = fault.split()[1]
+        with pytest.raises(
+            StartupRefused, match=f"not as the ledger has it, .*the {kind} |has it, the {kind} "
+        ) as refused:
+            require_schema(database)
+        assert "\n" not in str(refused.value)
+
+
+_ADDED_INDEXES: dict[str, dict[str, bool]] = {  # whether it is a plain one
+    "sqlite": {
+        "CREATE INDEX more ON jobs (principal, state DESC)": True,
+        "CREATE UNIQUE INDEX more ON jobs (principal)": False,
+        "CREATE INDEX more ON jobs (principal) WHERE state = 'done'": False,
+        "CREATE INDEX more ON jobs (length(principal))": False,
+    },
+    "postgresql": {
+        "CREATE INDEX more ON jobs (principal, state DESC)": True,
+        "CREATE INDEX more ON jobs USING hash (principal)": True,
+        "CREATE INDEX more ON jobs (principal) INCLUDE (state)": True,
+        "CREATE UNIQUE INDEX more ON jobs (principal)": False,
+        "CREATE INDEX more ON jobs (principal) WHERE state = 'done'": False,
+        "CREATE INDEX more ON jobs (length(principal))": False,
+        "CREATE INDEX more ON jobs (principal public.own_ops)": False,
+    },
+}
+_OWN_CLASS = (
+    "CREATE OPERATOR CLASS public.own_ops FOR TYPE text USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =,"
+    " OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 bttextcmp(text, text)"
+)
+
+
+def test_only_a_plain_index_may_be_added(new_database: Callable[[], Database]) -> None:
+    database = new_database()
+    if database.kind == "postgresql":
+        _run(database, _OWN_CLASS)
+    for statement, plain in _ADDED_INDEXES[database.kind].items():
+        _run(database, statement)
+        for to_read in (False, True):
+            if plain:
+                require_schema(database, to_read=to_read)
+            else:
+                with pytest.raises(StartupRefused, match="not as the ledger has it, the index more on jobs"):
+                    require_schema(database, to_read=to_read)
+        _run(database, "DROP INDEX more")
 
 
 def test_tables_of_others_are_nobodys_business(database: Database) -> None:

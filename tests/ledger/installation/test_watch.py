@@ -1,0 +1,196 @@
+"""A server writes only while the mark's keeper looks at the schema and writes the mark."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from service.errors import Unavailable
+from service.ledger.access import keys
+from service.ledger.installation import high_water_keeper, installation_journal
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.storage import clock
+from service.ledger.storage.background import until_stopped
+from service.ledger.storage.database import Database, bound_secret, open_database
+from service.ledger.storage.migrate import prepare
+from service.ledger.storage.secret import Secret
+from tests.ledger.charging import account_of, charge, open_account
+from tests.ledger.roles import APPLICATION, application_url
+
+_PLAN = {"type": "geometric", "epsilon": "1/10", "name": "m"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
+    return HighWaterFile(tmp_path / "service.high-water", secret)
+
+
+@contextmanager
+def _session(url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def served(postgresql_url: str, secret: Secret) -> Iterator[Database]:
+    """A ledger with an account, of the application's role."""
+    with closing(open_database(application_url(postgresql_url))) as database:
+        database.secret = secret
+        prepare(database, embedded=False)
+        open_account(database, definition="pure", epsilon="3")
+        yield database
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _marked(file: HighWaterFile) -> int:
+    return file.marked(["people"])["people"].seq
+
+
+def test_a_lock_that_a_look_waits_for_keeps_no_entry_from_the_mark(served: Database, file: HighWaterFile) -> None:
+    """A server's role can lock this table. Charges do not always need it, and draws never."""
+    keeper = MarkKeeper(served, file)
+    keeper.advance(everything=True)
+    with _session(served.url) as locking, locking.transaction():
+        charge(served, _PLAN)
+        locking.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
+        assert not keeper._look()
+        keeper.advance()
+        assert _marked(file) == account_of(served).head.seq
+    assert keeper._look()
+
+
+def test_nothing_is_written_and_no_key_valid_while_no_look_succeeds(
+    served: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(high_water_keeper, "_PAUSE", 0.01)
+    secret, at = bound_secret(served), clock.now()
+    _, token = served.write(
+        lambda connection: keys.create_key(
+            connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
+        ),
+        is_committed=lambda *_: False,
+    )
+    keeper = MarkKeeper(served, file)
+    with keeper.keeping(), _session(served.url) as locking:
+        assert keys.authenticate(served, secret, token, at) is not None
+        with locking.transaction():
+            locking.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
+            _until(lambda: served.unwatched() is not None)
+            with pytest.raises(Unavailable, match="could not be checked for some seconds"):
+                charge(served, _PLAN)
+            with pytest.raises(Unavailable, match="could not be checked for some seconds"):
+                keys.authenticate(served, secret, token, at)
+        _until(lambda: served.unwatched() is None)
+        assert keys.authenticate(served, secret, token, at) is not None
+        charge(served, _PLAN)
+        assert served.stopped is None
+
+
+def test_nothing_is_written_while_the_mark_cannot_be_written(
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(high_water_keeper, "_PAUSE", 0.01)
+    monkeypatch.setattr(high_water_keeper, "_LIMIT", 0.5)
+    open_account(database, definition="pure", epsilon="3")
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    broken = threading.Event()
+    advance = file.advance
+
+    def failing(*args: Any, **named: Any) -> None:
+        if broken.is_set():
+            raise OSError
+        advance(*args, **named)
+
+    monkeypatch.setattr(HighWaterFile, "advance", lambda _, *args, **named: failing(*args, **named))
+    with keeper.keeping():
+        broken.set()
+        charge(database, _PLAN)
+        _until(lambda: database.unwatched() is not None)
+        with pytest.raises(Unavailable, match="could not be checked for some seconds"):
+            charge(database, _PLAN)
+        broken.clear()
+        _until(lambda: database.unwatched() is None)
+        charge(database, _PLAN)
+    assert _marked(file) == account_of(database).head.seq
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("CREATE INDEX more ON draws (id) WHERE runs(1)",),
+        ("ALTER TABLE draws ADD CONSTRAINT more CHECK (runs(1))",),
+        ("ALTER TABLE draws ALTER noisy_removed_at SET DEFAULT CASE WHEN runs(1) THEN NULL END",),
+        (
+            "ALTER TABLE alembic_version RENAME TO told",
+            "CREATE VIEW alembic_version AS SELECT * FROM told WHERE runs(1)",
+            f"GRANT SELECT ON alembic_version TO {APPLICATION}",
+        ),
+    ],
+    ids=["index", "constraint", "default", "version"],
+)
+def test_objects_that_run_functions_of_the_owner_stop_the_server(
+    served: Database, postgresql_url: str, file: HighWaterFile, statements: tuple[str, ...]
+) -> None:
+    with _session(postgresql_url) as owner:
+        owner.execute("CREATE FUNCTION runs(integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'")
+        for statement in statements:
+            owner.execute(statement.encode())
+    assert MarkKeeper(served, file)._look()
+    assert served.stopped is not None
+
+
+def test_the_marked_end_of_the_installations_journal_is_known_before_the_database_answers(
+    served: Database, postgresql_url: str, file: HighWaterFile
+) -> None:
+    keeper = MarkKeeper(served, file)
+    with closing(open_database(served.url)) as command:
+        command.secret = served.secret
+        command.write(
+            lambda connection: keys.create_key(
+                connection,
+                bound_secret(command),
+                name="eve",
+                role="pipeline",
+                accounts=None,
+                expires_at=None,
+                at=clock.now(),
+            ),
+            is_committed=lambda *_: False,
+        )
+        MarkKeeper(command, file, serves=False).advance(everything=True)
+    with _session(postgresql_url) as owner, owner.transaction():
+        owner.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
+        assert not keeper._look()
+    with served.read() as connection:
+        present = installation_journal.head(connection).seq
+    assert served.newest.number(installation_journal.NO_ACCOUNT) == present > 0
+
+
+def test_a_thread_that_hangs_does_not_keep_the_server_from_ending() -> None:
+    released, ended = threading.Event(), threading.Event()
+
+    def hang(_: threading.Event) -> None:
+        released.wait()
+        ended.set()
+
+    with until_stopped(hang, "hanging", within=0.01):
+        pass
+    assert not ended.is_set()
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name == "hanging")
+    released.set()
+    assert ended.wait(60)
