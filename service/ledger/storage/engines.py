@@ -3,6 +3,7 @@
 import re
 import sqlite3
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,11 +115,14 @@ def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:
 
     @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's own first statements
     def prepare(raw: psycopg.Connection, entry: ConnectionPoolEntry) -> None:
-        settings = sql.SQL(_MEANING).format(_quoted_schema(raw)).as_string(raw)
-        if raw.info.server_version >= _TRANSACTION_TIMEOUT:
-            settings += " SET transaction_timeout = 0;"
-        entry.info[_SETTINGS] = settings
-        raw.execute(f"{settings} SET statement_timeout = 0".encode())
+        with ExitStack() as failed:
+            failed.callback(raw.close)  # the pool does not
+            settings = sql.SQL(_MEANING).format(_quoted_schema(raw)).as_string(raw)
+            if raw.info.server_version >= _TRANSACTION_TIMEOUT:
+                settings += " SET transaction_timeout = 0;"
+            entry.info[_SETTINGS] = settings
+            raw.execute(f"{settings} SET statement_timeout = 0".encode())
+            failed.pop_all()
 
     if not read_only:
         event.listen(engine, "handle_error", _leave_former_primary)
