@@ -25,6 +25,8 @@ _POSTGRESQL_OPTIONS = {
     "tcp_user_timeout": 30_000,  # milliseconds
 }
 
+_LOG_KEPT = 64 * 2**20  # bytes: a large write makes the write-ahead log longer, and the next one cuts it again
+
 
 def make_sqlite_file(path: Path, timeout: float) -> None:
     """Create the file and switch it permanently to write-ahead logging, so that readers never block.
@@ -82,6 +84,7 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
         cursor = raw.cursor()
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
         cursor.execute(f"PRAGMA query_only = {int(read_only)}")
         cursor.close()
 
