@@ -295,7 +295,7 @@ def take_groups(
     connection.execute(_given(connection, _TAKE), given)
 
 
-# A hundred thousand names are one parameter, a JSON array. One statement or one parameter for each would be too many.
+# Tens of thousands of names are one parameter, a JSON array. One statement or one parameter for each would be too many.
 _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
