@@ -1,4 +1,4 @@
-"""A tabulation of 45,000 population groups over Arrow: durable, each group once, against a running service."""
+"""A tabulation of 100,000 population groups over Arrow: durable, each group once, against a running service."""
 
 import time
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from benchmarks.servers import KEY, open_account, opened, postgresql_database, service_server, sqlite_database
 from tests.postgres_server import postgres_server
 
-_GROUPS, _AGES = 45_000, 116
+_GROUPS, _AGES = 100_000, 116
 _ROUNDS = 3
 _TARGET = 5.0  # seconds
 _ARROW = "application/vnd.apache.arrow.stream"
