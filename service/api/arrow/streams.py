@@ -178,6 +178,8 @@ def _parsed_batch(data: memoryview, start: int, place: Place) -> CountBatch:
     if not 0 <= number < len(descriptors):
         raise struct.error("the buffer of the counts is missing from the batch")
     compression = header.table(3)
+    if compression is not None and message.integer(0, "<h") < _VERSION_5:
+        raise InvalidInput.at("", "expected no compression in a stream of metadata version 4: its readers know none")
     codec = None if compression is None else _CODECS[_known_codec(compression)]
     body, buffers = start + 8 + integer(data, "<i", 4), start + header.vector(2)[0]
     end = start + len(data)

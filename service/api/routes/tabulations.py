@@ -82,7 +82,7 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
     `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
 
-    A tabulation that would take more than two seconds to write is refused with 422, with the estimated time and its
+    A tabulation that would take more than 3.2 seconds to write is refused with 422, with the estimated time and its
     causes: groups, the length of their names, and the most counts that they may get. 100,000 groups with names of 20
     characters fit on SQLite and PostgreSQL. Send more in several tabulations.
     """

@@ -49,6 +49,7 @@ class LaterDraw(NamedTuple):
     id: str
     release_id: str
     mechanism: str
+    partition: str
     repetition: int
     is_tabulation: bool
     taken: Sequence[tuple[str, int]]
@@ -275,7 +276,7 @@ def take_branches(
 
 
 def refuse_drawn_groups(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> None:
-    """Refuse a tabulation if one of its groups was drawn; a draw of the whole input drew all groups.
+    """Refuse a tabulation if one of these groups was drawn, or all groups by a draw of the whole input.
 
     Raises:
         AlreadyDrawn: one was; the error names the draw.
@@ -294,7 +295,7 @@ def take_groups(
     connection.execute(_given(connection, _TAKE), given)
 
 
-# A hundred thousand names are one parameter, a JSON array. One statement or one parameter for each would be too many.
+# Tens of thousands of names are one parameter, a JSON array. One statement or one parameter for each would be too many.
 _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
@@ -306,9 +307,10 @@ _DRAWN = (
     " :release AND taken.node = :node AND taken.partition = given.value LIMIT 1) AS draw_id FROM {each}) AS found"
     " WHERE found.draw_id IS NOT NULL LIMIT 1"
 )
+# In the order of the primary key: each of its pages is then read and written once.
 _TAKE = (
     "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"
-    " SELECT :release, :node, given.value, 0, CAST(:branch AS bigint), :draw FROM {each}"
+    " SELECT :release, :node, given.value, 0, CAST(:branch AS bigint), :draw FROM {each} ORDER BY given.value"
 )
 
 

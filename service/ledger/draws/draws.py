@@ -5,7 +5,7 @@ True counts are arguments and are never stored: only the noisy result is.
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from service.ledger.draws.choice_branches import (
     WHOLE,
     ChoiceBound,
     ChoicePoint,
+    LaterDraw,
     bounds_above,
     choice_points_above,
     path_to,
@@ -85,6 +86,19 @@ class CheckedBefore:
     runs: list[BranchRuns]
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The draws that an account made since a draw's check before the lock, read under the lock.
+
+    Attributes:
+        draws: none where the plan has no choice above the draw, as its own row then tells of every earlier one.
+        runs: as found before the lock.
+    """
+
+    draws: Sequence[LaterDraw]
+    runs: list[BranchRuns]
+
+
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
     """Return the mechanism of a plan by its name.
 
@@ -141,10 +155,10 @@ def draw(
             it.
     """
 
-    def keep(connection: Connection, account: AccountRecord, seen: CheckedBefore | None, at: str) -> DrawRecord:
-        return store(connection, account, release_id, sealed, seen, request.actor, at)
+    def keep(connection: Connection, account: AccountRecord, later: Later, at: str) -> DrawRecord:
+        return store(connection, account, release_id, sealed, later, request.actor, at)
 
-    def check(_: Connection) -> None:
+    def check(*_: object) -> None:
         if refusal is not None:
             raise refusal
 
@@ -157,13 +171,13 @@ def draw_once(
     account_name: str,
     release_id: str,
     sealed: Sealed,
-    check: Callable[[Connection], None],
-    keep: Callable[[Connection, AccountRecord, CheckedBefore | None, str], DrawRecord],
+    check: Callable[[Connection, Sequence[LaterDraw] | None], None],
+    keep: Callable[[Connection, AccountRecord, Later, str], DrawRecord],
 ) -> Outcome[DrawRecord]:
     """Check a draw before the lock and under it, and store it, unless the request was answered before.
 
     Args:
-        check: raises further errors; called before the lock, and then under it.
+        check: raises further errors; called before the lock, and then under it with the draws that were made since.
         keep: stores the draw in the ledger of the locked account, at a moment.
 
     Raises:
@@ -172,7 +186,7 @@ def draw_once(
     line = accounts.line_of(database, account_name)
 
     def first(connection: Connection) -> CheckedBefore:
-        check(connection)
+        check(connection, None)
         return check_draw_first(connection, line, release_id, sealed)
 
     seen = check_before_lock(database, request, first)
@@ -180,8 +194,9 @@ def draw_once(
 
     def work(connection: Connection, at: str) -> DrawRecord:
         account = lock_for_draw(connection, line, release_id, held, request.actor, at)
-        check(connection)
-        return keep(connection, account, seen, at)
+        later = _later(connection, account, sealed.place, seen)
+        check(connection, later.draws)
+        return keep(connection, account, later, at)
 
     reload = reload_of(sealed.place.mechanism)
     return idempotent_write_by_reference(database, request, work, status=201, is_committed=is_committed, reload=reload)
@@ -240,7 +255,7 @@ def register_and_draw(
         (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
-        return store(connection, registered.account, registered.id, sealed, None, request.actor, at)
+        return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request.actor, at)
 
     return with_refusal_recorded(
         database,
@@ -278,7 +293,7 @@ def store(
     account: AccountRecord,
     release_id: str,
     sealed: Sealed,
-    seen: CheckedBefore | None,
+    later: Later,
     actor: Actor,
     at: str,
     layout: Layout | None = None,
@@ -287,18 +302,14 @@ def store(
     """Write a draw into the ledger of a locked account; a tabulation's journal entry also states its groups.
 
     Args:
-        seen: the facts that were found before the lock; None: none were.
+        later: the draws since the check before the lock.
     """
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
-    seen = seen or CheckedBefore(BEFORE_FIRST.seq, [{} for _ in place.bounds])
-    since = (
-        stored_draws.draws_since(connection, account.id, seen.seq) if place.choice_points else []
-    )  # bounds are of forks
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, since)
+    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, later.draws)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
-    partitions.refuse_beyond(connection, release_id, place.bounds, seen.runs, counts, since)
+    partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
     draw_id = str(uuid.uuid4())
     entry = Drawn(
         draw=draw_id,
@@ -323,6 +334,14 @@ def store(
 
 
 _INSERT = insert(Draw)
+_NONE_LATER = Later((), [])
+
+
+def _later(connection: Connection, account: AccountRecord, place: Place, seen: CheckedBefore | None) -> Later:
+    """Return the draws since the check before the lock, or all draws of the account if there was none."""
+    seen = seen or CheckedBefore(BEFORE_FIRST.seq, [{} for _ in place.bounds])
+    bounded = bool(place.choice_points)  # the bounds are of these
+    return Later(stored_draws.draws_since(connection, account.id, seen.seq) if bounded else (), seen.runs)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:

@@ -141,7 +141,13 @@ def draws_since(connection: Connection, account_id: int, seq: int) -> list[Later
     rows = connection.execute(_TAKEN.where(Draw.account_id == account_id, Draw.seq > seq)).all()
     return [
         LaterDraw(
-            row.id, row.release_id, row.mechanism, row.repetition, row.subject is not None, _taken(connection, row)
+            row.id,
+            row.release_id,
+            row.mechanism,
+            row.partition,
+            row.repetition,
+            row.subject is not None,
+            _taken(connection, row),
         )
         for row in rows
     ]

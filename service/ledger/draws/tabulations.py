@@ -16,6 +16,7 @@ from service.errors import ServiceError
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import choice_branches, draws, stored_draws
+from service.ledger.draws.choice_branches import LaterDraw
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
 from service.ledger.storage.database import Database
@@ -56,20 +57,33 @@ def tabulate(
     place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
     sealed = replace(sealed, taken=taken, place=place)
 
-    def check(connection: Connection) -> None:
+    def check(connection: Connection, since: Sequence[LaterDraw] | None) -> None:
         if refusal is not None:
             raise refusal
-        choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, layout.groups)
+        at_risk = layout.groups if since is None else _at_risk(since, release_id, level, layout.groups)
+        choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, at_risk)
 
-    def keep(connection: Connection, account: AccountRecord, seen: draws.CheckedBefore | None, at: str) -> DrawRecord:
+    def keep(connection: Connection, account: AccountRecord, later: draws.Later, at: str) -> DrawRecord:
         stored = draws.store(
-            connection, account, release_id, sealed, seen, request.actor, at, layout, sealed_layout.digest
+            connection, account, release_id, sealed, later, request.actor, at, layout, sealed_layout.digest
         )
         write_layout(connection, release_id, level, layout, sealed_layout.packed, stored.id)
         kept_figures.write(connection, request.secret, [stored_draws.taken_by(stored.id, sealed_layout.digest, taken)])
         return replace(stored, layout=layout)
 
     return draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
+
+
+def _at_risk(since: Sequence[LaterDraw], release_id: str, level: Level, groups: Sequence[str]) -> Sequence[str]:
+    """Return the groups that may have been drawn since they were all looked up, which takes long under a lock.
+
+    A tabulation's groups are not known without its layout, so after one of the same level they are all of them.
+    """
+    later = [one for one in since if one.release_id == release_id]
+    if any(one.is_tabulation and one.mechanism == level.step_2.name for one in later):
+        return groups
+    partitions = {one.partition for one in later}
+    return [group for group in groups if group in partitions] if partitions else ()
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:

@@ -37,6 +37,8 @@ SET row_security = off; SET transform_null_equals = off;"""
 _PREPARED_AFTER = 50  # executions: within one transaction, of many rows
 _TRANSACTION_TIMEOUT = 170_000  # the first version of PostgreSQL that has this setting
 
+_LOG_KEPT = 64 * 2**20  # bytes: a large write makes the write-ahead log longer, and the next one cuts it again
+
 
 def make_sqlite_file(path: Path, timeout: float) -> None:
     """Create the file and switch it permanently to write-ahead logging, so that readers never block.
@@ -94,6 +96,7 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
         cursor = raw.cursor()
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
         cursor.execute(f"PRAGMA query_only = {int(read_only)}")
         cursor.close()
 

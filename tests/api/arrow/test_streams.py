@@ -123,6 +123,14 @@ def test_layouts_are_those_of_the_streams_version() -> None:
         assert [column.to_pylist() for column in found.batch.columns] == [[7, 7], [2, 3], [3, 4]]
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compression_before_version_5_is_refused(codec: str) -> None:
+    """pyarrow writes such a stream, but takes its compressed bytes for plain ones when it reads."""
+    given = {"compression": codec, "metadata_version": pa.ipc.MetadataVersion.V4}
+    with pytest.raises(InvalidInput, match="metadata version 4"):
+        _through(stream({"count": pa.array(np.zeros(1000, np.int64))}, **given))
+
+
 def test_batches_keep_their_metadata() -> None:
     batch = pa.record_batch({"count": pa.array([1, 2])})
     sink = pa.BufferOutputStream()

@@ -103,11 +103,9 @@ def test_a_draw_below_choices_looks_at_no_other_mechanism_under_the_lock(people:
     assert max(steps for _, steps in work[-10:]) <= max(steps for _, steps in work[1:11]) + 3
 
 
-def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another request draws at the moment when the first one has looked and has no lock yet."""
-    shared = {"partitions": 2}
-    plan = {"type": "choice", "parts": [_A | shared, _B | shared]}
-    (of, other) = register(people, "people", plan, LEVEL)
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Acts of which each is done, last first, when a draw has looked and has no lock yet."""
     meanwhile: list[Callable[[], object]] = []
     look = idempotent_write.check_before_lock
 
@@ -118,6 +116,13 @@ def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypat
         return seen
 
     monkeypatch.setattr(draws, "check_before_lock", looked)
+    return meanwhile
+
+
+def test_what_was_drawn_between_look_and_lock_counts(people: Database, meanwhile: list[Callable[[], object]]) -> None:
+    shared = {"partitions": 2}
+    plan = {"type": "choice", "parts": [_A | shared, _B | shared]}
+    (of, other) = register(people, "people", plan, LEVEL)
     draw(people, "people", of, plan, which=0, partition="p")
     meanwhile.append(lambda: draw(people, "people", of, plan, which=0, partition="q"))
     with pytest.raises(Conflict, match="2 of 2 declared partitions are drawn, of all branches of a choice together"):
@@ -125,3 +130,63 @@ def test_what_was_drawn_between_look_and_lock_counts(people: Database, monkeypat
     meanwhile.append(lambda: tabulate(people, "people", other, ["g"], "0"))
     with pytest.raises(AlreadyDrawn, match="has been tabulated"):
         draw(people, "people", other, LEVEL, which=1)
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize("taken", ["single", "whole", "tabulation"])
+def test_no_group_is_tabulated_that_was_drawn_between_look_and_lock(
+    people: Database, meanwhile: list[Callable[[], object]], taken: str, turn: int
+) -> None:
+    plan = {"type": "repeat", "count": 2, "part": LEVEL}
+    (of,) = register(people, "people", plan)
+    value = read_plan(plan)
+    mechanism = next(mechanisms_of(value))
+
+    def single(partition: str, turn: int) -> None:
+        sealed = draws.seal(draws.place_of(value, mechanism, Turn(partition, turn)), np.array([7]))
+        draws.draw(people, ANN, "people", of, sealed)
+
+    def act() -> None:
+        if taken == "tabulation":
+            tabulate(people, "people", of, ["h", "g"], "01", plan)
+        else:
+            single("g" if taken == "single" else "", turn)
+
+    def drawn() -> Any:
+        with people.read() as connection:
+            return connection.execute(text("SELECT count(*) FROM draws")).scalar_one()
+
+    meanwhile.append(act)
+    with pytest.raises(AlreadyDrawn, match="one of these groups has been drawn"):
+        tabulate(people, "people", of, ["f", "g"], "00", plan)
+    assert drawn() == 1
+    if taken != "whole":  # other groups, that were drawn neither before nor meanwhile
+        meanwhile.append(lambda: single("k", turn))
+        tabulate(people, "people", of, ["f"], "0", plan)
+        assert drawn() == 3
+
+
+def test_groups_are_not_looked_up_under_the_lock(people: Database) -> None:
+    """Beside the insert, a tabulation of many groups has no more work there than one of a few."""
+    few, many = register(people, "people", LEVEL, LEVEL)
+    texts: list[list[str]] = []
+    steps: list[int] = []
+    for of, number in ((few, 2), (many, 4000)):
+        with statements() as found:
+            tabulate(people, "people", of, [f"g {number}" for number in range(number)], "0" * number)
+        locked = [one for one in found if one.locked]
+        texts.append([one.text for one in locked])
+        steps.append(sum(one.steps for one in locked if "INSERT INTO branches_taken" not in one.text))
+    assert len(texts[0]) == len(texts[1])
+    assert "INSERT INTO branches_taken" in "".join(texts[0])
+    assert steps[1] <= steps[0] + 40  # one look-up of each would be some 600
+
+
+def test_groups_are_written_in_the_order_of_their_key(people: Database) -> None:
+    (of,) = register(people, "people", LEVEL)
+    names = [f"{number * 7919 % 1009:04}" for number in range(500)]
+    tabulate(people, "people", of, names, "0" * 500)
+    stored = "ctid" if people.kind == "postgresql" else "rowid"
+    with people.read() as connection:
+        found = connection.execute(text(f"SELECT partition FROM branches_taken ORDER BY {stored}")).scalars().all()
+    assert [name for name in found if name in names] == sorted(names) != names

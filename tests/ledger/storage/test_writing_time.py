@@ -36,7 +36,7 @@ def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-@pytest.mark.parametrize(("characters", "most"), [(12, 150_000), (200, 90_000)])
+@pytest.mark.parametrize(("characters", "most"), [(12, 140_000), (200, 60_000)])
 def test_the_most_groups_of_a_tabulation(kind: str, characters: int, most: int) -> None:
     require_few_counts(kind, most, "/groups", Groups(most, most * characters))
     with pytest.raises(InvalidInput, match=f"number of groups {most + 10_000}, characters of their keys"):
