@@ -54,8 +54,7 @@ def require_brief(microseconds: float, pointer: str, causes: str, most: int = _M
     if microseconds > most:
         raise InvalidInput.at(
             pointer,
-            f"expected at most {most / 1e6:g} seconds of writing, got an estimated"
-            f" {microseconds / 1e6:.2f}: {causes}",
+            f"expected at most {most / 1e6:g} seconds of writing, got an estimated {microseconds / 1e6:.2f}: {causes}",
         )
 
 
