@@ -13,8 +13,9 @@ from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
-from service.ledger.storage.database import Database, require_present
+from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.transaction import require_present
 
 _log = structlog.get_logger("service.keys")
 

@@ -18,7 +18,7 @@ from service.ledger.installation.installation_journal import read_after
 from service.ledger.journal.entries import ParsedEntry
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
 from service.ledger.storage import clock
-from service.ledger.storage.database import secret_of
+from service.ledger.storage.transaction import secret_of
 
 TOLERANCE = timedelta(seconds=60)
 """The difference between clocks. A server that learns of a key's end commits nothing of it more than seconds later."""

@@ -150,27 +150,10 @@ def change_account(
         require_valid(connection, request.secret, request.actor, at, keys)
         stated.clear()
         waits: ProposedChange | None = None
-        if isinstance(change, Budget):
-            accounts.refuse_few_due(connection, [account], at)
-            try:
-                _check_change(account, change, pointer)
-            except BudgetExceeded:
-                accounts.refuse_due([account], at)
-                raise
-            entry: OfAccount = BudgetChanged(budget=change)
-            after = replace(account, budget=change)
-        elif isinstance(change, Fraction):
-            if account.approval_above == change:
-                return account
-            if account.approval_above is not None and account.approval_above < change:
-                raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
-            entry = MetadataChanged(exact_text(change))
-            after = replace(account, approval_above=change)
-        elif account.state == change:
-            return account  # a repeated request, such as a retry: nothing changes and nothing is written
-        else:
-            entry = AccountClosure() if change == "closed" else AccountReopened()
-            after = replace(account, state=change)
+        changed = _changed(connection, account, change, pointer, at)
+        if changed is None:
+            return account
+        entry, after = changed
         if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
             stated.update(entry.proposed().change())
             proposed = _waiting(connection, account, seen.head, vouched)
@@ -191,6 +174,34 @@ def change_account(
         return 202 if account.proposed is not None and account.proposed.change == stated else 200
 
     return idempotent_write(database, request, work, status=status, render=render, is_committed=_is_committed)
+
+
+def _changed(
+    connection: Connection, account: AccountRecord, change: Budget | str | Fraction, pointer: str, at: str
+) -> tuple[OfAccount, AccountRecord] | None:
+    """Return the entry of a change, and the account after it; None if it changes nothing, such as a retry.
+
+    Raises:
+        BudgetExceeded, InvalidInput, Conflict: as ``change_account``.
+        ReservationsDue: the new cap may hold once expired reservations are released.
+    """
+    if isinstance(change, Budget):
+        accounts.refuse_few_due(connection, [account], at)
+        try:
+            _check_change(account, change, pointer)
+        except BudgetExceeded:
+            accounts.refuse_due([account], at)
+            raise
+        return BudgetChanged(budget=change), replace(account, budget=change)
+    if isinstance(change, Fraction):
+        if account.approval_above == change:
+            return None
+        if account.approval_above is not None and account.approval_above < change:
+            raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
+        return MetadataChanged(exact_text(change)), replace(account, approval_above=change)
+    if account.state == change:
+        return None
+    return AccountClosure() if change == "closed" else AccountReopened(), replace(account, state=change)
 
 
 def _before_proposal(connection: Connection, account: AccountRecord) -> Head:

@@ -12,9 +12,9 @@ from sqlalchemy.orm import aliased
 
 from service.errors import Altered
 from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
-from service.ledger.storage.database import batch, require_present, require_written, secret_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account
+from service.ledger.storage.transaction import batch, require_present, require_written, secret_of
 
 _parents = aliased(Account)
 COLUMNS = (

@@ -20,9 +20,10 @@ from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
 from service.ledger.journal.journal import AccountHead, Head, entry_hash, hash_before, up_to
-from service.ledger.storage.database import Database, leave_holds, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry, Hold, Release
+from service.ledger.storage.transaction import leave_holds, secret_of
 from service.privacy.accounting.filter import Budget, Definition, Totals, Weights
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.plans.walking import Neighbouring

@@ -12,8 +12,8 @@ from service.errors import Altered
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import FEW, Subplans, is_sum, read_rows
 from service.ledger.accounts.subplans import nameless
-from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Spending
+from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan, Repeat, Sequence
 from service.privacy.plans.notation import read_plan

@@ -29,9 +29,9 @@ from typing import Protocol
 
 from sqlalchemy import Connection, bindparam, delete, select, text, update
 
-from service.ledger.storage.database import batch, secret_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Spending
+from service.ledger.storage.transaction import batch, secret_of
 
 Subplans = Counter[str]
 """Summands of plans as canonical JSON, with their numbers of occurrences."""

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from service.errors import Altered
 from service.ledger.journal.entries import Drawn, read_text
 from service.ledger.journal.journal import up_to
-from service.ledger.storage.database import batch
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Draw, Entry
+from service.ledger.storage.transaction import batch
 
 FIXED = (
     Draw.id,

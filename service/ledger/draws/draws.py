@@ -37,10 +37,11 @@ from service.ledger.releases.charges import Prepared, charge
 from service.ledger.releases.releases import state_of
 from service.ledger.releases.reservations import commit_for_draw, held_for_draw
 from service.ledger.releases.settlement import Held
-from service.ledger.storage.database import Database, count_metric, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.idempotent_write import Outcome, check_before_lock, idempotent_write_by_reference
 from service.ledger.storage.tables import Draw
+from service.ledger.storage.transaction import count_metric, secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of

@@ -15,9 +15,9 @@ from service.errors import Altered, Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import account_rows
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.choice_branches import ChoiceBound, LaterDraw
-from service.ledger.storage.database import secret_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import PartitionsDrawn, Release
+from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import EXPECTED_NAME, Partitions, first_unclear
 

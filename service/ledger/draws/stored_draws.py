@@ -20,11 +20,11 @@ from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
-from service.ledger.storage.database import secret_of
 from service.ledger.storage.idempotency import StoredAnswer
 from service.ledger.storage.idempotent_write import ReplayLoader, StoredReference
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
+from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of

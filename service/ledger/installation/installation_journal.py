@@ -24,10 +24,11 @@ from service.ledger.journal.journal import (
     entry_hash,
     read_body,
 )
-from service.ledger.storage.database import Database, note_ends, note_entries, require_present, require_written
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation, InstallationEntry
+from service.ledger.storage.transaction import note_ends, note_entries, require_present, require_written
 
 Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]
 

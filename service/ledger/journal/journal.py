@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select
 
 from service.errors import Altered, LedgerRolledBack, ServiceError
-from service.ledger.storage.database import batch, count_metric, note_entries, require_written
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry
+from service.ledger.storage.transaction import batch, count_metric, note_entries, require_written
 
 Kind = Literal[
     "account_opened",

@@ -24,11 +24,12 @@ from service.ledger.releases.budget_refusals import refusal_of, with_refusal_rec
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, batch, bound_secret, count_metric, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
+from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
 from service.ledger.storage.writing_time import require_brief
 from service.privacy.accounting.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price

@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Altered
-from service.ledger.storage.database import batch, secret_of
 from service.ledger.storage.secret import Secret, encoded
 from service.ledger.storage.tables import Entry, Release
+from service.ledger.storage.transaction import batch, secret_of
 
 FIXED = (
     Release.id,

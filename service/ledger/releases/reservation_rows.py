@@ -6,9 +6,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
 from service.errors import Altered
-from service.ledger.storage.database import batch, secret_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold
+from service.ledger.storage.transaction import batch, secret_of
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of
 

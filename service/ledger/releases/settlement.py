@@ -30,8 +30,9 @@ from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.database import Database, batch, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
+from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
 from service.privacy.accounting.filter import Totals, add_all
 from service.privacy.plans.notation import read_plan

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import psycopg
 import structlog
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, CursorResult, Engine, Row, Select
+from sqlalchemy import Connection, Engine, Row, Select
 from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
@@ -30,6 +30,7 @@ from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, 
 from service.ledger.storage.location import DatabaseLocation, place_of
 from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.transaction import DATABASE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 from service.settings import read_url
 
@@ -66,8 +67,6 @@ _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and the key of a connection's present wait
 _NOTHING = nullcontext()
-_DATABASE = "database"  # the key under which a connection stores its `Database`
-_SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
 _WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
 
 OTHER_VERSION = "the database is of another version of the service than this server, which changes nothing in it"
@@ -317,7 +316,7 @@ class Database:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Effects()
-                    connection.info.update({EFFECTS: done, _DATABASE: self, _SINCE: since})
+                    connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since})
                     self.begun(connection)
                     value = work(connection)
                     self._require_transaction(connection)
@@ -390,7 +389,7 @@ class Database:
                 if self.kind == "postgresql":
                     begin = f"{_READ_POSTGRESQL}; {session_settings(connection, wait=wait, limit=limit)}"
                 connection.exec_driver_sql(begin)
-                connection.info.update({_DATABASE: self, _SINCE: since})
+                connection.info.update({DATABASE: self, SINCE: since})
             except SQLAlchemyError:
                 connection.close()
                 raise
@@ -444,95 +443,6 @@ class Database:
             sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
         if not sound:
             raise RuntimeError("a statement failed and the work went on; nothing was committed")
-
-
-def secret_of(connection: Connection) -> Secret:
-    """Return the secret that the connection's database is bound to.
-
-    Raises:
-        RuntimeError: it was bound to none.
-    """
-    return bound_secret(connection.info.get(_DATABASE))
-
-
-def bound_secret(database: Database | None) -> Secret:
-    """Return the secret that a database is bound to.
-
-    Raises:
-        RuntimeError: it was bound to none.
-    """
-    if database is None or database.secret is None:
-        raise RuntimeError("the database was bound to no secret, without which no account can be read")
-    return database.secret
-
-
-def leave_holds(connection: Connection) -> None:
-    """Leave expired reservations to the thread that lets them expire, if the process has one."""
-    database: Database | None = connection.info.get(_DATABASE)
-    if database is not None:
-        database.holds_due.set()
-
-
-def count_metric(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
-    """Count an action of this write transaction, once the transaction is committed."""
-    done: Effects | None = connection.info.get(EFFECTS)
-    if done is not None:
-        done.counts[what, of] += number
-
-
-def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
-    """Record the moments from which this write transaction ends keys, once it is committed."""
-    done: Effects | None = connection.info.get(EFFECTS)
-    if done is not None:
-        done.ends |= ends
-
-
-def note_entries(connection: Connection, entries: Sequence[NewEntry]) -> None:
-    """Record the entries that this write transaction adds to journals, once it is committed.
-
-    Raises:
-        Unavailable: this process has committed entries of these numbers before.
-    """
-    database: Database | None = connection.info.get(_DATABASE)
-    if database is not None:
-        database.require_new(entries)
-        done: Effects = connection.info[EFFECTS]
-        done.entries += entries
-
-
-def require_present(connection: Connection, account_id: int, seq: int, digest: str, *, locked: bool = False) -> None:
-    """Refuse a journal's head that was read in this transaction, if the journal was further before.
-
-    Args:
-        locked: whether the transaction holds the lock that every writer of the journal needs.
-
-    Raises:
-        Unavailable: it was, or had another entry of this number. All further writes are refused.
-    """
-    info = connection.info
-    if _SINCE in info:
-        info[_DATABASE].require_present(account_id, seq, digest, None if locked else info[_SINCE])
-
-
-def newest_known(connection: Connection, account_id: int) -> NewEntry | None:
-    """Return the newest head of a journal that this transaction must find in it, if one is known."""
-    info = connection.info
-    return info[_DATABASE].newest.committed(account_id, info[_SINCE]) if _SINCE in info else None
-
-
-def require_written(result: CursorResult[Any], number: int) -> None:
-    """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
-
-    Raises:
-        RuntimeError: it wrote another number of rows; then nothing is committed.
-    """
-    if result.rowcount != number:
-        raise RuntimeError(f"the database wrote {result.rowcount} rows of {number}; nothing was committed")
-
-
-def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
-    """Return rows for one statement; a single row is not a batch, because a batch costs both drivers more."""
-    return rows[0] if len(rows) == 1 else rows
 
 
 def _other_version() -> Unavailable:

@@ -23,9 +23,10 @@ from service.ledger.journal.journal import BEFORE_FIRST, UNREADABLE, Head, has_e
 from service.ledger.journal.replay import as_row
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, note_entries, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
+from service.ledger.storage.transaction import note_entries, secret_of
 from service.ledger.verification.exports import BadExport, CheckedEntry, DrawnCounts, Reader
 from service.privacy.accounting.filter import Totals
 from service.privacy.mechanisms import Mechanism

@@ -12,8 +12,8 @@ from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.journal.entry_texts import read_text
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.releases import release_rows
-from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Account
+from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
 from service.privacy.plans import Plan

@@ -20,8 +20,9 @@ from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, secret_of
+from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Hold, Release
+from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.accounting.pricing import ACCOUNTANT, Price

@@ -15,8 +15,8 @@ from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_key_
 from service.ledger.journal.journal import JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, Found, SeqCursor
 from service.ledger.releases import release_rows
-from service.ledger.storage.database import secret_of
 from service.ledger.storage.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
+from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.partition_check import DrawnRelease, PartitionRecount
 from service.privacy.accounting.pricing import ACCOUNTANT

@@ -25,8 +25,8 @@ from service.ledger.journal.entry_texts import price_key_in
 from service.ledger.journal.journal import UNREADABLE, BadEntry, BrokenChain, Head, JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.releases import reservation_rows
-from service.ledger.storage.database import newest_known, secret_of
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
+from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.row_check import RowVerifier
 

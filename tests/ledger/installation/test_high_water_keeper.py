@@ -19,9 +19,10 @@ from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, note_entries, open_database
+from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.transaction import note_entries
 from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
 

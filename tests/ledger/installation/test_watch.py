@@ -18,9 +18,10 @@ from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.database import Database, bound_secret, open_database
+from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import prepare
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.transaction import bound_secret
 from tests.ledger.charging import account_of, charge, open_account
 from tests.ledger.roles import APPLICATION, application_url
 

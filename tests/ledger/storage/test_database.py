@@ -15,7 +15,8 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from service.errors import Conflict, StartupRefused, Unavailable
-from service.ledger.storage.database import Database, count_metric, open_database
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.transaction import count_metric
 from service.ledger.storage.waiting_line import WaitingLine
 from tests.ledger.marks import PATIENCE, count, never, write
 

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from service.errors import Conflict, NotFound, Unavailable
-from service.ledger.storage.database import Database, count_metric, open_database
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.transaction import count_metric
 
 _PATIENCE = 30.0  # seconds after which a test that hangs fails
 _IMPATIENCE = 0.3

@@ -18,8 +18,9 @@ from sqlalchemy import Connection, make_url, text
 
 from service.errors import NotFound, Unavailable
 from service.ledger import jobs
-from service.ledger.storage.database import Database, count_metric, note_entries, open_database
+from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.transaction import count_metric, note_entries
 from tests.ledger.charging import asking
 from tests.relay import Break, Relay, before_postgresql
 

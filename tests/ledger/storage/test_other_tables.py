@@ -19,10 +19,11 @@ from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.journal import journal
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, bound_secret, open_database
+from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate, prepare
 from service.ledger.storage.schema import hold_schema, require_schema, schema_faults
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.transaction import bound_secret
 from service.ledger.verification.recompute import recompute
 from tests.ledger.charging import charge, entries_of, open_account
 from tests.ledger.roles import APPLICATION, application_url

@@ -1,0 +1,109 @@
+"""The present transaction, as the functions that work in it see it: its database, its secret, its effects.
+
+``Database`` stores these with the connection when a transaction begins. Effects count once it is committed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Connection, CursorResult
+
+from service.ledger.storage.group_commit import EFFECTS, Effects, NewEntry
+from service.ledger.storage.secret import Secret
+
+if TYPE_CHECKING:
+    from service.ledger.storage.database import Database
+
+Values = TypeVar("Values", bound=dict[str, Any])
+
+DATABASE = "database"  # the key under which a connection stores its `Database`
+SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
+
+
+def secret_of(connection: Connection) -> Secret:
+    """Return the secret that the connection's database is bound to.
+
+    Raises:
+        RuntimeError: it was bound to none.
+    """
+    return bound_secret(connection.info.get(DATABASE))
+
+
+def bound_secret(database: "Database | None") -> Secret:
+    """Return the secret that a database is bound to.
+
+    Raises:
+        RuntimeError: it was bound to none.
+    """
+    if database is None or database.secret is None:
+        raise RuntimeError("the database was bound to no secret, without which no account can be read")
+    return database.secret
+
+
+def leave_holds(connection: Connection) -> None:
+    """Leave expired reservations to the thread that lets them expire, if the process has one."""
+    database: Database | None = connection.info.get(DATABASE)
+    if database is not None:
+        database.holds_due.set()
+
+
+def count_metric(connection: Connection, what: str, of: str = "", number: int = 1) -> None:
+    """Count an action of this write transaction, once the transaction is committed."""
+    done: Effects | None = connection.info.get(EFFECTS)
+    if done is not None:
+        done.counts[what, of] += number
+
+
+def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
+    """Record the moments from which this write transaction ends keys, once it is committed."""
+    done: Effects | None = connection.info.get(EFFECTS)
+    if done is not None:
+        done.ends |= ends
+
+
+def note_entries(connection: Connection, entries: Sequence[NewEntry]) -> None:
+    """Record the entries that this write transaction adds to journals, once it is committed.
+
+    Raises:
+        Unavailable: this process has committed entries of these numbers before.
+    """
+    database: Database | None = connection.info.get(DATABASE)
+    if database is not None:
+        database.require_new(entries)
+        done: Effects = connection.info[EFFECTS]
+        done.entries += entries
+
+
+def require_present(connection: Connection, account_id: int, seq: int, digest: str, *, locked: bool = False) -> None:
+    """Refuse a journal's head that was read in this transaction, if the journal was further before.
+
+    Args:
+        locked: whether the transaction holds the lock that every writer of the journal needs.
+
+    Raises:
+        Unavailable: it was, or had another entry of this number. All further writes are refused.
+    """
+    info = connection.info
+    if SINCE in info:
+        info[DATABASE].require_present(account_id, seq, digest, None if locked else info[SINCE])
+
+
+def newest_known(connection: Connection, account_id: int) -> NewEntry | None:
+    """Return the newest head of a journal that this transaction must find in it, if one is known."""
+    info = connection.info
+    return info[DATABASE].newest.committed(account_id, info[SINCE]) if SINCE in info else None
+
+
+def require_written(result: CursorResult[Any], number: int) -> None:
+    """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
+
+    Raises:
+        RuntimeError: it wrote another number of rows; then nothing is committed.
+    """
+    if result.rowcount != number:
+        raise RuntimeError(f"the database wrote {result.rowcount} rows of {number}; nothing was committed")
+
+
+def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:
+    """Return rows for one statement; a single row is not a batch, because a batch costs both drivers more."""
+    return rows[0] if len(rows) == 1 else rows
