@@ -70,15 +70,15 @@ def path_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
 
 def choice_points_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoicePoint]:
     """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it."""
-    way, forks, pointer = path_to(plan, mechanism), list[ChoicePoint](), ""
+    way, points, pointer = path_to(plan, mechanism), list[ChoicePoint](), ""
     for depth, (node, number) in enumerate(way):
         if node.CHOOSES:
             below = math.prod(inner.times for inner, _ in way[depth:])
-            level = None if forks else next(levels_of(node), None)  # there is none below another choice
+            level = None if points else next(levels_of(node), None)  # there is none below another choice
             tabulated = None if level is None else level.step_2.name
-            forks.append(ChoicePoint(pointer, number, repetition // below, tabulated))
+            points.append(ChoicePoint(pointer, number, repetition // below, tabulated))
         pointer += node.pointer_to(number)
-    return forks
+    return points
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _declaring(choice: Node, declared: Partitions) -> DeclaringMechanisms:
 def refuse_other_branch(
     connection: Connection,
     release_id: str,
-    forks: Sequence[ChoicePoint],
+    points: Sequence[ChoicePoint],
     partition: str,
     since: Sequence[LaterDraw] | None = None,
 ) -> None:
@@ -198,41 +198,41 @@ def refuse_other_branch(
     Raises:
         AlreadyDrawn: one of these was drawn; the error names the draw.
     """
-    for fork in forks:
-        tabulated = _tabulation(connection, release_id, fork, partition, since)
+    for point in points:
+        tabulated = _tabulation(connection, release_id, point, partition, since)
         if tabulated is not None:
             raise AlreadyDrawn(tabulated, "this partition has been tabulated")
-        taken = _other_branch(connection, release_id, fork, partition)
+        taken = _other_branch(connection, release_id, point, partition)
         if taken is not None:
             raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
 
 
 def _tabulation(
-    connection: Connection, release_id: str, fork: ChoicePoint, partition: str, since: Sequence[LaterDraw] | None
+    connection: Connection, release_id: str, point: ChoicePoint, partition: str, since: Sequence[LaterDraw] | None
 ) -> str | None:
     """Return a tabulation that drew a partition at a choice; of the whole input, any tabulation of the choice.
 
     A tabulation is found by its draw, and not by its groups, which may be millions.
     """
-    if fork.tabulated is None:
+    if point.tabulated is None:
         return None
     if partition != WHOLE:
-        given = {"release": release_id, "node": fork.pointer, "partitions": (partition, WHOLE)}
+        given = {"release": release_id, "node": point.pointer, "partitions": (partition, WHOLE)}
         return connection.execute(_TABULATED, given).scalar_one_or_none()
     if since is None:
-        given = {"release": release_id, "mechanism": fork.tabulated}
+        given = {"release": release_id, "mechanism": point.tabulated}
         return connection.execute(_ANY_TABULATED, given).scalar_one_or_none()
-    of = release_id, fork.tabulated
+    of = release_id, point.tabulated
     return next((one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of), None)
 
 
-def _other_branch(connection: Connection, release_id: str, fork: ChoicePoint, partition: str) -> str | None:
+def _other_branch(connection: Connection, release_id: str, point: ChoicePoint, partition: str) -> str | None:
     """Return a draw of another branch for a partition; of the whole input, for any partition."""
-    given = {"release": release_id, "node": fork.pointer, "turn": fork.turn, "branch": fork.branch}
+    given = {"release": release_id, "node": point.pointer, "turn": point.turn, "branch": point.branch}
     if partition != WHOLE:
         of = given | {"partitions": (partition, WHOLE)}
         return connection.execute(_OTHER_BRANCH, of).scalar_one_or_none()
-    level = {"choice": release_id + fork.pointer, "turn": fork.turn, "branch": fork.branch}
+    level = {"choice": release_id + point.pointer, "turn": point.turn, "branch": point.branch}
     found = (connection.execute(query, level).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
     return next(filter(None, found), None)
 
@@ -263,16 +263,16 @@ _HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 
 
 def take_branches(
-    connection: Connection, release_id: str, forks: Sequence[ChoicePoint], partition: str, draw_id: str
+    connection: Connection, release_id: str, points: Sequence[ChoicePoint], partition: str, draw_id: str
 ) -> None:
     """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them."""
-    for fork in forks:
-        at = {"release_id": release_id, "node": fork.pointer, "partition": partition, "turn": fork.turn}
+    for point in points:
+        at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}
         held = select(BranchTaken.branch).where(
             *(getattr(BranchTaken, column) == value for column, value in at.items())
         )
         if connection.execute(held).first() is None:
-            connection.execute(insert(BranchTaken).values(**at, branch=fork.branch, draw_id=draw_id))
+            connection.execute(insert(BranchTaken).values(**at, branch=point.branch, draw_id=draw_id))
 
 
 def refuse_drawn_groups(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> None:

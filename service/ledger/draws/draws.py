@@ -53,7 +53,7 @@ class Place:
 
     Attributes:
         repetitions: the number of times that the plan repeats it.
-        forks, bounds: the choices above it, with their branches and their bounds.
+        choice_points, bounds: the choices above it, with their branches and their bounds.
     """
 
     mechanism: Mechanism
@@ -358,6 +358,6 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
 
 
-def forks_of(plan: Plan, name: str, repetition: int) -> list[ChoicePoint]:
+def choice_points_of(plan: Plan, name: str, repetition: int) -> list[ChoicePoint]:
     """Return the choices above the mechanism of this name, with the branches that a draw of it takes."""
     return choice_points_above(plan, find_mechanism(plan, name, ""), repetition)

@@ -13,7 +13,7 @@ import numpy as np
 from sqlalchemy import Connection, text
 
 from service.ledger.draws.choice_branches import WHOLE
-from service.ledger.draws.draws import forks_of
+from service.ledger.draws.draws import choice_points_of
 from service.ledger.draws.tabulation_layout import Layout, by_branch
 from service.ledger.journal.entries import Drawn
 from service.ledger.journal.ordered_rows import BadRow
@@ -56,21 +56,21 @@ class DrawOverlaps:
             BadRow: another branch of one was drawn from, or a tabulation has drawn them all.
         """
         draw, partition = said.draw, said.partition
-        for fork in forks_of(plan, said.mechanism, said.repetition):
-            choice, at = (release, fork.pointer), (release, fork.pointer, fork.turn)
+        for point in choice_points_of(plan, said.mechanism, said.repetition):
+            choice, at = (release, point.pointer), (release, point.pointer, point.turn)
             if partition == WHOLE:
-                others, tabulated = self._branches[at] - {fork.branch}, choice in self._tabulated
+                others, tabulated = self._branches[at] - {point.branch}, choice in self._tabulated
             else:
-                places = [self._taken.get((*choice, name, fork.turn)) for name in (partition, WHOLE)]
-                others = {place[1] for place in places if place is not None} - {fork.branch}
+                places = [self._taken.get((*choice, name, point.turn)) for name in (partition, WHOLE)]
+                others = {place[1] for place in places if place is not None} - {point.branch}
                 group = self._taken.get((*choice, partition, 0))
                 tabulated = group is not None and group[2] in self._tabulations
             if others:
                 raise BadRow(seq, _OTHER_BRANCH)
             if tabulated:
                 raise BadRow(seq, _TABULATED)
-            self._taken.setdefault((*choice, partition, fork.turn), (seq, fork.branch, draw))
-            self._branches[at].add(fork.branch)
+            self._taken.setdefault((*choice, partition, point.turn), (seq, point.branch, draw))
+            self._branches[at].add(point.branch)
             self._drawn.add((*choice, partition))
 
     def take_groups(self, seq: int, release: str, draw: str, level: Level, layout: Layout) -> None:

@@ -158,8 +158,8 @@ class _Writer:
             raise BadExport(self._reader.line, "the draw is of no committed release of its account")
         if '"choice"' in found.plan:
             plan = self._plan_of(release, found.plan)
-            forks = draws.forks_of(plan, said.mechanism, said.repetition)
-            choice_branches.take_branches(self._connection, release, forks, said.partition, said.draw)
+            points = draws.choice_points_of(plan, said.mechanism, said.repetition)
+            choice_branches.take_branches(self._connection, release, points, said.partition, said.draw)
         if drawn.layout is not None and drawn.packed is not None:
             level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
