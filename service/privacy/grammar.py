@@ -237,6 +237,7 @@ class PlanElement:
         BEFORE: fields shared with others, those that are listed before the type.
         FIELDS: its own.
         AFTER: shared fields that are listed after its own.
+        DECLARED: whether all that is known of it is a guarantee that it states.
     """
 
     __slots__ = ()
@@ -245,6 +246,7 @@ class PlanElement:
     BEFORE: ClassVar[Fields] = ()
     FIELDS: ClassVar[Fields]
     AFTER: ClassVar[Fields] = ()
+    DECLARED: ClassVar[bool] = False
 
     @classmethod
     def form(cls) -> DocumentForm:

@@ -18,7 +18,7 @@ from service.api.schemas.plan_models import OffsetTails as StatedOffsetTails
 from service.api.schemas.plans import mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accounting.guarantee import USUAL_ORDERS
-from service.privacy.mechanisms import DiscreteOsgt as DiscreteOsgtValue, OffsetTails, Osgt as OsgtValue
+from service.privacy.mechanisms import OffsetTails, is_offset_tails
 from service.privacy.planning import comparison
 from service.privacy.planning.comparison import ComparedFigures
 from service.privacy.planning.least_noise import NoSuchNoise
@@ -141,7 +141,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
 
 def _mechanism(body: ComparisonQuestion) -> OffsetTails:
     mechanism = mechanism_of(body.mechanism, "/mechanism")
-    if not isinstance(mechanism, OsgtValue | DiscreteOsgtValue):
+    if not is_offset_tails(mechanism):
         raise TypeError("expected offset tails")
     if mechanism.cells is not None or mechanism.cells_added is not None:
         raise InvalidInput.at(
@@ -180,7 +180,7 @@ def _equal_privacy(
 
 
 def _tails(mechanism: OffsetTails, distances: list[Fraction]) -> list[dict[str, Any]]:
-    holds = comparison.is_sub_gaussian(mechanism) and isinstance(mechanism, OsgtValue)
+    holds = comparison.is_sub_gaussian(mechanism) and not mechanism.on_integers
     return [
         _pair("x", pair) | {"bound": number_up(comparison.tail_bound(mechanism, pair.at)) if holds else None}
         for pair in comparison.tails(mechanism, distances)

@@ -76,7 +76,7 @@ def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str,
     """
     alpha = account.budget.alpha
     cost = cost_of(plan, account.neighbouring, (delta,), () if alpha is None else (alpha,))
-    if isinstance(plan, Declared):  # its fixed plan gives no better bound
+    if plan.DECLARED:  # its fixed plan gives no better bound
         cost = cost | {"approximate": [figure for figure in cost["approximate"] if figure["adaptive"]]}
     best = cost["best"][0]
     statement = best["adaptive"] or best["fixed"]

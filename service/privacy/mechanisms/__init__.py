@@ -1,5 +1,7 @@
 """The mechanisms: one file each, by the contract in ``base.py``."""
 
+from typing import TypeGuard
+
 from service.privacy.mechanisms.base import Continuous, Discrete, Mechanism
 from service.privacy.mechanisms.declared import Declaration, Declared
 from service.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
@@ -31,6 +33,12 @@ DRAWN = f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}"
 
 OffsetTails = Osgt | DiscreteOsgt
 
+
+def is_offset_tails(mechanism: Mechanism) -> TypeGuard[OffsetTails]:
+    """Return whether a mechanism has offset symmetric Gaussian tails, continuous or on the integers."""
+    return isinstance(mechanism, OffsetTails)
+
+
 __all__ = [
     "DRAWN",
     "MECHANISMS",
@@ -47,4 +55,5 @@ __all__ = [
     "OffsetTails",
     "Osgt",
     "RandomizedResponse",
+    "is_offset_tails",
 ]

@@ -184,6 +184,11 @@ class Mechanism(Keyed, PlanElement, ABC):
     def pure_epsilon(self) -> Loss:
         """Return the largest privacy loss; exact, infinite where there is none."""
 
+    def own_loss(self) -> Loss:
+        """Return epsilon where it is finite, else rho: the loss in which its noise is usually stated."""
+        epsilon = self.pure_epsilon()
+        return self.rho() if epsilon.nats is None else epsilon
+
     def delta(self) -> Loss:
         """Return the probability with which the losses do not hold."""
         return ZERO

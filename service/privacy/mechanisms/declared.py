@@ -71,6 +71,7 @@ class Declared(Mechanism):
     """
 
     TYPE = "declared"
+    DECLARED = True
     BEFORE = (*_DECLARATION.fields, *Mechanism.BEFORE)
     FIELDS = (
         TextLine("reference", required=True, description="Why the guarantee holds."),

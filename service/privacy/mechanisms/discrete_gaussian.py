@@ -38,6 +38,10 @@ class DiscreteGaussian(Discrete):
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, sigma_squared=self.sigma_squared * multiplier**2)
 
+    def with_share(self, share: Fraction) -> Self:
+        """Return the mechanism with this share of its rho."""
+        return replace(self, sigma_squared=self.sigma_squared / share)
+
     def pure_epsilon(self) -> Loss:
         return INFINITE
 

@@ -32,6 +32,10 @@ class Geometric(Discrete):
     def scaled(self, multiplier: Fraction) -> Self:
         return replace(self, scale=self.scale * multiplier)
 
+    def with_share(self, share: Fraction) -> Self:
+        """Return the mechanism with this share of its epsilon."""
+        return replace(self, scale=self.scale / share)
+
     def pure_epsilon(self) -> Loss:
         return Loss(Fraction(self.sensitivity * self.scale.denominator, self.scale.numerator))
 

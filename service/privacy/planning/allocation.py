@@ -61,10 +61,7 @@ def sequence_plan(noise: Listed[QueryNoise]) -> Plan:
 
 def cost_in_own_unit(noise: QueryNoise) -> Fraction:
     """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells, exact."""
-    cells, s = noise.cells or 1, Fraction(noise.sensitivity)
-    if isinstance(noise, Geometric | Laplace):
-        return cells * s / noise.scale
-    return cells * s * s / (2 * noise.sigma_squared)
+    return (noise.cells or 1) * (noise.own_loss().nats or Fraction(0))
 
 
 def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:

@@ -11,7 +11,7 @@ from service.privacy.accuracy.calibration import rank_of, value_of_rank
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import require_finite, variance_of_cell
 from service.privacy.accuracy.tails import tail
-from service.privacy.mechanisms import DiscreteGaussian, Gaussian, OffsetTails, Osgt
+from service.privacy.mechanisms import DiscreteGaussian, Gaussian, OffsetTails
 from service.privacy.numerics.numbers import ball, ceiling, precision
 from service.privacy.planning.least_noise import CalibratedNoise, NoSuchNoise, Target, delta_of_cells, least_gaussian
 from service.privacy.plans.walking import Neighbouring
@@ -36,9 +36,9 @@ def variance_of(mechanism: CalibratedNoise) -> Fraction:
 def gaussian_of_equal_variance(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
     """Return Gaussian noise with that variance for sigma², rounded down to 12 digits: it has no more noise."""
     v = value_of_rank(rank_of(variance_of(mechanism)))
-    if isinstance(mechanism, Osgt):
-        return Gaussian(sigma_squared=v, sensitivity=mechanism.sensitivity)
-    return DiscreteGaussian(sigma_squared=v, sensitivity=mechanism.sensitivity)
+    if mechanism.DRAWN:
+        return DiscreteGaussian(sigma_squared=v, sensitivity=int(mechanism.sensitivity))
+    return Gaussian(sigma_squared=v, sensitivity=Fraction(mechanism.sensitivity))
 
 
 def is_sub_gaussian(mechanism: OffsetTails) -> bool:
@@ -87,7 +87,7 @@ def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fracti
 
 def gaussian_variance(mechanism: OffsetTails, epsilon: Fraction, delta: Fraction, cells: int) -> Fraction:
     """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for so many cells."""
-    kind = Gaussian if isinstance(mechanism, Osgt) else DiscreteGaussian
+    kind = DiscreteGaussian if mechanism.DRAWN else Gaussian
     least = least_gaussian(kind, Fraction(mechanism.sensitivity), Target(epsilon, delta, cells))
     return least.sigma_squared
 

@@ -16,8 +16,9 @@ from service.privacy.accounting.conversion import epsilon_to_rho_analytic
 from service.privacy.accuracy.calibration import rank_of, value_of_rank
 from service.privacy.accuracy.sums import variance
 from service.privacy.accuracy.tails import smallest
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, GaussianLoss, OsgtLoss
 from service.privacy.laws.offset_tails import osgt_tau
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt, is_offset_tails
 from service.privacy.numerics.arithmetic import DOUBLES
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, precision
@@ -80,14 +81,14 @@ def delta_of_cells(
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
     """
-    simplest = mechanism.simplest()
-    match simplest:
-        case Gaussian(sigma_squared=v, sensitivity=s):
-            return gaussian_delta(cells * s * s / (2 * v), epsilon).nats
-        case Osgt() if cells == 1:
-            return osgt_delta(simplest, epsilon)
-        case DiscreteGaussian() | DiscreteOsgt() if cells == 1:
-            return integer_delta(simplest, epsilon, negligible)
+    law = mechanism.simplest().loss_law()
+    match law:
+        case GaussianLoss(rho=rho):
+            return gaussian_delta(cells * rho, epsilon).nats
+        case OsgtLoss() if cells == 1:
+            return osgt_delta(law, epsilon)
+        case DiscreteGaussianLoss() | DiscreteOsgtLoss() if cells == 1:
+            return integer_delta(mechanism.noise_law(), law.sensitivity, epsilon, negligible)
     profile = TightProfile.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
     bound = None if profile is None else profile.delta(epsilon)
     return None if bound is None else bound.loss.nats
@@ -102,7 +103,7 @@ def least_variance(mechanism: CalibratedNoise, target: Target) -> CalibratedNois
         NoSuchNoise: none is found.
     """
     start = mechanism.sigma_squared
-    if not isinstance(mechanism.simplest(), Gaussian):
+    if not isinstance(mechanism.simplest().loss_law(), GaussianLoss):
         start = _scaled_to_target(mechanism, None, target).sigma_squared
     return _proven_least(mechanism, target, start)
 
@@ -116,7 +117,7 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
         return delta is not None and delta <= target.delta
 
     rank = rank_of(start)
-    if isinstance(mechanism.simplest(), Osgt | DiscreteOsgt) and target.cells > 1:
+    if mechanism.noise_law().offset and target.cells > 1:
         rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
         if rank == -1:
             raise NoSuchNoise(_NONE)
@@ -188,7 +189,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
 
 def _with_short_offset(mechanism: CalibratedNoise) -> CalibratedNoise:
     """Return the mechanism with an offset of 12 digits."""
-    if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m:
+    if is_offset_tails(mechanism) and mechanism.m:
         return replace(mechanism, m=value_of_rank(rank_of(mechanism.m)))
     return mechanism
 
@@ -233,7 +234,7 @@ def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Targe
 
     def noise(sigma: float) -> CalibratedNoise:
         changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
-        if r is not None and isinstance(changed, Osgt | DiscreteOsgt):
+        if r is not None and is_offset_tails(changed):
             changed = replace(changed, m=Fraction(r * sigma))
         return changed
 
@@ -270,8 +271,9 @@ def _distance_above(mechanism: CalibratedNoise, target: Target) -> float:
 
     In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
     """
-    if isinstance(mechanism, Osgt) and target.cells == 1:
-        return rough_osgt_delta(mechanism, float(target.epsilon)) - _log(target.delta)
+    law = mechanism.loss_law()
+    if isinstance(law, OsgtLoss) and target.cells == 1:
+        return rough_osgt_delta(law, float(target.epsilon)) - _log(target.delta)
     if target.cells == 1:
         delta = delta_of_cells(mechanism, 1, target.epsilon, target.negligible)
         if delta is None:
@@ -290,7 +292,7 @@ def _rough_distance_above(mechanism: CalibratedNoise, target: Target) -> float:
     with np.errstate(all="ignore"):
         tau = (
             np.asarray(osgt_tau(mechanism, z, DOUBLES))
-            if isinstance(mechanism, Osgt | DiscreteOsgt) and mechanism.m
+            if is_offset_tails(mechanism) and mechanism.m
             else _ORDERS * float(mechanism.sensitivity**2 / (2 * mechanism.sigma_squared))
         )
         conversion = (-_log(target.delta) + z * np.log1p(-1 / _ORDERS) - np.log(_ORDERS)) / z

@@ -7,14 +7,15 @@ from flint import arb
 from scipy.special import log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
 from service.privacy.accuracy.tails import tail
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Osgt
+from service.privacy.laws.loss_laws import OsgtLoss
+from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import ball, ceiling
 
 
-def rough_osgt_delta(mechanism: Osgt, epsilon: float) -> float:
+def rough_osgt_delta(loss: OsgtLoss, epsilon: float) -> float:
     """Return log delta of one cell of offset tails, in doubles; see ``osgt_delta``."""
-    sigma, s = math.sqrt(mechanism.sigma_squared), float(mechanism.sensitivity)
-    s, m = s / sigma, float(mechanism.m) / sigma
+    sigma, s = math.sqrt(loss.sigma_squared), float(loss.sensitivity)
+    s, m = s / sigma, float(loss.m) / sigma
     base = math.log(2) + log_ndtr(-m)
     if epsilon >= s * (s / 2 + m):
         near, far = log_ndtr(s / 2 - epsilon / s), epsilon + log_ndtr(-s / 2 - epsilon / s)
@@ -24,14 +25,14 @@ def rough_osgt_delta(mechanism: Osgt, epsilon: float) -> float:
     return math.log(max(1 - inside, 1e-300))
 
 
-def osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
+def osgt_delta(loss: OsgtLoss, epsilon: Fraction) -> Fraction | None:
     """Return delta of one cell of offset tails, rounded up (Sadeghi and Korki 2022; below the kink the same integral).
 
     With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
     From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))
     over 2 Q(m). Below, they lie left of y* = (s (s/2 + m) - epsilon)/(s + 2m), between the kinks.
     """
-    v, s, m = mechanism.sigma_squared, mechanism.sensitivity, mechanism.m
+    v, s, m = loss.sigma_squared, loss.sensitivity, loss.m
     beyond = epsilon * v >= s * (s / 2 + m)
     crossing = Fraction(0) if beyond else (s * (s / 2 + m) - v * epsilon) / (s + 2 * m)
 
@@ -47,18 +48,14 @@ def osgt_delta(mechanism: Osgt, epsilon: Fraction) -> Fraction | None:
     return ceiling(evaluate)
 
 
-def integer_delta(
-    mechanism: DiscreteGaussian | DiscreteOsgt, epsilon: Fraction, negligible: Fraction
-) -> Fraction | None:
+def integer_delta(law: NoiseLaw, s: int, epsilon: Fraction, negligible: Fraction) -> Fraction | None:
     """Return delta of one cell of integer noise, rounded up, or ``negligible`` where that is more.
 
     It is P(X <= x*) - e^epsilon P(X <= x* - s).
 
     Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
     """
-    v, s = mechanism.sigma_squared, mechanism.sensitivity
-    law = mechanism.noise_law()
-    m = law.offset
+    v, m = law.sigma_squared or Fraction(0), law.offset
     short = Fraction(s * s, 2) + s * m - v * epsilon
     last = math.floor(short / (s if short < 0 else s + 2 * m))
 

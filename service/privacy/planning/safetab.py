@@ -6,13 +6,12 @@ to the total (step 1) and the rest to a table that the noisy total chooses (step
 
 import math
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from service.privacy.accounting.conversion import conversion
-from service.privacy.accounting.zcdp import mechanism_rho
 from service.privacy.accuracy.calibration import (
     margin_to_scale,
     margin_to_sigma_squared,
@@ -96,8 +95,7 @@ def step_2_noise(
 
 def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
     """Return the loss that divides a budget: epsilon of geometric, rho of discrete Gaussian noise (nats, exact)."""
-    loss = mechanism.pure_epsilon() if isinstance(mechanism, Geometric) else mechanism_rho(mechanism)
-    return loss.nats or Fraction(0)
+    return mechanism.own_loss().nats or Fraction(0)
 
 
 def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
@@ -107,18 +105,11 @@ def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
     """
     base = step_2_noise(design.kind, level.margin, design.confidence, design.exact)
     rest = 1 - design.stage_1
-    total = _with_share(base, 1 / rest, f"{level.name}/total only")
     return LevelNoise(
-        total,
-        _with_share(base, design.stage_1 / rest, f"{level.name}/step 1"),
-        _with_share(base, Fraction(1), f"{level.name}/step 2"),
+        replace(base.with_share(1 / rest), name=f"{level.name}/total only"),
+        replace(base.with_share(design.stage_1 / rest), name=f"{level.name}/step 1"),
+        replace(base, name=f"{level.name}/step 2"),
     )
-
-
-def _with_share(mechanism: Geometric | DiscreteGaussian, share: Fraction, name: str) -> Geometric | DiscreteGaussian:
-    if isinstance(mechanism, Geometric):
-        return Geometric(name=name, scale=mechanism.scale / share, cells=1)
-    return DiscreteGaussian(name=name, sigma_squared=mechanism.sigma_squared / share, cells=1)
 
 
 def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:

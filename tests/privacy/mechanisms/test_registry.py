@@ -12,16 +12,12 @@ from tests.privacy.questions import questions
 
 _SERVICE = Path(service.__file__).parent
 _ASK = {
-    # A search for the least noise of one family, or a comparison of two: the family is the question.
-    "privacy/planning/least_noise.py": 16,
-    "privacy/planning/comparison.py": 2,
+    # A search for the least noise of one family: the family is the question.
+    "privacy/planning/least_noise.py": 6,
     "api/computations/noise_calibration.py": 4,
-    "api/computations/comparisons.py": 2,
-    # A budget is divided in epsilon or in rho, and a margin is met by another formula for each law.
-    "privacy/planning/allocation.py": 12,
-    "privacy/planning/safetab.py": 4,
-    # A declared mechanism's fixed plan says no more than it does.
-    "api/routes/registry_prose.py": 1,
+    # A margin is met by another formula for each law.
+    "privacy/planning/allocation.py": 11,
+    "privacy/planning/safetab.py": 2,
 }
 """Lines that ask for the type of a mechanism, by file, with the reason."""
 
