@@ -12,19 +12,22 @@ from service.privacy.mechanisms.laplace import Laplace
 from service.privacy.mechanisms.osgt import Osgt
 from service.privacy.mechanisms.randomized_response import RandomizedResponse
 
-MECHANISMS: dict[str, type[Mechanism]] = {
-    mechanism.TYPE: mechanism
-    for mechanism in (
-        Geometric,
-        DiscreteGaussian,
-        DiscreteOsgt,
-        Laplace,
-        Gaussian,
-        Osgt,
-        RandomizedResponse,
-        Declared,
-    )
-}
+
+def _by_name(*mechanisms: type[Mechanism]) -> dict[str, type[Mechanism]]:
+    """Return the classes by name, checked to implement every method: mypy takes no abstract class as an argument."""
+    return {mechanism.TYPE: mechanism for mechanism in mechanisms}
+
+
+MECHANISMS = _by_name(
+    Geometric,
+    DiscreteGaussian,
+    DiscreteOsgt,
+    Laplace,
+    Gaussian,
+    Osgt,
+    RandomizedResponse,
+    Declared,
+)
 """All mechanisms, by their names in documents."""
 
 _DRAWN = [name for name, mechanism in MECHANISMS.items() if mechanism.DRAWN]
