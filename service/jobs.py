@@ -14,6 +14,7 @@ import selectors
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,7 @@ from service.ledger.storage.secret import Secret
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")
 _IDLE = 10.0  # seconds between looks for jobs that other replicas left or that a restart finds
+_SWEEP = 3600.0  # seconds between looks for tabulations whose groups have no rows yet
 _RECORDING = timedelta(minutes=10)  # in which a tabulation has written the rows of its groups, unless it was cut short
 _LOOK = 0.5  # seconds between looks at a running job
 _RENEWED = 10  # looks after which a lease is renewed although there was no progress
@@ -50,6 +52,7 @@ class Workers:
         self, database: Database, secret: Secret, number: int, kept: timedelta, noisy_kept: timedelta | None = None
     ) -> None:
         self._database, self._secret, self._number = database, secret, number
+        self._sweep_at = 0.0  # the next look for tabulations whose groups have no rows yet
         # time for which ended jobs and noisy counts are kept (None: for ever)
         self._kept, self._noisy_kept = kept, noisy_kept
         self._arrivals = 0  # of jobs, as far as this server knows
@@ -100,9 +103,11 @@ class Workers:
     def _forget(self, stopping: threading.Event) -> None:
         """Do what is left from before, then delete jobs and remove noisy counts whose retention has ended."""
         now = clock.now()
-        recorded = record_left(self._database, clock.later(now, -_RECORDING))
-        if recorded:
-            _log.info("groups recorded", tabulations=recorded)
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + _SWEEP
+            recorded = record_left(self._database, clock.later(now, -_RECORDING))
+            if recorded:
+                _log.info("groups recorded", tabulations=recorded)
         forgotten = jobs.forget(self._database, clock.later(now, -self._kept))
         if forgotten:
             _log.info("jobs deleted", number=forgotten)

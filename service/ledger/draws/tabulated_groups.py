@@ -1,26 +1,33 @@
 """The groups of tabulations: for each of them, all branches of its level's choice are taken.
 
-A row for each group makes a look-up short, but tens of thousands of rows take seconds to write. So a tabulation commits
-its layout, which names its groups, with a mark that they have no rows yet. The rows are written after that commit, in
-short transactions between which others write, and the last one deletes the mark. Until then, look-ups read the layout.
+A row for each group makes a look-up short, but tens of thousands of rows take seconds to write. So a large tabulation
+commits its layout, which names its groups, and the rows follow in short transactions, between which others write. After
+the last row comes a mark, sealed with the secret. Look-ups read the layouts of large tabulations that have no mark. So
+a mark that is taken away lets no group be drawn again.
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection, TextClause, delete, insert, select, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, literal, select, text
 
 from service.errors import AlreadyDrawn
-from service.ledger.draws import stored_draws
+from service.ledger.accounts import kept_figures
+from service.ledger.accounts.kept_figures import KeptFigures
+from service.ledger.draws import draw_rows, stored_draws
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.tabulation_layout import Layout, by_branch
 from service.ledger.storage.database import Database
-from service.ledger.storage.tables import Draw, Release, UnrecordedGroups
+from service.ledger.storage.tables import Draw, KnownCost, Release, Tabulation
+from service.ledger.storage.transaction import secret_of
 from service.privacy.planning.levels import Level, find_level
 from service.privacy.plans.notation import read_plan
 
-_AT_ONCE = 500  # rows of one transaction: about 10 ms
+AT_ONCE = 500  # rows of one transaction: about 10 ms; a draw of so few values has no more groups
+_RECORDED = "recorded "  # the beginning of a mark's subject in `known_costs`
 
 _log = structlog.get_logger("service.tabulations")
 
@@ -37,7 +44,7 @@ def refuse_drawn_groups(
         AlreadyDrawn: one was; the error names the draw.
     """
     if since is None:
-        tabulations, at_risk = unrecorded(connection, release_id, level.pointer), groups
+        tabulations, at_risk = unrecorded(connection, release_id, level.step_2.name or ""), groups
     else:
         later = [one for one in since if one.release_id == release_id]
         tabulations = [one.id for one in later if one.is_tabulation and one.mechanism == level.step_2.name]
@@ -59,26 +66,33 @@ def tabulation_with(connection: Connection, draw_ids: Sequence[str], groups: Seq
     return next((draw_id for draw_id, layout in layouts if not wanted.isdisjoint(layout.groups)), None)
 
 
-def unrecorded(connection: Connection, release_id: str, node: str) -> Sequence[str]:
-    """Return the tabulations of a level, by their draws, whose groups have no rows yet, or not all."""
-    at = UnrecordedGroups.release_id == release_id, UnrecordedGroups.node == node
-    return connection.execute(select(UnrecordedGroups.draw_id).where(*at)).scalars().all()
+def unrecorded(connection: Connection, release_id: str, mechanism: str) -> list[str]:
+    """Return the tabulations of a level, by their draws, that are not marked: their groups may have no rows yet.
 
-
-def mark_unrecorded(connection: Connection, release_id: str, level: Level, draw_id: str) -> None:
-    """Mark a tabulation: its groups have no rows yet."""
-    connection.execute(insert(UnrecordedGroups).values(release_id=release_id, node=level.pointer, draw_id=draw_id))
-
-
-def record_later(database: Database, release_id: str, level: Level, layout: Layout, draw_id: str) -> None:
-    """Write the rows of a tabulation's groups in many transactions, and delete its mark in the last one.
-
-    A failure is logged and changes nothing for the caller: the tabulation is committed, and ``record_left`` writes the
-    rows another time.
+    Args:
+        mechanism: the level's second step, as whose draws its tabulations are stored.
     """
+    rows = connection.execute(_LARGE_OF_LEVEL, {"release": release_id, "mechanism": mechanism})
+    return [row.id for row in rows if not _is_marked(connection, row)]
+
+
+def record(
+    database: Database, release_id: str, level: Level, layout: Layout, draw_id: str, *, failing: bool = True
+) -> None:
+    """Write the rows of a tabulation's groups in many transactions, and mark it.
+
+    Args:
+        failing: whether a failure is raised; otherwise it is logged, as the tabulation is committed and its answer must
+            not be lost. ``record_left`` writes the rows another time.
+    """
+    at: dict[str, Any] = {"release_id": release_id, "node": level.pointer, "draw_id": draw_id}
     try:
-        _record(database, release_id, level, layout, draw_id)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the answer of a committed draw must not be lost
+        for branch, groups in _pieces(level, layout):
+            database.write(partial(_take, branch=branch, groups=groups, **at), is_committed=lambda *_: False)
+        database.write(partial(_mark, draw_id=draw_id), is_committed=lambda *_: False)
+    except Exception as error:
+        if failing:
+            raise
         _log.warning("groups not recorded yet", draw=draw_id, error=type(error).__name__)
 
 
@@ -88,55 +102,68 @@ def record_left(database: Database, before: str) -> int:
     Returns:
         The number of tabulations.
     """
-    query = (
-        select(UnrecordedGroups.release_id, UnrecordedGroups.draw_id, Release.plan)
-        .join(Draw, Draw.id == UnrecordedGroups.draw_id)
-        .join(Release, Release.id == UnrecordedGroups.release_id)
-        .where(Draw.created_at < before)
-    )
     with database.read() as connection:
-        left = connection.execute(query).all()
-    for release_id, draw_id, plan in left:
+        left = [row for row in connection.execute(_LARGE, {"before": before}) if not _is_marked(connection, row)]
+    for row in left:
         with database.read() as connection:
-            ((_, layout),) = stored_draws.read_layouts(connection, [draw_id])
+            ((_, layout),) = stored_draws.read_layouts(connection, [row.id])
+            plan = connection.execute(select(Release.plan).where(Release.id == row.release_id)).scalar_one()
         level = find_level(read_plan(json.loads(plan)), layout.level)
         if level is not None:
-            _record(database, release_id, level, layout, draw_id)
+            record(database, row.release_id, level, layout, row.id)
     return len(left)
 
 
-def _record(database: Database, release_id: str, level: Level, layout: Layout, draw_id: str) -> None:
-    mark = delete(UnrecordedGroups).where(UnrecordedGroups.draw_id == draw_id)
-    pieces = list(_pieces(level, layout))
-    for number, (branch, groups) in enumerate(pieces, 1):
+def record_at_once(
+    connection: Connection, release_id: str, level: Level, layout: Layout, draw_id: str, size: int
+) -> None:
+    """Write the rows of a tabulation's groups in this transaction, and mark it if it is large.
 
-        def work(
-            connection: Connection, number: int = number, branch: int = branch, groups: list[str] = groups
-        ) -> None:
-            _take(connection, release_id, level.pointer, branch, groups, draw_id)
-            if number == len(pieces):
-                connection.execute(mark)
-
-        database.write(work, is_committed=lambda *_: False)
-
-
-def record_at_once(connection: Connection, release_id: str, level: Level, layout: Layout, draw_id: str) -> None:
-    """Write the rows of a tabulation's groups in this transaction."""
+    Args:
+        size: the number of its noisy counts.
+    """
     for branch, groups in _pieces(level, layout):
         _take(connection, release_id, level.pointer, branch, groups, draw_id)
+    if size > AT_ONCE:
+        _mark(connection, draw_id)
+
+
+def marked_of(connection: Connection, account_id: int) -> set[str]:
+    """Return the draws of an account's tabulations that are marked, or so small that they need no mark."""
+    rows = connection.execute(_ALL_OF_ACCOUNT, {"account": account_id})
+    return {row.id for row in rows if row.size <= AT_ONCE or _is_marked(connection, row)}
+
+
+def _mark(connection: Connection, draw_id: str) -> None:
+    kept_figures.write(connection, secret_of(connection), [_mark_of(draw_id)])
+
+
+def _mark_of(draw_id: str) -> KeptFigures:
+    return KeptFigures(_RECORDED + draw_id, "", "")
+
+
+def _is_marked(connection: Connection, row: Row[*tuple[Any, ...]]) -> bool:
+    return row.seal is not None and kept_figures.is_kept(secret_of(connection), _mark_of(row.id), row.seal)
 
 
 def _pieces(level: Level, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Yield the groups in the order of the primary key, so that each of its pages is read and written once or twice."""
     for branch, groups in zip(level.branches, by_branch(layout), strict=True):
         groups.sort()
-        for start in range(0, len(groups), _AT_ONCE):
-            yield branch, groups[start : start + _AT_ONCE]
+        for start in range(0, len(groups), AT_ONCE):
+            yield branch, groups[start : start + AT_ONCE]
 
 
 def _take(connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str) -> None:
+    """Write the rows of some groups, except those that an earlier attempt wrote.
+
+    Raises:
+        Altered: the row of a group is not that of this tabulation.
+    """
     given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": json.dumps(groups)}
-    connection.execute(_given(connection, _TAKE), given)
+    written = connection.execute(_given(connection, _TAKE), given).rowcount
+    if written != len(groups) and connection.execute(_given(connection, _TAKEN), given).scalar_one() != len(groups):
+        raise draw_rows.altered(draw_id)
 
 
 # Tens of thousands of names are one parameter, a JSON array. One statement or one parameter for each would be too many.
@@ -158,6 +185,21 @@ _TAKE = (
     " (SELECT 1 FROM branches_taken AS taken WHERE taken.release_id = :release AND taken.node = :node"
     " AND taken.partition = given.value AND taken.turn = 0) ORDER BY given.value"
 )
+_TAKEN = (
+    "SELECT count(*) FROM (SELECT (SELECT taken.branch FROM branches_taken AS taken WHERE taken.release_id = :release"
+    " AND taken.node = :node AND taken.partition = given.value AND taken.turn = 0 AND taken.draw_id = :draw) AS branch"
+    " FROM {each}) AS found WHERE found.branch = CAST(:branch AS bigint)"
+)
+_MARKED = (
+    select(Draw.id, Draw.release_id, Draw.size, KnownCost.seal)
+    .join(Tabulation, Tabulation.draw_id == Draw.id)
+    .outerjoin(KnownCost, KnownCost.subject == literal(_RECORDED) + Draw.id)
+)
+_LARGE_OF_LEVEL = _MARKED.where(
+    Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"), Draw.size > AT_ONCE
+)
+_LARGE = _MARKED.where(Draw.size > AT_ONCE, Draw.created_at < bindparam("before"))
+_ALL_OF_ACCOUNT = _MARKED.where(Draw.account_id == bindparam("account"))
 
 
 def _given(connection: Connection, statement: str) -> TextClause:

@@ -53,6 +53,7 @@ def tabulate(
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
     sealed, sealed_layout = draws.seal(draws.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
+    at_once = len(noisy) <= tabulated_groups.AT_ONCE
     taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
     place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition))
     sealed = replace(sealed, taken=taken, place=place)
@@ -67,13 +68,14 @@ def tabulate(
             connection, account, release_id, sealed, later, request.actor, at, layout, sealed_layout.digest
         )
         write_layout(connection, stored.id, sealed_layout.packed)
-        tabulated_groups.mark_unrecorded(connection, release_id, level, stored.id)
+        if at_once:
+            tabulated_groups.record_at_once(connection, release_id, level, layout, stored.id, len(noisy))
         kept_figures.write(connection, request.secret, [stored_draws.taken_by(stored.id, sealed_layout.digest, taken)])
         return replace(stored, layout=layout)
 
     outcome = draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
-    if not outcome.replayed:
-        tabulated_groups.record_later(database, release_id, level, layout, outcome.result.id)
+    if not (at_once or outcome.replayed):
+        tabulated_groups.record(database, release_id, level, layout, outcome.result.id, failing=False)
     return outcome
 
 

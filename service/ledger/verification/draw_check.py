@@ -12,6 +12,7 @@ from collections import defaultdict
 import numpy as np
 from sqlalchemy import Connection, text
 
+from service.ledger.draws import tabulated_groups
 from service.ledger.draws.choice_branches import WHOLE
 from service.ledger.draws.draws import choice_points_of
 from service.ledger.draws.tabulation_layout import Layout, by_branch
@@ -97,18 +98,14 @@ class DrawOverlaps:
             BadRow: the rows are not those of the draws.
         """
         strange = False
-        unrecorded = {tuple(row) for row in connection.execute(_UNRECORDED)}
+        marked = tabulated_groups.marked_of(connection, account_id)
         for row in connection.execute(_BRANCHES, {"account": account_id}):
             where = (row.release_id, row.node, row.partition, row.turn)
             if self._taken.get(where, (0, 0, ""))[1:] == (row.branch, row.draw_id):
                 del self._taken[where]
             else:
                 strange = True
-        missing = [
-            seq
-            for (release, node, _, _), (seq, _, draw) in self._taken.items()
-            if (release, node, draw) not in unrecorded
-        ]
+        missing = [seq for seq, _, draw in self._taken.values() if draw not in self._tabulations or draw in marked]
         if missing or strange:
             raise BadRow(min(missing, default=last), _TAKEN)
 
@@ -166,7 +163,6 @@ def _digest(release: str, mechanism: str, repetition: int, partition: str) -> by
     return hashlib.blake2b(written, digest_size=16).digest()
 
 
-_UNRECORDED = text("SELECT release_id, node, draw_id FROM unrecorded_groups")
 # From the few branches to their releases, whatever the planner assumes about the two tables' sizes.
 _BRANCHES = text(
     "SELECT b.release_id, b.node, b.partition, b.turn, b.branch, b.draw_id FROM branches_taken b CROSS JOIN releases r"

@@ -165,7 +165,7 @@ class _Writer:
             if level is None:
                 raise BadExport(self._reader.line, "the release has not the level of the tabulation")
             write_layout(self._connection, said.draw, drawn.packed)
-            tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, said.draw)
+            tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, said.draw, said.size)
             self._count(release, said, tabulated(level, drawn.layout))
         elif said.partition:
             mechanism = draws.find_mechanism(self._plan_of(release, found.plan), said.mechanism, "")

@@ -170,13 +170,14 @@ def test_a_tabulation_has_no_more_work_under_the_lock_however_many_groups_it_has
     """The rows of its groups are written later, in transactions of their own, each of them short."""
     few, many = register(people, "people", LEVEL, LEVEL)
     deciding: list[list[Statement]] = []
-    for of, number in ((few, 2), (many, 4000)):
+    for of, number in ((few, tabulated_groups.AT_ONCE + 1), (many, 4000)):
         with statements() as found:
             tabulate(people, "people", of, [f"g {number}" for number in range(number)], "0" * number)
-        first, *later = _transactions([one for one in found if one.locked])
+        first, *pieces, mark = _transactions([one for one in found if one.locked])
         assert not [one.text for one in first if "INTO branches_taken" in one.text and "given" in one.text]
-        assert len(later) == -(-number // tabulated_groups._AT_ONCE)
-        assert all(sum("INTO branches_taken" in one.text for one in piece) == 1 for piece in later)
+        assert len(pieces) == -(-number // tabulated_groups.AT_ONCE)
+        assert all(sum("INTO branches_taken" in one.text for one in piece) == 1 for piece in pieces)
+        assert sum("INTO known_costs" in one.text for one in mark) == 1
         deciding.append(first)
     assert len(deciding[0]) == len(deciding[1])
     assert steps_locked(deciding[1]) <= steps_locked(deciding[0]) + 40  # one look-up of each would be some 600

@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import AlreadyDrawn, Unavailable
+from service.errors import AlreadyDrawn, Altered, Unavailable
 from service.ledger.draws import draws, tabulated_groups
 from service.ledger.storage import idempotent_write
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import open_account
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
+from tests.ledger.verification.test_draw_check import as_owner
 
-_GROUPS = [f"g {number}" for number in range(7)]
+_MANY = tabulated_groups.AT_ONCE + 100
+_GROUPS = [f"g {number:03}" for number in range(_MANY)]
+_DETAILS = "01" * (_MANY // 2)
 _LATER = "2040-01-01T00:00:00.000000Z"
 
 
@@ -26,26 +29,29 @@ def people(database: Database) -> Database:
 
 @pytest.fixture
 def cut(people: Database, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A release whose tabulation was cut short after the first two rows of its groups."""
+    """A release whose tabulation was cut short after the rows of its groups that have only a total."""
     (of,) = register(people, "people", LEVEL)
     take = tabulated_groups._take
 
-    def taken(connection: Connection, *given: Any) -> None:
+    def taken(connection: Connection, **given: Any) -> None:
         if _rows(people) > 0:
             raise Unavailable("the database went away")
-        take(connection, *given)
+        take(connection, **given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tabulated_groups, "_AT_ONCE", 2)
         patch.setattr(tabulated_groups, "_take", taken)
-        tabulate(people, "people", of, _GROUPS, "0101010")
-    assert _rows(people) == 2
+        tabulate(people, "people", of, _GROUPS, _DETAILS)
+    assert _rows(people) == _MANY // 2
     return of
 
 
 def _rows(database: Database) -> int:
     """The number of groups with a row; the tabulation itself has one too, for a partition of its own."""
     return _count(database, "branches_taken WHERE partition LIKE 'g %'")
+
+
+def _marks(database: Database) -> int:
+    return _count(database, "known_costs WHERE subject LIKE 'recorded %'")
 
 
 def _count(database: Database, of: str) -> int:
@@ -64,9 +70,9 @@ def test_no_group_is_drawn_again_before_its_row_is_written_or_after(people: Data
     if recorded:
         assert tabulated_groups.record_left(people, _LATER) == 1
         assert tabulated_groups.record_left(people, _LATER) == 0
-    assert (_rows(people), _count(people, "unrecorded_groups")) == ((7, 0) if recorded else (2, 1))
+    assert (_rows(people), _marks(people)) == ((_MANY, 1) if recorded else (_MANY // 2, 0))
     drawn = _count(people, "draws")
-    for group in (*_GROUPS, ""):
+    for group in (*_GROUPS[:4], ""):
         for which in range(3):
             with pytest.raises(AlreadyDrawn, match=r"has been (tabulated|drawn)"):
                 draw(people, "people", cut, LEVEL, which=which, partition=group)
@@ -84,7 +90,7 @@ def test_a_tabulation_that_still_writes_its_rows_is_left_alone(people: Database,
     with people.read() as connection:
         drawn_at = connection.execute(text("SELECT created_at FROM draws")).scalar_one()
     assert tabulated_groups.record_left(people, drawn_at) == 0
-    assert _rows(people) == 2
+    assert _rows(people) == _MANY // 2
 
 
 @pytest.mark.parametrize("what", ["single", "tabulation"])
@@ -92,9 +98,9 @@ def test_an_unrecorded_group_is_refused_that_was_tabulated_between_look_and_lock
     people: Database, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     (of,) = register(people, "people", LEVEL)
-    monkeypatch.setattr(tabulated_groups, "record_later", lambda *_: None)
+    monkeypatch.setattr(tabulated_groups, "record", lambda *_, **__: None)
     look = idempotent_write.check_before_lock
-    meanwhile: list[Callable[[], object]] = [lambda: tabulate(people, "people", of, ["h", "g"], "01")]
+    meanwhile: list[Callable[[], object]] = [lambda: tabulate(people, "people", of, [*_GROUPS, "g"], _DETAILS + "0")]
 
     def looked(*given: Any) -> Any:
         seen = look(*given)
@@ -113,22 +119,71 @@ def test_an_unrecorded_group_is_refused_that_was_tabulated_between_look_and_lock
     assert _count(people, "draws") == 1
 
 
-@pytest.mark.parametrize("column", ["node", "release_id", "draw_id"])
-def test_rows_that_no_mark_announces_are_missed(people: Database, cut: str, column: str) -> None:
-    """A mark of another place, release or tabulation excuses no missing row."""
-    assert _is_valid(people)
+def _write(database: Database, statement: str, **given: object) -> None:
+    database.write(lambda connection: connection.execute(text(statement), given), is_committed=lambda *_: False)
+
+
+_FORGED = "INSERT INTO known_costs (subject, state, cost, seal) VALUES ('recorded ' || :draw, '', '', :seal)"
+
+
+def test_a_mark_without_the_secret_counts_for_nothing(people: Database, cut: str) -> None:
+    """Neither one that is made up nor that of another tabulation."""
     (other,) = register(people, "people", LEVEL)
-    tabulate(people, "people", other, ["x"], "0")
+    tabulate(people, "people", other, _GROUPS, _DETAILS)
     with people.read() as connection:
-        of_other = connection.execute(text("SELECT id FROM draws WHERE release_id = :of"), {"of": other}).scalar_one()
-    value = {"node": "/part/part", "release_id": other, "draw_id": of_other}[column]
-    people.write(
-        lambda connection: connection.execute(
-            text(f"UPDATE unrecorded_groups SET {column} = :value"), {"value": value}
-        ),
-        is_committed=lambda *_: False,
-    )
+        of_release = text("SELECT id FROM draws WHERE release_id = :of")
+        draw_id = connection.execute(of_release, {"of": cut}).scalar_one()
+        seal = connection.execute(text("SELECT seal FROM known_costs WHERE subject LIKE 'recorded %'")).scalar_one()
+    _write(people, _FORGED, draw=draw_id, seal=seal)
+    for group in _GROUPS[:4]:
+        with pytest.raises(AlreadyDrawn, match="tabulated"):
+            draw(people, "people", cut, LEVEL, which=0, partition=group)
+    assert tabulated_groups.record_left(people, _LATER) == 1
+    assert (_rows(people), _marks(people)) == (2 * _MANY, 2)
+    assert _is_valid(people)
+
+
+def test_a_mark_that_is_taken_away_lets_no_group_be_drawn_again(people: Database) -> None:
+    (of,) = register(people, "people", LEVEL)
+    tabulate(people, "people", of, _GROUPS, _DETAILS)
+    _write(people, "DELETE FROM known_costs WHERE subject LIKE 'recorded %'")
+    with as_owner(people.url) as connection:
+        connection.execute(text("DELETE FROM branches_taken"))
+    with pytest.raises(AlreadyDrawn, match="tabulated"):
+        draw(people, "people", of, LEVEL, which=0, partition=_GROUPS[0])
+    with pytest.raises(AlreadyDrawn, match="one of these groups"):
+        tabulate(people, "people", of, ["another", _GROUPS[1]], "00")
+
+
+def test_rows_that_are_missing_behind_a_mark_are_found(people: Database) -> None:
+    (of,) = register(people, "people", LEVEL)
+    tabulate(people, "people", of, _GROUPS, _DETAILS)
+    assert _is_valid(people)
+    with as_owner(people.url) as connection:
+        connection.execute(text("DELETE FROM branches_taken WHERE partition = 'g 000'"))
     with people.read() as connection:
         found = verify(connection, "people")
     assert found.first_bad is not None
     assert found.first_bad.reason == "the branches that were taken are not those of the draws"
+
+
+@pytest.mark.parametrize("what", ["draw_id", "branch"])
+def test_a_row_that_somebody_wrote_before_leaves_the_tabulation_without_a_mark(
+    people: Database, cut: str, what: str
+) -> None:
+    """The application's role may insert rows, so that those of the tabulation find their places taken."""
+    (other,) = register(people, "people", LEVEL)
+    draw(people, "people", other, LEVEL, which=0, partition="p")
+    with people.read() as connection:
+        of_release = text("SELECT id FROM draws WHERE release_id = :of")
+        own_draw, other_draw = (connection.execute(of_release, {"of": of}).scalar_one() for of in (cut, other))
+    group = _GROUPS[1]
+    row = {"of": cut, "node": "/part", "group": group, "branch": 1, "draw": own_draw}
+    row |= {"draw": other_draw} if what == "draw_id" else {"branch": 0}
+    _write(people, "INSERT INTO branches_taken VALUES (:of, :node, :group, 0, :branch, :draw)", **row)
+    with pytest.raises(Altered):
+        tabulated_groups.record_left(people, _LATER)
+    assert _marks(people) == 0
+    with pytest.raises(AlreadyDrawn, match=r"tabulated|another branch"):
+        draw(people, "people", cut, LEVEL, which=0, partition=group)
+    assert not _is_valid(people)

@@ -42,7 +42,7 @@ _ALL_BEYOND = f"{_BEYOND} for all branches of a choice together"
 
 
 @contextlib.contextmanager
-def _owner(database_url: str) -> Iterator[Connection]:
+def as_owner(database_url: str) -> Iterator[Connection]:
     """The tables' owner, whom no trigger holds up; what he takes away from them comes back with ``commit``."""
     url = make_url(database_url)
     drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
@@ -65,12 +65,12 @@ def _owner(database_url: str) -> Iterator[Connection]:
 def _away(database_url: str, act: Callable[[], object], *tables: str) -> None:
     """Do something while the rows of tables are away; they come back beside what it wrote."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         for table in tables:
             rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
             connection.execute(text(f"DELETE FROM {table}"))
     act()
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         for table, kept in rows.items():
             for row in kept:
                 columns = ", ".join(f'"{column}"' for column in row)
@@ -171,14 +171,14 @@ def _with_a_second_row(database_url: str, row: dict[str, Any]) -> None:
     columns = ", ".join(f'"{column}"' for column in row)
     statement = text(f"INSERT INTO draws ({columns}) VALUES ({', '.join(f':{column}' for column in row)})")
     if not database_url.startswith("sqlite"):
-        with _owner(database_url) as connection:
+        with as_owner(database_url) as connection:
             name = connection.execute(
                 text("SELECT conname FROM pg_constraint WHERE conrelid = 'draws'::regclass AND contype = 'u'")
             ).scalar_one()
             connection.execute(text(f"ALTER TABLE draws DROP CONSTRAINT {name}"))
             connection.execute(statement, row)
         return
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         table = connection.execute(text("SELECT sql FROM sqlite_master WHERE name = 'draws'")).scalar_one()
         index = connection.execute(
             text("SELECT type, name, tbl_name, rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_draws_2'")
@@ -187,7 +187,7 @@ def _with_a_second_row(database_url: str, row: dict[str, Any]) -> None:
         assert loose != table
         _set_schema(connection, loose)
         connection.execute(text("DELETE FROM sqlite_master WHERE name = 'sqlite_autoindex_draws_2'"))
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         connection.execute(statement, row)
         _set_schema(connection, table)
         connection.execute(
@@ -216,7 +216,7 @@ def test_one_mechanism_that_was_drawn_twice_is_found_although_an_index_says_once
     plan = A | {"partitions": ["p"]} if partition else A
     release = _released(database, plan)
     draw(database, "people", release, plan, partition=partition)
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         (row,) = connection.execute(text("SELECT * FROM draws"))
         connection.execute(text("DELETE FROM draws"))
         connection.execute(text("DELETE FROM partitions_drawn"))
@@ -368,7 +368,7 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
 
     assert drawn_again() == drawn_again() == [5, 6, 7]
     forged = np.array([1, 1, 1], np.int64)
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         row = dict(connection.execute(text("SELECT noisy, noisy_hash, seal FROM draws")).one()._mapping)
         entry = dict(connection.execute(text("SELECT body, hash FROM journal WHERE seq = 3")).one()._mapping)
         previous = connection.execute(text("SELECT hash FROM journal WHERE seq = 2")).scalar_one()
@@ -386,7 +386,7 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
 
 
 def _put(database_url: str, row: dict[str, Any], entry: dict[str, Any]) -> None:
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         connection.execute(text("UPDATE draws SET noisy = :noisy, noisy_hash = :noisy_hash, seal = :seal"), row)
         connection.execute(text("UPDATE journal SET body = :body, hash = :hash WHERE seq = 3"), entry)
 
@@ -415,7 +415,7 @@ def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
     release = _released(database, A)
     draw(database, "people", release, A)
     account = account_of(database)
-    with _owner(database_url) as connection:
+    with as_owner(database_url) as connection:
         beyond = "SELECT account_id, 9, kind, release_id, body, hash FROM journal WHERE seq = 3"
         connection.execute(text(f"INSERT INTO journal (account_id, seq, kind, release_id, body, hash) {beyond}"))
         connection.execute(text(f'UPDATE draws SET "{column}" = :value'), {"value": value})
@@ -439,7 +439,7 @@ def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, d
     account = account_of(database)
     for layout in (seal_layout(Layout("x", {}, ["2", "1"], "12")).packed, b"none", None):
         change = "DELETE FROM tabulations" if layout is None else "UPDATE tabulations SET layout = :layout"
-        with _owner(database_url) as connection:
+        with as_owner(database_url) as connection:
             connection.execute(text(change), {"layout": layout} if layout else {})
         with database.read() as connection, pytest.raises(Unavailable):
             stored_draws.read_draw(connection, account.id, name, mechanisms_in(connection, release))
