@@ -21,7 +21,6 @@ from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome
 from service.ledger.storage.tables import Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import Level
@@ -38,7 +37,7 @@ def tabulate(
     layout: Layout,
     noisy: NDArray[np.int64],
     refusal: ServiceError | None = None,
-) -> Outcome[DrawRecord]:
+) -> draws.AnsweredDraw:
     """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
 
     Args:

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
@@ -15,18 +15,18 @@ from service.errors import AccountClosed, BudgetExceeded
 from service.ledger.accounts import accounts, budgets, subplans
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.accounts.spending_rows import ChargedSubplans, ManySubplans, Subplans
+from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows, reservation_rows
-from service.ledger.releases.budget_refusals import refusal_of, with_refusal_recorded
+from service.ledger.releases.budget_refusals import refusal_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
@@ -113,8 +113,6 @@ class Registered:
 _INSERT_RELEASE = insert(Release)
 _INSERT_TAGS = insert(ReleaseTag)
 _INSERT_HOLD = insert(Hold)
-
-Render = Callable[[list[Registered]], str]
 
 
 def prepare(
@@ -225,8 +223,8 @@ def _prepared(
     )
 
 
-def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
-    """Charge releases, which were prepared for one account, all or none.
+def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[Registered]]:
+    """Return the operation that charges releases, which were prepared for one account, all or none.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
@@ -236,32 +234,23 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     def work(connection: Connection, at: str) -> list[Registered]:
         return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
 
-    return with_refusal_recorded(
-        database,
-        request,
-        line,
-        lambda: idempotent_write(database, request, work, status=201, render=render, is_committed=is_committed),
-    )
+    return Operation(work, _is_committed, charges=line)
 
 
-def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
-    """Return the result that ``register`` would have, by reading only.
+def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) -> list[Registered]:
+    """Return the result that ``register`` would have, except for the account's head, which stays.
 
-    Nothing is locked or written, so no other request waits.
+    The charges are made as ``charge`` makes them, and not written. Nothing is locked, so no other request waits.
+
+    Raises:
+        AccountClosed, BudgetExceeded: as ``register``.
     """
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
         line = [without_due_reservations(connection, account, at) for account in found]
-    _require_line(line, releases)
-    done: list[Registered] = []
-    for prepared in releases:
-        admitted = _admit(line, prepared)
-        registered = _registered(line, prepared, admitted.state, at)
-        heads = [account.head for account in line]  # no entry follows them
-        line = _after(line, admitted, heads, registered)
-        done.append(replace(registered, account=line[-1]))
-    return done
+    done, _ = _charges(line, releases, _Rows(bound_secret(database)), request.actor, at)
+    return [replace(one, account=replace(one.account, head=line[-1].head)) for one in done]
 
 
 def charge(
@@ -277,23 +266,35 @@ def charge(
         ReservationsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
-    line, rows = list(line), _Rows(secret_of(connection))
+    rows = _Rows(secret_of(connection))
+    try:
+        done, after = _charges(line, releases, rows, actor, at)
+    except BudgetExceeded:
+        accounts.refuse_due(line, at)
+        raise
+    rows.write(connection)
+    saved = accounts.save(connection, after, rows.charged)
+    done[-1] = replace(done[-1], account=saved[-1])  # a draw of the release continues from it
+    return done
+
+
+def _charges(
+    line: Sequence[AccountRecord], releases: Sequence[Prepared], rows: "_Rows", actor: Actor, at: str
+) -> tuple[list[Registered], Sequence[AccountRecord]]:
+    """Admit releases one after the other and collect their rows; return them, and the accounts as the last leaves them.
+
+    Raises:
+        AccountClosed, BudgetExceeded, ValueError: as ``charge``.
+    """
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
-        try:
-            admitted = _admit(line, prepared)
-        except BudgetExceeded:
-            accounts.refuse_due(line, at)
-            raise
+        admitted = _admit(line, prepared)
         registered = _registered(line, prepared, admitted.state, at)
         heads = rows.add(registered, line, admitted.amounts, actor)
         line = _after(line, admitted, heads, registered)
         done.append(replace(registered, account=line[-1]))
-    rows.write(connection)
-    line = accounts.save(connection, line, rows.charged)
-    done[-1] = replace(done[-1], account=line[-1])  # a draw of the release continues from it
-    return done
+    return done, line
 
 
 class _Admitted(NamedTuple):
@@ -340,7 +341,7 @@ def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State,
     return Registered(str(uuid.uuid4()), prepared, line[-1], state, at, expires_at)
 
 
-def is_committed(connection: Connection, done: list[Registered]) -> bool:
+def _is_committed(connection: Connection, done: list[Registered]) -> bool:
     """Return whether an earlier attempt at these charges is in the ledger."""
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
