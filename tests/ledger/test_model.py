@@ -267,7 +267,7 @@ class _Ledger(RuleBasedStateMachine):
         reserve_for = None if hours is None else timedelta(hours=hours)
         ready = prepared(self.database, *plans, name=name, reserve_for=reserve_for)
         if rehearsed:
-            self._expect(expected, lambda: charges.dry_run(self.database, ANN, ready))
+            self._expect(expected, lambda: charges.dry_run(self.database, ready))
             return
         if expected is not None:
             self._expect(expected, lambda: carry_out(self.database, charges.register(ANN, ready)))

@@ -169,7 +169,7 @@ def register_release(
         raise AnswerInHelper
     new, costs = prepared(change, account, [_new(body, "", {})])
     if dry_run:
-        (rehearsed,) = charges.dry_run(change.database, change.request, new)
+        (rehearsed,) = charges.dry_run(change.database, new)
         text = _registered_text(rehearsed, costs[0], id=None, created_at=None, expires_at=None)
         return Response(text, media_type="application/json")
     return _register(change, _Ready(new, costs, is_batch=False))

@@ -237,10 +237,10 @@ def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[R
     return Operation(work, _is_committed, charges=line)
 
 
-def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) -> list[Registered]:
-    """Return the result that ``register`` would have, except for the account's head, which stays.
+def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
+    """Return the result that ``register`` would have, on a line that is only read: it admits as ``charge`` does.
 
-    The charges are made as ``charge`` makes them, and not written. Nothing is locked, so no other request waits.
+    Nothing is locked or written, so no other request waits (docs/decisions/0037-one-write-path.md).
 
     Raises:
         AccountClosed, BudgetExceeded: as ``register``.
@@ -249,8 +249,8 @@ def dry_run(database: Database, request: Request, releases: Sequence[Prepared]) 
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
         line = [without_due_reservations(connection, account, at) for account in found]
-    done, _ = _charges(line, releases, _Rows(bound_secret(database)), request.actor, at)
-    return [replace(one, account=replace(one.account, head=line[-1].head)) for one in done]
+    done, _ = _admit_all(line, releases, None, at)
+    return done
 
 
 def charge(
@@ -266,9 +266,9 @@ def charge(
         ReservationsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
-    rows = _Rows(secret_of(connection))
+    rows = _Rows(secret_of(connection), actor)
     try:
-        done, after = _charges(line, releases, rows, actor, at)
+        done, after = _admit_all(line, releases, rows, at)
     except BudgetExceeded:
         accounts.refuse_due(line, at)
         raise
@@ -278,10 +278,13 @@ def charge(
     return done
 
 
-def _charges(
-    line: Sequence[AccountRecord], releases: Sequence[Prepared], rows: "_Rows", actor: Actor, at: str
+def _admit_all(
+    line: Sequence[AccountRecord], releases: Sequence[Prepared], rows: "_Rows | None", at: str
 ) -> tuple[list[Registered], Sequence[AccountRecord]]:
-    """Admit releases one after the other and collect their rows; return them, and the accounts as the last leaves them.
+    """Admit releases one after the other; return them, and the accounts as the last one leaves them.
+
+    Args:
+        rows: where the rows of the releases are collected; None in a dry run, which adds no entries to the journals.
 
     Raises:
         AccountClosed, BudgetExceeded, ValueError: as ``charge``.
@@ -291,7 +294,7 @@ def _charges(
     for prepared in releases:
         admitted = _admit(line, prepared)
         registered = _registered(line, prepared, admitted.state, at)
-        heads = rows.add(registered, line, admitted.amounts, actor)
+        heads = [account.head for account in line] if rows is None else rows.add(registered, line, admitted.amounts)
         line = _after(line, admitted, heads, registered)
         done.append(replace(registered, account=line[-1]))
     return done, line
@@ -392,21 +395,15 @@ def _entry(registered: Registered, price: PriceKey) -> Registration:
 class _Rows:
     """The rows that a transaction's charges insert, collected so that one statement inserts all rows of a table."""
 
-    def __init__(self, secret: Secret) -> None:
-        self._secret = secret
+    def __init__(self, secret: Secret, actor: Actor) -> None:
+        self._secret, self._actor = secret, actor
         self._releases: list[dict[str, Any]] = []
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
         self._holds: list[dict[str, Any]] = []
         self.charged = ChargedSubplans(Counter(), Counter())
 
-    def add(
-        self,
-        registered: Registered,
-        line: Sequence[AccountRecord],
-        amounts: Sequence[Price],
-        actor: Actor,
-    ) -> list[Head]:
+    def add(self, registered: Registered, line: Sequence[AccountRecord], amounts: Sequence[Price]) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
         seq, written = own.head.seq + 1, [price_key_of(budgets.write_price(amount)) for amount in amounts]
@@ -424,7 +421,12 @@ class _Rows:
         heads: list[Head] = []
         for account, content in zip(line, entry.along(written, Origin(own.name, seq)), strict=True):
             row, head = journal.following(
-                account.chain, entry.KIND, content, actor=actor, release_id=registered.id, at=registered.created_at
+                account.chain,
+                entry.KIND,
+                content,
+                actor=self._actor,
+                release_id=registered.id,
+                at=registered.created_at,
             )
             self._entries.append(row)
             heads.append(head)

@@ -130,7 +130,7 @@ def test_a_refusal_is_an_entry_of_the_account_that_was_asked(database: Database)
     assert (own["account"], own["definition"], own["cap"]) == ("alone", "pure", "epsilon")
     assert (own["requested"], own["remaining"]) == ("4/5", "7/10")
     with pytest.raises(BudgetExceeded):
-        charges.dry_run(database, ANN, prepared(database, {"type": "geometric", "epsilon": "0.8"}, name="product"))
+        charges.dry_run(database, prepared(database, {"type": "geometric", "epsilon": "0.8"}, name="product"))
     assert entries_of(database, "product")[-1] == entry
 
 

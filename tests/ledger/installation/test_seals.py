@@ -71,7 +71,7 @@ def _refused(database: Database) -> None:
     """Check that every read and change of the account is refused."""
     acts: tuple[Callable[[], object], ...] = (
         lambda: account_of(database),
-        lambda: charges.dry_run(database, ANN, prepared(database, _PLAN)),
+        lambda: charges.dry_run(database, prepared(database, _PLAN)),
         lambda: charge(database, _PLAN),
         lambda: change_account(database, "people", "closed"),
         lambda: recompute(database, "people", apply=True),

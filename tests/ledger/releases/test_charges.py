@@ -16,7 +16,7 @@ from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
 from service.privacy.accounting.filter import remaining
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate
-from tests.ledger.charging import ANN, account_of, change_account, charge, entries_of, open_account, prepared
+from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account, prepared
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "1", "delta": "1e-9"}
@@ -120,20 +120,20 @@ def test_all_of_a_batch_or_nothing(database: Database) -> None:
 def test_a_closed_account_takes_nothing(database: Database) -> None:
     open_account(database)
     change_account(database, "people", "closed")
-    for attempt in (charge, lambda *_: charges.dry_run(database, ANN, prepared(database, _TENTH))):
+    for attempt in (charge, lambda *_: charges.dry_run(database, prepared(database, _TENTH))):
         with pytest.raises(AccountClosed):
             attempt(database, _TENTH)
 
 
 def test_a_rehearsal_is_the_charge_without_its_traces(database: Database) -> None:
     opened = open_account(database)
-    (rehearsed,) = charges.dry_run(database, ANN, prepared(database, _TENTH))
+    (rehearsed,) = charges.dry_run(database, prepared(database, _TENTH))
     assert rehearsed.account.totals.rho.finite == Fraction(1, 10)
     assert account_of(database) == opened
     (charged,) = charge(database, _TENTH)
     assert charged.account.totals == rehearsed.account.totals
     with pytest.raises(BudgetExceeded):
-        charges.dry_run(database, ANN, prepared(database, {"type": "gaussian", "rho": "0.91"}))
+        charges.dry_run(database, prepared(database, {"type": "gaussian", "rho": "0.91"}))
 
 
 def test_what_was_prepared_for_one_account_is_not_charged_to_another(database: Database) -> None:
@@ -141,14 +141,14 @@ def test_what_was_prepared_for_one_account_is_not_charged_to_another(database: D
     open_account(database, "other", definition="approximate", epsilon="1", delta="1e-6")
     both = [*prepared(database, _TENTH, name="other"), *prepared(database, _TENTH)]
     with pytest.raises(ValueError, match="prepared for other"):
-        charges.dry_run(database, ANN, both)
+        charges.dry_run(database, both)
 
 
 def test_a_release_is_priced_before_its_account_is_locked(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(database)
     ready = prepared(database, _TENTH)
     monkeypatch.delattr(charges, "price")  # whoever prices under the lock fails now
-    (registered,) = charges.dry_run(database, ANN, ready)
+    (registered,) = charges.dry_run(database, ready)
     assert registered.account.totals.rho.finite == Fraction(1, 10)
 
 

@@ -24,7 +24,7 @@ from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import ANN, SECRET, account_of, charge, open_account, prepared
+from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
 from tests.ledger.installation.test_high_water_keeper import _unprotected, file, replica
 from tests.ledger.ledgers import exported
 
@@ -113,7 +113,7 @@ _READS: dict[str, Callable[[Database], object]] = {
     "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, None)),
     "line": lambda database: _read(database, lambda found: accounts.line_above(found, "people")),
     "export": lambda database: exported(database, signer_of(SECRET)),
-    "dry run": lambda database: charges.dry_run(database, ANN, prepared(database, PLAN)),
+    "dry run": lambda database: charges.dry_run(database, prepared(database, PLAN)),
     "charge": lambda database: charge(database, PLAN),
 }
 
