@@ -75,6 +75,7 @@ GRANT SELECT, INSERT, UPDATE (state, cost, seal) ON known_costs TO ledger_applic
 
 -- What goes when it is over.
 GRANT SELECT, INSERT, UPDATE (price, seal), DELETE ON holds TO ledger_application;
+GRANT SELECT, INSERT, DELETE ON unrecorded_groups TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (occurrences, reserved), DELETE ON spending TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     state, permille, result, problem, attempts, worker, leased_until, ended_at, seal

@@ -26,6 +26,7 @@ import structlog
 from service.errors import ServiceError
 from service.ledger import jobs
 from service.ledger.draws.retention import remove_noisy
+from service.ledger.draws.tabulated_groups import record_left
 from service.ledger.jobs import JobRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -34,6 +35,7 @@ from service.ledger.storage.secret import Secret
 _ROOT = Path(__file__).resolve().parents[1]
 _PROGRAM = (sys.executable, "-m", "service.empirical")
 _IDLE = 10.0  # seconds between looks for jobs that other replicas left or that a restart finds
+_RECORDING = timedelta(minutes=10)  # in which a tabulation has written the rows of its groups, unless it was cut short
 _LOOK = 0.5  # seconds between looks at a running job
 _RENEWED = 10  # looks after which a lease is renewed although there was no progress
 _NICENESS = 10
@@ -96,8 +98,11 @@ class Workers:
             self._wait(before, stopping)
 
     def _forget(self, stopping: threading.Event) -> None:
-        """Delete jobs and remove noisy counts whose retention has ended."""
+        """Do what is left from before, then delete jobs and remove noisy counts whose retention has ended."""
         now = clock.now()
+        recorded = record_left(self._database, clock.later(now, -_RECORDING))
+        if recorded:
+            _log.info("groups recorded", tabulations=recorded)
         forgotten = jobs.forget(self._database, clock.later(now, -self._kept))
         if forgotten:
             _log.info("jobs deleted", number=forgotten)

@@ -68,7 +68,6 @@ def test_refused_before_anything_is_drawn_or_locked(
     of = release(embedded, _LEVEL)["id"]
     with monkeypatch.context() as patch:
         patch.setattr(writing_time, "_MOST_MICROSECONDS", 0.001)
-        patch.setattr(writing_time, "_MOST_TABULATING", 0.001)
         patch.setattr(Database, "write", None)
         patch.setattr(Change, "keystream", None)
         refused: Any = problem_of(_ask(embedded, what, of), "validation")

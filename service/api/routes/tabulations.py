@@ -35,7 +35,7 @@ from service.ledger.draws import partitions, tabulations
 from service.ledger.draws.draws import AnsweredDraw
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.releases import releases
-from service.ledger.storage import writing_time
+from service.ledger.storage.writing_time import require_few_counts
 from service.noise.tabulation import MOST_AGES, SIZES, USUAL_RULES, DetailRules, LevelLaws, tabulate
 from service.privacy.accuracy.tails import margin_of_error
 from service.privacy.planning.levels import Level, find_level, laws_of
@@ -90,9 +90,8 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
     `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
 
-    A tabulation that would take more than 3.2 seconds to write is refused with 422, with the estimated time and its
-    causes: groups, the length of their names, and the most counts that they may get. 100,000 groups with names of 20
-    characters fit on SQLite and PostgreSQL. Send more in several tabulations.
+    A tabulation that would hold up others for more than 2 seconds is refused with 422, with the estimated time and its
+    causes: the most counts that its groups may get, and the length of their names. Send more in several tabulations.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))
@@ -139,8 +138,7 @@ def _tabulate(
         )
     marked = int(groups.counts.total_only.sum())
     most = marked + (len(groups.names) - marked) * max(SIZES)  # the details are not known before noise is drawn
-    taken = writing_time.Groups.of(groups.names, level.pointer)
-    writing_time.require_few_counts(change.database.kind, most, groups.pointer, taken)
+    require_few_counts(change.database.kind, most, groups.pointer, groups.names)
     with change.keystream() as keystream:
         try:
             details, noisy = tabulate(groups.counts, rules, LevelLaws(*laws), keystream)

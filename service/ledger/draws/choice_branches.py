@@ -1,9 +1,5 @@
-"""The branches of choices: for each partition and turn, the first draw fixes the branch.
+"""The choices above a mechanism: their branches, turns and bounds, by the plan alone."""
 
-For each of its groups, a tabulation takes all branches of a level's choice, because it draws both steps at once.
-"""
-
-import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -11,10 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from sqlalchemy import Connection, TextClause, bindparam, insert, select, text
-
-from service.errors import AlreadyDrawn
-from service.ledger.storage.tables import BranchTaken, Draw, Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.partitions import Partitions
 from service.privacy.planning.levels import levels_of
@@ -180,139 +172,3 @@ def _declaring(choice: Node, declared: Partitions) -> DeclaringMechanisms:
     return DeclaringMechanisms(
         [name for name, _, _ in rows], [number for _, number, _ in rows], [times for *_, times in rows]
     )
-
-
-def refuse_other_branch(
-    connection: Connection,
-    release_id: str,
-    points: Sequence[ChoicePoint],
-    partition: str,
-    since: Sequence[LaterDraw] | None = None,
-) -> None:
-    """Refuse a draw under choices if another branch was taken, or if a tabulation drew all branches.
-
-    Args:
-        since: the draws of the account since the last time that this was asked, so that only these are searched for
-            tabulations of the whole level; None: it was not asked before.
-
-    Raises:
-        AlreadyDrawn: one of these was drawn; the error names the draw.
-    """
-    for point in points:
-        tabulated = _tabulation(connection, release_id, point, partition, since)
-        if tabulated is not None:
-            raise AlreadyDrawn(tabulated, "this partition has been tabulated")
-        taken = _other_branch(connection, release_id, point, partition)
-        if taken is not None:
-            raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
-
-
-def _tabulation(
-    connection: Connection, release_id: str, point: ChoicePoint, partition: str, since: Sequence[LaterDraw] | None
-) -> str | None:
-    """Return a tabulation that drew a partition at a choice; of the whole input, any tabulation of the choice.
-
-    A tabulation is found by its draw, and not by its groups, which may be millions.
-    """
-    if point.tabulated is None:
-        return None
-    if partition != WHOLE:
-        given = {"release": release_id, "node": point.pointer, "partitions": (partition, WHOLE)}
-        return connection.execute(_TABULATED, given).scalar_one_or_none()
-    if since is None:
-        given = {"release": release_id, "mechanism": point.tabulated}
-        return connection.execute(_ANY_TABULATED, given).scalar_one_or_none()
-    of = release_id, point.tabulated
-    return next((one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of), None)
-
-
-def _other_branch(connection: Connection, release_id: str, point: ChoicePoint, partition: str) -> str | None:
-    """Return a draw of another branch for a partition; of the whole input, for any partition."""
-    given = {"release": release_id, "node": point.pointer, "turn": point.turn, "branch": point.branch}
-    if partition != WHOLE:
-        of = given | {"partitions": (partition, WHOLE)}
-        return connection.execute(_OTHER_BRANCH, of).scalar_one_or_none()
-    level = {"choice": release_id + point.pointer, "turn": point.turn, "branch": point.branch}
-    found = (connection.execute(query, level).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
-    return next(filter(None, found), None)
-
-
-# Statements are built once, because building one costs more than running it.
-_AT = (
-    BranchTaken.release_id == bindparam("release"),
-    BranchTaken.node == bindparam("node"),
-)
-_OF_PARTITION = BranchTaken.partition.in_(bindparam("partitions", expanding=True))
-_TABULATED = (  # the rows of groups are of turn 0
-    select(Tabulation.draw_id)
-    .join(BranchTaken, BranchTaken.draw_id == Tabulation.draw_id)
-    .where(*_AT, _OF_PARTITION, BranchTaken.turn == 0)
-    .limit(1)
-)
-_ANY_TABULATED = (
-    select(Draw.id)
-    .join(Tabulation, Tabulation.draw_id == Draw.id)
-    .where(Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"))
-    .limit(1)
-)
-_TAKEN = select(BranchTaken.draw_id).where(BranchTaken.turn == bindparam("turn")).limit(1)
-_OTHER_BRANCH = _TAKEN.where(*_AT, _OF_PARTITION, BranchTaken.branch != bindparam("branch"))
-_OF_CHOICE = _TAKEN.where(BranchTaken.release_id + BranchTaken.node == bindparam("choice")).order_by(BranchTaken.branch)
-_LOWER_BRANCH = _OF_CHOICE.where(BranchTaken.branch < bindparam("branch"))
-_HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
-
-
-def take_branches(
-    connection: Connection, release_id: str, points: Sequence[ChoicePoint], partition: str, draw_id: str
-) -> None:
-    """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them."""
-    for point in points:
-        at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}
-        held = select(BranchTaken.branch).where(
-            *(getattr(BranchTaken, column) == value for column, value in at.items())
-        )
-        if connection.execute(held).first() is None:
-            connection.execute(insert(BranchTaken).values(**at, branch=point.branch, draw_id=draw_id))
-
-
-def refuse_drawn_groups(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> None:
-    """Refuse a tabulation if one of these groups was drawn, or all groups by a draw of the whole input.
-
-    Raises:
-        AlreadyDrawn: one was; the error names the draw.
-    """
-    given = {"release": release_id, "node": node, "groups": json.dumps([*groups, WHOLE])}
-    drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
-    if drawn is not None:
-        raise AlreadyDrawn(drawn, "one of these groups has been drawn at this level")
-
-
-def take_groups(
-    connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str
-) -> None:
-    """Record that groups were drawn, in one statement: the primary key admits each group only once."""
-    given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": json.dumps(groups)}
-    connection.execute(_given(connection, _TAKE), given)
-
-
-# Tens of thousands of names are one parameter, a JSON array. One statement or one parameter for each would be too many.
-_EACH = {
-    "sqlite": "json_each(:groups) AS given",
-    "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
-}
-# A subquery for each name, which neither database turns into a join. PostgreSQL's statistics do not know rows of a
-# moment ago, and in a join it would compare each name with all groups of the level.
-_DRAWN = (
-    "SELECT found.draw_id FROM (SELECT (SELECT taken.draw_id FROM branches_taken AS taken WHERE taken.release_id ="
-    " :release AND taken.node = :node AND taken.partition = given.value LIMIT 1) AS draw_id FROM {each}) AS found"
-    " WHERE found.draw_id IS NOT NULL LIMIT 1"
-)
-# In the order of the primary key: each of its pages is then read and written once.
-_TAKE = (
-    "INSERT INTO branches_taken (release_id, node, partition, turn, branch, draw_id)"
-    " SELECT :release, :node, given.value, 0, CAST(:branch AS bigint), :draw FROM {each} ORDER BY given.value"
-)
-
-
-def _given(connection: Connection, statement: str) -> TextClause:
-    return text(statement.format(each=_EACH[connection.dialect.name]))

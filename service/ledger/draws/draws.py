@@ -17,6 +17,7 @@ from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
+from service.ledger.draws.branch_rows import refuse_other_branch, take_branches
 from service.ledger.draws.choice_branches import (
     WHOLE,
     ChoiceBound,
@@ -25,8 +26,6 @@ from service.ledger.draws.choice_branches import (
     bounds_above,
     choice_points_above,
     path_to,
-    refuse_other_branch,
-    take_branches,
 )
 from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed

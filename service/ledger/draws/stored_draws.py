@@ -5,7 +5,7 @@ A draw whose noisy counts were removed is read as an outline.
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,21 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     if row is None:
         raise NotFound("draw", draw_id)
     return row.release_id, row.size
+
+
+def read_layouts(connection: Connection, draw_ids: Sequence[str]) -> Iterator[tuple[str, Layout]]:
+    """Yield tabulations with their layouts.
+
+    Raises:
+        Altered: a row is not as the service wrote it.
+    """
+    query = _joined(_OUTLINE).where(Draw.id.in_(draw_ids)).execution_options(yield_per=1)
+    with connection.execute(query) as rows:
+        for row in rows:
+            layout = _checked(connection, row)
+            if layout is None:
+                raise draw_rows.altered(row.id)
+            yield row.id, layout
 
 
 def taken_by(draw_id: str, layout_hash: str, taken: PartitionsPerMechanism) -> KeptFigures:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert
 from service.errors import ServiceError
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.draws import choice_branches, draws, stored_draws
+from service.ledger.draws import draws, stored_draws, tabulated_groups
 from service.ledger.draws.choice_branches import LaterDraw
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
@@ -59,30 +59,21 @@ def tabulate(
     def check(connection: Connection, since: Sequence[LaterDraw] | None) -> None:
         if refusal is not None:
             raise refusal
-        at_risk = layout.groups if since is None else _at_risk(since, release_id, level, layout.groups)
-        choice_branches.refuse_drawn_groups(connection, release_id, level.pointer, at_risk)
+        tabulated_groups.refuse_drawn_groups(connection, release_id, level, layout.groups, since)
 
     def keep(connection: Connection, account: AccountRecord, later: draws.Later, at: str) -> DrawRecord:
         stored = draws.store(
             connection, account, release_id, sealed, later, request.actor, at, layout, sealed_layout.digest
         )
-        write_layout(connection, release_id, level, layout, sealed_layout.packed, stored.id)
+        write_layout(connection, stored.id, sealed_layout.packed)
+        tabulated_groups.mark_unrecorded(connection, release_id, level, stored.id)
         kept_figures.write(connection, request.secret, [stored_draws.taken_by(stored.id, sealed_layout.digest, taken)])
         return replace(stored, layout=layout)
 
-    return draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
-
-
-def _at_risk(since: Sequence[LaterDraw], release_id: str, level: Level, groups: Sequence[str]) -> Sequence[str]:
-    """Return the groups that may have been drawn since they were all looked up, which takes long under a lock.
-
-    A tabulation's groups are not known without its layout, so after one of the same level they are all of them.
-    """
-    later = [one for one in since if one.release_id == release_id]
-    if any(one.is_tabulation and one.mechanism == level.step_2.name for one in later):
-        return groups
-    partitions = {one.partition for one in later}
-    return [group for group in groups if group in partitions] if partitions else ()
+    drawn = draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
+    if not drawn.answer.replayed:
+        tabulated_groups.record_later(database, release_id, level, layout, drawn.record.id)
+    return drawn
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
@@ -91,10 +82,6 @@ def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[st
     return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
 
-def write_layout(
-    connection: Connection, release_id: str, level: Level, layout: Layout, packed: bytes, draw_id: str
-) -> None:
-    """Write a tabulation's rows beside that of its draw: its layout, and the record that its groups are taken."""
+def write_layout(connection: Connection, draw_id: str, packed: bytes) -> None:
+    """Write a tabulation's row beside that of its draw."""
     connection.execute(insert(Tabulation).values(draw_id=draw_id, layout=packed))
-    for branch, groups in zip(level.branches, by_branch(layout), strict=True):
-        choice_branches.take_groups(connection, release_id, level.pointer, branch, groups, draw_id)

@@ -289,6 +289,15 @@ class Tabulation(Base):
     ]  # in the format of `tabulation_layout`: the groups with their details, and the rules that chose these
 
 
+class UnrecordedGroups(Base):
+    """A mark of a tabulation whose groups have no rows in ``branches_taken`` yet, or not all of them."""
+
+    __tablename__ = "unrecorded_groups"
+    release_id: Mapped[str] = mapped_column(ForeignKey("releases.id"), primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)  # JSON pointer of the level's choice in the plan
+    draw_id: Mapped[str] = mapped_column(ForeignKey("draws.id"), primary_key=True)
+
+
 class BranchTaken(Base):
     """The branch of a ``choice`` that the first draw took, for one partition and turn, or for a tabulation's group."""
 

@@ -97,14 +97,20 @@ class DrawOverlaps:
             BadRow: the rows are not those of the draws.
         """
         strange = False
+        unrecorded = {tuple(row) for row in connection.execute(_UNRECORDED)}
         for row in connection.execute(_BRANCHES, {"account": account_id}):
             where = (row.release_id, row.node, row.partition, row.turn)
             if self._taken.get(where, (0, 0, ""))[1:] == (row.branch, row.draw_id):
                 del self._taken[where]
             else:
                 strange = True
-        if self._taken or strange:
-            raise BadRow(min((seq for seq, _, _ in self._taken.values()), default=last), _TAKEN)
+        missing = [
+            seq
+            for (release, node, _, _), (seq, _, draw) in self._taken.items()
+            if (release, node, draw) not in unrecorded
+        ]
+        if missing or strange:
+            raise BadRow(min(missing, default=last), _TAKEN)
 
 
 class _DrawnOnce:
@@ -160,6 +166,7 @@ def _digest(release: str, mechanism: str, repetition: int, partition: str) -> by
     return hashlib.blake2b(written, digest_size=16).digest()
 
 
+_UNRECORDED = text("SELECT release_id, node, draw_id FROM unrecorded_groups")
 # From the few branches to their releases, whatever the planner assumes about the two tables' sizes.
 _BRANCHES = text(
     "SELECT b.release_id, b.node, b.partition, b.turn, b.branch, b.draw_id FROM branches_taken b CROSS JOIN releases r"

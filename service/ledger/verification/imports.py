@@ -12,7 +12,7 @@ from service.errors import Conflict
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import ChargedSubplans
-from service.ledger.draws import choice_branches, draw_rows, draws, partitions
+from service.ledger.draws import branch_rows, draw_rows, draws, partitions, tabulated_groups
 from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
@@ -159,12 +159,13 @@ class _Writer:
         if '"choice"' in found.plan:
             plan = self._plan_of(release, found.plan)
             points = draws.choice_points_of(plan, said.mechanism, said.repetition)
-            choice_branches.take_branches(self._connection, release, points, said.partition, said.draw)
+            branch_rows.take_branches(self._connection, release, points, said.partition, said.draw)
         if drawn.layout is not None and drawn.packed is not None:
             level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
                 raise BadExport(self._reader.line, "the release has not the level of the tabulation")
-            write_layout(self._connection, release, level, drawn.layout, drawn.packed, said.draw)
+            write_layout(self._connection, said.draw, drawn.packed)
+            tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, said.draw)
             self._count(release, said, tabulated(level, drawn.layout))
         elif said.partition:
             mechanism = draws.find_mechanism(self._plan_of(release, found.plan), said.mechanism, "")

@@ -1,6 +1,6 @@
 """Three arithmetics for one formula: doubles to search with, intervals and balls to certify with.
 
-A formula of ``rdp.py`` or ``zcdp.py`` is written once, over an ``Arithmetic``. With ``DOUBLES`` it is
+A formula of a mechanism's tau or rho is written once, over an ``Arithmetic``. With ``DOUBLES`` it is
 evaluated at many orders to find a good one; with ``INTERVALS`` (``intervals.py``) for thousands of
 mechanisms at once, with a proven error of some 1e-14; with ``BALLS`` for one, to any precision.
 """

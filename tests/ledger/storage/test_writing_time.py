@@ -12,12 +12,12 @@ from sqlalchemy import Connection, text
 from service.errors import InvalidInput
 from service.ledger.access import keys
 from service.ledger.access.key_events import SeenKeys, see_keys
-from service.ledger.draws import choice_branches
+from service.ledger.draws import tabulated_groups
 from service.ledger.journal.journal import Actor
 from service.ledger.releases import settlement
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.writing_time import Groups, require_few_counts
+from service.ledger.storage.writing_time import require_few_counts
 from service.privacy.plans import notation
 from tests.ledger import ledgers
 from tests.ledger.charging import BOB, SECRET, approve, charge, commit, draw, mechanisms_in, open_account, reserve, void
@@ -36,15 +36,10 @@ def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-@pytest.mark.parametrize(("characters", "most"), [(12, 140_000), (200, 60_000)])
-def test_the_most_groups_of_a_tabulation(kind: str, characters: int, most: int) -> None:
-    require_few_counts(kind, most, "/groups", Groups(most, most * characters))
-    with pytest.raises(InvalidInput, match=f"number of groups {most + 10_000}, characters of their keys"):
-        require_few_counts(kind, most + 10_000, "/groups", Groups(most + 10_000, (most + 10_000) * characters))
-
-
-def test_the_keys_of_groups_are_their_names_and_the_place_of_their_choice() -> None:
-    assert Groups.of(["a", "é€"], "/p/0") == Groups(2, 1 + 5 + 2 * 4)
+def test_the_names_of_groups_count_by_their_bytes(kind: str) -> None:
+    require_few_counts(kind, 46 * 100_000, "/groups", ["é" * 100] * 100_000)
+    with pytest.raises(InvalidInput, match="number of groups 100000, bytes of their names 400000000"):
+        require_few_counts(kind, 46 * 100_000, "/groups", ["é" * 2000] * 100_000)
 
 
 def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database: Database) -> None:
@@ -56,7 +51,7 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
         if database.kind == "postgresql":
             connection.execute(text("ANALYZE branches_taken"))
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # of an empty table it is the cheapest
-        statement = str(choice_branches._given(connection, choice_branches._DRAWN))
+        statement = str(tabulated_groups._given(connection, tabulated_groups._DRAWN))
         return "\n".join(str(row) for row in connection.execute(text(explain + statement), given))
 
     found = database.write(plan, is_committed=lambda *_: False)

@@ -40,6 +40,7 @@ from tests.ledger.ledgers import NAMES, A, B, Clock, draw_what_is_held, everythi
 # Nothing that an account's journal says, or, as figures that are kept, that anything rests on.
 _NOT_OF_AN_ACCOUNT = {
     *("installation", "installation_journal", "older_rows", "api_keys", "jobs", "stored_answers", "known_costs"),
+    "unrecorded_groups",  # marks of what is still to be written
 }
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
 _COLUMNS = [(table.name, column.name) for table in _TABLES for column in table.columns]

@@ -46,7 +46,7 @@ class MechanismContract:
         raise NotImplementedError
 
     def delta(self, mechanism: Any, epsilon: Fraction) -> Any:
-        """Return the least delta of one cell at epsilon, by the oracle."""
+        """Return the least delta of one cell at epsilon, by the oracle; asked only of examples with a loss law."""
         raise NotImplementedError
 
     def truth(self, mechanism: Mechanism, alpha: Fraction, times: int = 1) -> Fraction:
