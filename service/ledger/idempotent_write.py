@@ -26,6 +26,8 @@ _ROUNDS, _SECONDS = 4, 0.5  # limits on the rounds in which a request that does 
 class Operation(Generic[R]):
     """A change of the ledger in one transaction; nothing is changed before ``idempotent_write`` carries it out.
 
+    A function that returns an operation documents the errors of both.
+
     Attributes:
         work: makes the change, and returns its result, at the moment of the transaction. It may run several times, each
             time on a database without traces of the earlier attempts.

@@ -62,7 +62,7 @@ def answered(
 ) -> Response:
     """Carry out ``act(database, request, account, release, *arguments)``, and return the answer from its stored parts.
 
-    The cost, which may take seconds, is computed at first, before any lock. A long plan is streamed in pieces.
+    The cost, which may take seconds, is computed first, before any lock. A long plan is streamed in pieces.
 
     Raises:
         NotFound: the account does not exist, or has no such release.
