@@ -7,8 +7,10 @@ from sqlalchemy import text
 
 from service.errors import IdempotencyConflict, NotFound, TooManyRequests, Unavailable
 from service.ledger import jobs
+from service.ledger.idempotent_write import idempotent_write
 from service.ledger.jobs import JobRecord
 from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Answer
 from tests.ledger.charging import SECRET, asking, carry_out
 
 _PAST = "2020-01-01T00:00:00.000000Z"
@@ -16,7 +18,10 @@ _PAST = "2020-01-01T00:00:00.000000Z"
 
 def _submit(database: Database, number: int = 0, key: str | None = None, of: str = "ann") -> str:
     request = asking(of, key, f"digest of {number}")
-    return carry_out(database, jobs.submit(request, {"number": number}), request).id
+    answer = idempotent_write(
+        database, request, jobs.submit(request, {"number": number}), lambda job: Answer(202, job.id)
+    ).answer
+    return answer.body or ""
 
 
 def _read(database: Database, job_id: str) -> JobRecord:
