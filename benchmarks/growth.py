@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, event, text
 
-from benchmarks.servers import CALLER, open_account, opened, sqlite_database
+from benchmarks.servers import CALLER, carry_out, open_account, opened, sqlite_database
 from service.ledger.accounts import accounts, spending
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.journal.journal import Head
@@ -149,7 +149,7 @@ def _charge(database: Database, account: str, number: int) -> Times:
     """One charge, from the plan to the commit."""
     new = [_release(number)]
     elapsed, processor = time.perf_counter(), time.thread_time()
-    charges.register(database, CALLER, charges.prepare(database, account, new), lambda _: "")
+    carry_out(database, charges.register(CALLER, charges.prepare(database, account, new)))
     return Times(time.perf_counter() - elapsed, time.thread_time() - processor)
 
 

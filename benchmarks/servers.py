@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 import httpx
@@ -20,8 +20,9 @@ from sqlalchemy import make_url
 
 from service.ledger.accounts import account_changes
 from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
 from service.privacy.accounting.filter import Budget, Definition
@@ -53,11 +54,16 @@ def postgresql_database(server: str) -> Iterator[str]:
     yield url
 
 
+def carry_out(database: Database, operation: Operation[Any]) -> None:
+    """Carry out an operation on the ledger."""
+    idempotent_write(database, CALLER, operation, lambda _: Answer(200, ""))
+
+
 def open_account(database: Database, name: str) -> None:
     """An account with room for all charges of a benchmark."""
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget)
-    account_changes.open_account(database, CALLER, new, lambda _: "")
+    carry_out(database, account_changes.open_account(database, CALLER, new))
 
 
 def open_accounts(url: str, names: Iterable[str]) -> None:

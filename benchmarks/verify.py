@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from benchmarks.servers import CALLER, opened, postgresql_database, sqlite_database
+from benchmarks.servers import CALLER, carry_out, opened, postgresql_database, sqlite_database
 from service.ledger.accounts import account_changes, accounts
 from service.ledger.accounts.account_changes import NewAccount
 from service.ledger.releases import charges
@@ -86,7 +86,7 @@ def _parsed(database: Database, name: str) -> float:
 def _open(database: Database, name: str, parent: str | None) -> None:
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget, parent)
-    account_changes.open_account(database, CALLER, new, lambda _: "")
+    carry_out(database, account_changes.open_account(database, CALLER, new))
 
 
 def _release(number: int) -> NewRelease:

@@ -21,7 +21,7 @@ from service.jobs import Workers
 from service.ledger import jobs
 from service.ledger.jobs import JobRecord
 from service.ledger.storage.database import Database, open_database
-from tests.ledger.charging import SECRET, asking, charge, draw, open_account
+from tests.ledger.charging import SECRET, asking, carry_out, charge, draw, open_account
 from tests.processes import PATIENCE
 
 _PARAMETERS = {
@@ -71,7 +71,7 @@ def _working(database: Database, retention: timedelta = timedelta(days=1)) -> It
 
 def _submit(database: Database, **changes: Any) -> str:
     request = asking("ann")
-    return jobs.submit(database, request, _PARAMETERS | changes, lambda job: job.id).body
+    return carry_out(database, jobs.submit(request, _PARAMETERS | changes), request).id
 
 
 def _read(database: Database, job_id: str) -> JobRecord:

@@ -15,10 +15,10 @@ from typing import Any, Literal, cast, get_args
 from sqlalchemy import Connection, Row, Select, and_, case, delete, func, insert, or_, select, tuple_, update
 
 from service.errors import NotFound, TooManyRequests, Unavailable
+from service.ledger.idempotent_write import Operation
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Job
@@ -92,10 +92,8 @@ def _sealed(job: JobRecord, result: dict[str, Any] | None) -> tuple[str, ...]:
     return job.id, job.principal, json.dumps(job.parameters), job.created_at, json.dumps(result)
 
 
-def submit(
-    database: Database, request: Request, parameters: dict[str, Any], render: Callable[[JobRecord], str]
-) -> Answer:
-    """Add a job at the end of the queue.
+def submit(request: Request, parameters: dict[str, Any]) -> Operation[JobRecord]:
+    """Return the operation that adds a job at the end of the queue.
 
     Raises:
         TooManyRequests: too many of the principal's jobs wait already.
@@ -124,9 +122,7 @@ def submit(
         )
         return read_job(connection, job_id)
 
-    return idempotent_write(
-        database, request, work, status=202, render=render, is_committed=lambda c, job: _has_job(c, job.id)
-    )
+    return Operation(work, lambda connection, job: _has_job(connection, job.id))
 
 
 def read_job(connection: Connection, job_id: str) -> JobRecord:

@@ -1,30 +1,29 @@
 """Accounts and charges on the ledger itself, without HTTP, in few words."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sqlalchemy import Connection, insert, text
 
 from service.ledger.accounts import account_changes, account_rows, accounts, spending
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts.account_changes import ChangedAccount, NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import draw_rows, draws, partitions, stored_draws
 from service.ledger.draws.stored_draws import Turn
+from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal import journal
 from service.ledger.journal.journal import ExpectedHead, JournalEntry
 from service.ledger.journal.replay import replay
 from service.ledger.releases import charges, release_rows, releases, reservation_rows, reservations
 from service.ledger.releases.charges import NewRelease, Prepared, Registered
 from service.ledger.releases.releases import ReleaseRecord
-from service.ledger.releases.reservations import SettledRelease
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request
+from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation
@@ -36,6 +35,7 @@ from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, mechanisms_of
 
+R = TypeVar("R")
 SECRET = Secret(bytes(range(32)))
 
 
@@ -53,6 +53,18 @@ def asking(
 ANN, BOB = asking("ann"), asking("bob")  # of an identity provider
 
 
+def carry_out(database: Database, operation: Operation[R], request: Request = ANN) -> R:
+    """Carry out an operation for the first time, and return its result."""
+    done = idempotent_write(database, request, operation, lambda _: Answer(200))
+    assert done.result is not None
+    return done.result
+
+
+def change_account(database: Database, name: str, change: Any, request: Request = ANN) -> ChangedAccount:
+    """Change an account: its budget, its state, or the price that needs approval."""
+    return carry_out(database, account_changes.change_account(database, request, name, change, "/budget"), request)
+
+
 def open_account(
     database: Database,
     name: str = "people",
@@ -65,7 +77,7 @@ def open_account(
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     above = None if approval_above is None else Fraction(approval_above)
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above)
-    account_changes.open_account(database, ANN, new, lambda account: account.name)
+    carry_out(database, account_changes.open_account(database, ANN, new))
     return account_of(database, name)
 
 
@@ -156,15 +168,10 @@ def charge(
     request: Request = ANN,
     reserve_for: timedelta | None = None,
 ) -> list[Registered]:
-    """Charge plans in one transaction, and return what was registered."""
-    done: list[Registered] = []
-
-    def keep(registered: list[Registered]) -> str:
-        done[:] = registered
-        return "{}"
-
-    charges.register(database, request, prepared(database, *plans, name=name, reserve_for=reserve_for), keep)
-    return done
+    """Charge plans in one transaction, and return what was registered; nothing if the request was answered before."""
+    operation = charges.register(request, prepared(database, *plans, name=name, reserve_for=reserve_for))
+    done = idempotent_write(database, request, operation, lambda _: Answer(201, "{}"))
+    return done.result or []
 
 
 def reserve(database: Database, *plans: dict[str, Any], name: str = "people", hours: int = 1) -> list[str]:
@@ -173,17 +180,17 @@ def reserve(database: Database, *plans: dict[str, Any], name: str = "people", ho
 
 
 def commit(database: Database, release: str, name: str = "people") -> ReleaseRecord:
-    return _settled(lambda keep: reservations.commit(database, ANN, name, release, keep))
+    return carry_out(database, reservations.commit(database, ANN, name, release)).release
 
 
 def void(
     database: Database, release: str, name: str = "people", reason: str = "why", attestation: str | None = None
 ) -> ReleaseRecord:
-    return _settled(lambda keep: reservations.void(database, ANN, name, release, reason, attestation, keep))
+    return carry_out(database, reservations.void(database, ANN, name, release, reason, attestation)).release
 
 
 def approve(database: Database, release: str, name: str = "people", request: Request = BOB) -> ReleaseRecord:
-    return _settled(lambda keep: reservations.approve(database, request, name, release, keep))
+    return carry_out(database, reservations.approve(database, request, name, release), request).release
 
 
 def draw(
@@ -205,17 +212,6 @@ def draw(
 def mechanisms_in(connection: Connection, release: str) -> stored_draws.Mechanisms:
     """The mechanisms of a release's plan."""
     return stored_draws.mechanisms_by_name(release_rows.sealed_plan(connection, release))
-
-
-def _settled(act: Callable[[reservations.Render], object]) -> ReleaseRecord:
-    done: list[SettledRelease] = []
-
-    def keep(settled: SettledRelease) -> str:
-        done[:] = [settled]
-        return "{}"
-
-    act(keep)
-    return done[0].release
 
 
 def release_of(database: Database, release: str, name: str = "people") -> ReleaseRecord:

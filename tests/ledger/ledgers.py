@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger.accounts import account_changes, accounts, descriptions
+from service.ledger.accounts import accounts, descriptions
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import draws, tabulations
 from service.ledger.draws.stored_draws import Turn
@@ -21,13 +21,23 @@ from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request
 from service.ledger.verification import exports
 from service.noise.tabulation import SIZES
 from service.privacy.planning.levels import find_level
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
-from tests.ledger.charging import ANN, BOB, approve, commit, draw as draw_first, open_account, reserve, void
+from tests.ledger.charging import (
+    ANN,
+    BOB,
+    approve,
+    carry_out,
+    change_account,
+    commit,
+    draw as draw_first,
+    open_account,
+    reserve,
+    void,
+)
 
 A = {"type": "geometric", "epsilon": "1/7", "name": "a", "tags": ["state"]}
 B = {"type": "discrete_gaussian", "rho": "1/90", "name": "b", "tags": ["hispanic", "état"]}
@@ -87,14 +97,8 @@ def register(
         NewRelease(f"n°{number}", read_plan(plan), plan, tuple(tags), Fraction(1, 10**10), "/plan", reserve_for)
         for number, plan in enumerate(plans)
     ]
-    ids: list[str] = []
-
-    def keep(done: list[charges.Registered]) -> str:
-        ids[:] = [one.id for one in done]
-        return "{}"
-
-    charges.register(database, ANN, charges.prepare(database, name, new), keep)
-    return ids
+    done = carry_out(database, charges.register(ANN, charges.prepare(database, name, new)))
+    return [one.id for one in done]
 
 
 def draw(
@@ -117,20 +121,15 @@ def tabulate(
     assert level is not None
     layout = Layout("x", {"thresholds": [1, 2, 3]}, list(groups), details)
     noisy = np.arange(sum(SIZES[int(detail)] for detail in details))
-    return tabulations.tabulate(database, ANN, name, release, plan, level, layout, noisy).result.id
-
-
-def change(database: Database, name: str, what: Any, steward: Request = ANN) -> None:
-    """A change of an account: a budget, a state, or the price that needs approval."""
-    account_changes.change_account(database, steward, name, what, lambda account: account.name, "/budget")
+    return tabulations.tabulate(database, ANN, name, release, plan, level, layout, noisy).record.id
 
 
 def describe(database: Database, account: str, release: str | None = None, /, **patch: Any) -> None:
     """An edit of what people say of an account, or of one of its releases."""
     if release is None:
-        descriptions.describe_account(database, ANN, account, patch, lambda described: described.name)
+        carry_out(database, descriptions.describe_account(database, ANN, account, patch))
     else:
-        descriptions.describe_release(database, ANN, account, release, patch, lambda settled: settled.release.id)
+        carry_out(database, descriptions.describe_release(database, ANN, account, release, patch))
 
 
 def everything(database: Database, time: Clock) -> None:
@@ -164,13 +163,13 @@ def everything(database: Database, time: Clock) -> None:
     draw(database, "programme", drawn, PLANS[1], which=2, partition="01")
     with suppress(ServiceError):
         register(database, "alone", {"type": "geometric", "epsilon": "100"})  # refused, which the journal keeps
-    change(database, "alone", read_budget({"definition": "pure", "epsilon": "13", "delta": "1e-9"}))
-    change(database, "alone", "closed")
-    change(database, "alone", "open")
-    change(database, "product", Fraction(1, 50))
+    change_account(database, "alone", read_budget({"definition": "pure", "epsilon": "13", "delta": "1e-9"}))
+    change_account(database, "alone", "closed")
+    change_account(database, "alone", "open")
+    change_account(database, "product", Fraction(1, 50))
     for steward in (ANN, BOB):
         greater = read_budget({"definition": "zcdp", "rho": "2", "delta": "1e-9"})
-        change(database, "product", greater, steward)
+        change_account(database, "product", greater, steward)
 
 
 def releases_in(database: Database, name: str) -> dict[str, str]:
@@ -218,11 +217,11 @@ def _act(
             time.forward(second)
         case "budget":
             budget = {"definition": "rdp", "alpha": "7/3", "epsilon": str(1 + second), "delta": "1e-9"}
-            change(database, "programme", read_budget(budget))
+            change_account(database, "programme", read_budget(budget))
         case "state":
-            change(database, name, "closed" if third % 3 == 0 else "open")
+            change_account(database, name, "closed" if third % 3 == 0 else "open")
         case "threshold":
-            change(database, name, Fraction(1, 1 + second))
+            change_account(database, name, Fraction(1, 1 + second))
 
 
 ACTIONS = (

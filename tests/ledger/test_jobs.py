@@ -7,16 +7,21 @@ from sqlalchemy import text
 
 from service.errors import IdempotencyConflict, NotFound, TooManyRequests, Unavailable
 from service.ledger import jobs
+from service.ledger.idempotent_write import idempotent_write
 from service.ledger.jobs import JobRecord
 from service.ledger.storage.database import Database
-from tests.ledger.charging import SECRET, asking
+from service.ledger.storage.idempotency import Answer
+from tests.ledger.charging import SECRET, asking, carry_out
 
 _PAST = "2020-01-01T00:00:00.000000Z"
 
 
 def _submit(database: Database, number: int = 0, key: str | None = None, of: str = "ann") -> str:
     request = asking(of, key, f"digest of {number}")
-    return jobs.submit(database, request, {"number": number}, lambda job: job.id).body
+    answer = idempotent_write(
+        database, request, jobs.submit(request, {"number": number}), lambda job: Answer(202, job.id)
+    ).answer
+    return answer.body or ""
 
 
 def _read(database: Database, job_id: str) -> JobRecord:
@@ -72,7 +77,7 @@ def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(datab
 
 
 def test_a_result_of_parameters_that_cannot_be_read_is_none(database: Database) -> None:
-    job_id = jobs.submit(database, asking("ann"), {}, lambda job: job.id).body
+    job_id = carry_out(database, jobs.submit(asking("ann"), {})).id
     assert jobs.finish(database, SECRET, _taken(database), "w", {"a": 1})
     database.write(lambda c: c.execute(text("UPDATE jobs SET parameters = 'x'")), is_committed=lambda *_: False)
     assert jobs.checked(SECRET, _read(database, job_id)).state == "failed"
@@ -209,7 +214,7 @@ def test_what_ended_before_a_time_is_forgotten_and_nothing_else(database: Databa
 
 def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) -> None:
     mine = [_submit(database, number) for number in range(5)]
-    jobs.submit(database, asking("bob"), {"number": 9}, lambda job: job.id)
+    carry_out(database, jobs.submit(asking("bob"), {"number": 9}), asking("bob"))
     _taken(database)
     for number, job_id in enumerate(mine):  # some were made at the same time
         _dated(database, job_id, f"2020-01-01T00:00:00.00000{number // 2}Z", None)

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 )
 
 from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict, Forbidden, InvalidInput
-from service.ledger.accounts import account_changes
 from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.spending import as_plan, counts
@@ -37,7 +36,18 @@ from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, mechanisms_of
 from tests.ledger import charging
-from tests.ledger.charging import ANN, BOB, account_of, entries_of, left, open_account, prepared, release_of
+from tests.ledger.charging import (
+    ANN,
+    BOB,
+    account_of,
+    carry_out,
+    change_account,
+    entries_of,
+    left,
+    open_account,
+    prepared,
+    release_of,
+)
 
 # An epsilon is exact under the first two, a rho under the others. The (epsilon, delta) budgets convert at 1e-200, where
 # no conversion says less than the sum of the epsilons, so that what they count is that sum.
@@ -260,7 +270,7 @@ class _Ledger(RuleBasedStateMachine):
             self._expect(expected, lambda: charges.dry_run(self.database, ready))
             return
         if expected is not None:
-            self._expect(expected, lambda: charges.register(self.database, ANN, ready, lambda _: ""))
+            self._expect(expected, lambda: carry_out(self.database, charges.register(ANN, ready)))
             account.entries += expected is BudgetExceeded
             return
         done = charging.charge(self.database, *plans, name=name, reserve_for=reserve_for)
@@ -388,9 +398,7 @@ class _Ledger(RuleBasedStateMachine):
 
     def _change(self, name: str, change: Any, *stewards: Request) -> None:
         for steward in stewards or (ANN,):
-            account_changes.change_account(
-                self.database, steward, name, change, lambda account: account.name, "/budget"
-            )
+            change_account(self.database, name, change, steward)
 
     def _chosen(self, data: Any) -> tuple[str, _Release]:
         chosen = data.draw(st.sampled_from(list(self.model.releases)))

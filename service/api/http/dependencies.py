@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from service.api.http.fair_places import FairPlaces
 from service.errors import InvalidInput
 from service.ledger.access.keys import Principal
+from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import request_digest
-from service.ledger.storage.idempotent_write import Answer
+from service.ledger.storage.idempotency import Answer, request_digest
 from service.ledger.storage.secret import Secret
 from service.noise import Attempts, Keystream
 
@@ -81,6 +81,10 @@ class Change:
             return act(self.database, self.request, *arguments)
         result: R = self.remote(act, arguments)
         return result
+
+    def carry_out(self, operation: Operation[R], answer_of: Callable[[R], Answer]) -> Answer:
+        """Carry out the operation that the request asks for, and return its answer, which is stored with it."""
+        return idempotent_write(self.database, self.request, operation, answer_of).answer
 
     def keystream(self) -> AbstractContextManager[Keystream]:
         """Return a context with the keystream for the request's noise; the draw must be committed within it."""

@@ -44,6 +44,7 @@ from service.ledger.draws import partitions
 from service.ledger.journal import journal, replay
 from service.ledger.releases.settlement import present_account, without_due_reservations
 from service.ledger.storage import clock
+from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
 from service.privacy.accounting.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean_price, spent
@@ -230,8 +231,8 @@ def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
     return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
-def _account_text(account: AccountRecord) -> str:
-    return json.dumps(account_body(account))
+def _answer(account: AccountRecord, status: int = 200) -> Answer:
+    return Answer(status, json.dumps(account_body(account)))
 
 
 @router.post("", status_code=201, response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT))
@@ -249,7 +250,8 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
-    return respond(account_changes.open_account(change.database, change.request, new, _account_text))
+    opening = account_changes.open_account(change.database, change.request, new)
+    return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 
 
 def _threshold(text: str) -> Fraction:
@@ -315,7 +317,8 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     require(change.principal, "steward", account)
     if body.metadata is not None:
         patch = patch_of(body.metadata)
-        return respond(descriptions.describe_account(change.database, change.request, account, patch, _account_text))
+        describing = descriptions.describe_account(change.database, change.request, account, patch)
+        return respond(change.carry_out(describing, _answer))
     what: Budget | str | Fraction | None = body.state
     if body.budget is not None:
         what = read_budget(document_of(body.budget), "/budget")
@@ -323,9 +326,8 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         what = _threshold(body.approval_above)
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above and metadata")
-    return respond(
-        account_changes.change_account(change.database, change.request, account, what, _account_text, "/budget")
-    )
+    changing = account_changes.change_account(change.database, change.request, account, what, "/budget")
+    return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))
 
 
 @router.get(

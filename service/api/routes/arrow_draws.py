@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from service.api.arrow import streams
 from service.api.arrow.streams import CountStream
 from service.api.http import problems
-from service.api.http.dependencies import Changing, Streamed, in_writers
+from service.api.http.dependencies import Changing, Streamed, in_writers, replay_header
 from service.api.http.memory_room import Take, room_of
 from service.api.http.request_parsing import StreamRoute, parse
 from service.api.routes import draws
@@ -23,8 +23,7 @@ from service.api.routes.draws import DrawSelection, NewDraw
 from service.api.routes.releases import ReleasePath
 from service.api.schemas.draw_responses import identity_of
 from service.errors import Fault, InvalidInput
-from service.ledger.draws.stored_draws import DrawRecord
-from service.ledger.storage.idempotent_write import Outcome
+from service.ledger.draws.draws import AnsweredDraw
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw
 
@@ -138,7 +137,7 @@ def _noisy(
     return noisy
 
 
-def _respond(counts: CountStream, drawn: Outcome[DrawRecord]) -> Response:
-    headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
-    noisy = streams.with_noisy(counts, drawn.result.noisy)
-    return Streamed(noisy, drawn.status, headers, streams.MEDIA_TYPE)
+def _respond(counts: CountStream, drawn: AnsweredDraw) -> Response:
+    headers = identity_of(drawn.record) | replay_header(drawn.answer)
+    noisy = streams.with_noisy(counts, drawn.record.noisy)
+    return Streamed(noisy, drawn.answer.status, headers, streams.MEDIA_TYPE)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, cast
 
@@ -52,10 +53,10 @@ from service.errors import InvalidInput
 from service.ledger.accounts import accounts
 from service.ledger.draws import draws, partitions, stored_draws as drawn
 from service.ledger.draws.choice_branches import WHOLE
-from service.ledger.draws.stored_draws import DrawRecord, Turn
+from service.ledger.draws.draws import AnsweredDraw
+from service.ledger.draws.stored_draws import Turn
 from service.ledger.releases import release_rows, releases
 from service.ledger.releases.charges import NewRelease
-from service.ledger.storage.idempotent_write import Answer, Outcome
 from service.ledger.storage.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw
@@ -168,7 +169,7 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
 def register(
     account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, size: int, at: str, below: str = ""
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Charge a release of one mechanism and store its draw.
 
     Args:
@@ -207,7 +208,7 @@ def draw_of(
     size: int,
     at: str,
     below: str = "",
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
     require_few_counts(change.database.kind, size, at)
@@ -354,5 +355,5 @@ def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystrea
         raise InvalidInput.at(pointer, str(error)) from None
 
 
-def _respond(drawn: Outcome[DrawRecord]) -> Response:
-    return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
+def _respond(drawn: AnsweredDraw) -> Response:
+    return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,6 @@ from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.draws.stored_draws import DrawRecord
-from service.ledger.storage.idempotent_write import Answer
 from service.postprocess.published import CrossedTotals, PlaceTotal, TotalBlocks, blocks_of, project, rake
 from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.laws.noise_law import NoiseLaw
@@ -155,7 +154,7 @@ def draw_histogram(account: AccountPath, body: Histogram, change: Changing) -> R
         raise AnswerInHelper
     table = _table(body)
     drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
-    return respond(Answer(drawn.status, json.dumps(_body(drawn.result, body, table)), drawn.replayed))
+    return respond(replace(drawn.answer, body=json.dumps(_body(drawn.record, body, table))))
 
 
 def _table(body: Histogram) -> Table:

@@ -27,6 +27,7 @@ from service.errors import Forbidden, InvalidInput
 from service.ledger import jobs
 from service.ledger.access.keys import Principal
 from service.ledger.jobs import JobRecord, State
+from service.ledger.storage.idempotency import Answer
 from service.privacy.numerics.numbers import parse_exact
 
 router = APIRouter(prefix="/v1", route_class=StrictRoute)
@@ -202,10 +203,11 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
     """
     require(change.principal, "steward")
     parameters = _parameters(body)
-    answer = jobs.submit(change.database, change.request, parameters, lambda job: json.dumps(job_body(job)))
+    submission = jobs.submit(change.request, parameters)
+    answer = change.carry_out(submission, lambda job: Answer(202, json.dumps(job_body(job))))
     request.app.state.workers.wake()
     response = respond(answer)
-    response.headers["Location"] = f"/v1/jobs/{json.loads(answer.body)['id']}"
+    response.headers["Location"] = f"/v1/jobs/{json.loads(answer.body or '')['id']}"
     return response
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -23,9 +24,9 @@ from service.ledger.access import keys
 from service.ledger.access.key_events import require_valid, see_keys, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.access.keys import Principal
+from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import clock
-from service.ledger.storage.idempotency import StoredAnswer
-from service.ledger.storage.idempotent_write import Answer, ReplayLoader, StoredReference, idempotent_write_by_reference
+from service.ledger.storage.idempotency import Answer
 
 router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
 
@@ -192,22 +193,23 @@ def _require_unlimited(principal: Principal) -> None:
 
 def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
     """Return a new key with its token; the token is never stored, and a replay derives it again."""
+    operation = Operation(work, lambda connection, record: keys.has_key(connection, record.id))
+    done = idempotent_write(change.database, change.request, operation, _stored_answer)
+    record = done.result
+    if record is None:
+        with change.database.read() as connection:
+            require_valid(connection, change.secret, change.request.actor, clock.now())
+            record = _load(connection, done.answer)
+            if record.id != done.answer.api_key_id or not keys.is_made_by(
+                connection, change.secret, record.id, change.request.principal
+            ):
+                raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
+    shown = _body(record) | {"key": keys.token_of(change.secret, record.id)}
+    return respond(replace(done.answer, body=json.dumps(shown)))
 
-    def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
-        require_valid(connection, change.secret, change.request.actor, clock.now())
-        record = _load(connection, stored)
-        if record.id != stored.api_key_id or not keys.is_made_by(
-            connection, change.secret, record.id, change.request.principal
-        ):
-            raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
-        return record
 
-    reload = ReplayLoader(lambda record: StoredReference(json.dumps(_body(record)), api_key_id=record.id), load)
-    answer = idempotent_write_by_reference(
-        change.database, change.request, work, status=201, is_committed=_is_committed, reload=reload
-    )
-    shown = _body(answer.result) | {"key": keys.token_of(change.secret, answer.result.id)}
-    return respond(Answer(answer.status, json.dumps(shown), answer.replayed))
+def _stored_answer(record: KeyRecord) -> Answer:
+    return Answer(201, json.dumps(_body(record)), api_key_id=record.id)
 
 
 def _body(record: KeyRecord) -> dict[str, Any]:
@@ -226,11 +228,7 @@ def _body(record: KeyRecord) -> dict[str, Any]:
     }
 
 
-def _is_committed(connection: Connection, record: KeyRecord) -> bool:
-    return keys.has_key(connection, record.id)
-
-
-def _load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
+def _load(connection: Connection, stored: Answer) -> KeyRecord:
     """Load the key as it was created: by the time of a replay it may have been used, rotated or revoked."""
     if stored.api_key_id is None:
         raise TypeError("an answer to making a key refers to the key")

@@ -31,7 +31,7 @@ from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, R
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
 from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
-from service.api.schemas.settlement_responses import answer_renderer, answered, around_plan, body_of
+from service.api.schemas.settlement_responses import answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
 from service.ledger.accounts import accounts, descriptions
 from service.ledger.draws import partitions
@@ -41,6 +41,7 @@ from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
+from service.ledger.storage.idempotency import Answer
 from service.privacy.plans import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
@@ -58,11 +59,11 @@ def _register(change: Change, ready: _Ready) -> Response:
     if change.read_only:
         raise HelperResult(ready)
 
-    def render(done: list[Registered]) -> str:
+    def answer(done: list[Registered]) -> Answer:
         texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
-        return f'{{"releases": [{", ".join(texts)}]}}' if ready.is_batch else texts[0]
+        return Answer(201, f'{{"releases": [{", ".join(texts)}]}}' if ready.is_batch else texts[0])
 
-    return respond(charges.register(change.database, change.request, ready.new, render))
+    return respond(change.carry_out(charges.register(change.request, ready.new), answer))
 
 
 ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
@@ -267,9 +268,7 @@ def describe_release(account: AccountPath, release: ReleasePath, body: DescribeR
     account's.
     """
     require(change.principal, "pipeline", account)
-    render, patch = answer_renderer(change, account, release), patch_of(body.metadata)
-    done = descriptions.describe_release(change.database, change.request, account, release, patch, render)
-    return answered(change, account, release, done)
+    return answered(change, descriptions.describe_release, account, release, patch_of(body.metadata))
 
 
 class VoidRelease(Short):
@@ -292,9 +291,7 @@ def commit_release(account: AccountPath, release: ReleasePath, change: Changing)
     effect. head is the account's.
     """
     require(change.principal, "pipeline", account)
-    render = answer_renderer(change, account, release)
-    done = reservations.commit(change.database, change.request, account, release, render)
-    return answered(change, account, release, done)
+    return answered(change, reservations.commit, account, release)
 
 
 @router.post("/{release}/void", response_model=ReleaseBody, openapi_extra=examples.body(examples.VOID))
@@ -306,9 +303,7 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
     request has no further effect. head is the account's.
     """
     require(change.principal, "steward", account)
-    render = answer_renderer(change, account, release)
-    by = change.request, account, release, body.reason, body.attestation
-    return answered(change, account, release, reservations.void(change.database, *by, render))
+    return answered(change, reservations.void, account, release, body.reason, body.attestation)
 
 
 @router.post("/{release}/approve", response_model=ReleaseBody)
@@ -326,9 +321,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)
-    render = answer_renderer(change, account, release)
-    done = reservations.approve(change.database, change.request, account, release, render)
-    return answered(change, account, release, done)
+    return answered(change, reservations.approve, account, release)
 
 
 def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:

@@ -1,5 +1,6 @@
 """Routes of tabulations: SafeTab's algorithm for the groups of a level, each group once ever."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -8,7 +9,15 @@ from fastapi import APIRouter, Query, Response
 from pydantic import FailFast, Field
 
 from service.api.arrow import streams as arrow
-from service.api.http.dependencies import Change, Changing, Streamed, heavy_in_helpers, in_writers, respond
+from service.api.http.dependencies import (
+    Change,
+    Changing,
+    Streamed,
+    heavy_in_helpers,
+    in_writers,
+    replay_header,
+    respond,
+)
 from service.api.identity.auth import require
 from service.api.openapi import contract, examples
 from service.api.routes.accounts import AccountPath
@@ -23,10 +32,9 @@ from service.api.schemas.tabulation_responses import AgeBins, TabulationBody, Th
 from service.errors import InvalidInput, ServiceError
 from service.ledger.accounts import accounts
 from service.ledger.draws import partitions, tabulations
-from service.ledger.draws.stored_draws import DrawRecord
+from service.ledger.draws.draws import AnsweredDraw
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.releases import releases
-from service.ledger.storage.idempotent_write import Answer, Outcome
 from service.ledger.storage.writing_time import require_few_counts
 from service.noise.tabulation import MOST_AGES, SIZES, USUAL_RULES, DetailRules, LevelLaws, tabulate
 from service.privacy.accuracy.tails import margin_of_error
@@ -86,7 +94,7 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     causes: the most counts that its groups may get, and the length of their names. Send more in several tabulations.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
-    return respond(Answer(drawn.status, "".join(json_of(drawn.result)), drawn.replayed))
+    return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))
 
 
 @streams.post("/releases/{release}/tabulations")
@@ -108,13 +116,13 @@ def tabulate_stream(
     terms = model_of(TabulationTerms, fields)
     given_groups = groups.of_stream(upload.body, upload.most_bytes, upload.take)
     drawn = _tabulate(account, release, terms, given_groups, change, "/query")
-    headers = identity_of(drawn.result) | ({"Idempotent-Replay": "true"} if drawn.replayed else {})
-    return Streamed(stream_of(drawn.result), drawn.status, headers, arrow.MEDIA_TYPE)
+    headers = identity_of(drawn.record) | replay_header(drawn.answer)
+    return Streamed(stream_of(drawn.record), drawn.answer.status, headers, arrow.MEDIA_TYPE)
 
 
 def _tabulate(
     account: str, release: str, tabulation: TabulationTerms, groups: NamedGroups, change: Change, below: str
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Draw and store the noisy counts of groups; ``below`` is the pointer under which faults are reported."""
     require(change.principal, "pipeline", account)
     rules = _rules(tabulation, below)

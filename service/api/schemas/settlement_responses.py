@@ -18,11 +18,12 @@ from service.api.schemas.guarantees import head_body, remaining_body
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.partitions import DrawnFor
+from service.ledger.idempotent_write import Operation
 from service.ledger.releases import past_releases, release_rows, releases
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservations import SettledRelease
 from service.ledger.storage import clock
-from service.ledger.storage.idempotent_write import Answer
+from service.ledger.storage.idempotency import Answer
 from service.privacy.numerics.numbers import exact_text
 
 _BEGIN = '{"answer": "release", '
@@ -56,30 +57,29 @@ def around_plan(body: dict[str, Any], cost: str) -> tuple[str, str]:
     return f'{json.dumps(body)[:-1]}, "plan": ', f', "cost": {cost}}}'
 
 
-def answer_renderer(change: Change, account: str, release: str) -> Callable[[SettledRelease], str]:
-    """Return a function that renders an answer for storage.
+def answered(
+    change: Change, act: Callable[..., Operation[SettledRelease]], account: str, release: str, *arguments: object
+) -> Response:
+    """Carry out ``act(database, request, account, release, *arguments)``, and return the answer from its stored parts.
 
-    The cost, which may take seconds, is computed at once, before any lock.
+    The cost, which may take seconds, is computed first, before any lock. A long plan is streamed in pieces.
 
     Raises:
         NotFound: the account does not exist, or has no such release.
         TooManyRequests, Unavailable: no helper can compute the cost now.
+        ServiceError: any error that the operation raises.
     """
-    cost = cost_of_stored(change, account, release)
+    cost, database = cost_of_stored(change, account, release), change.database
 
-    def render(settled: SettledRelease) -> str:
+    def parts(settled: SettledRelease) -> Answer:
         record = replace(settled.release, tags=(), metadata={}, head=settled.account.head)
         shown = body_of(record, settled.account, clock.now(), [])
-        return f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}'
+        return Answer(200, f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}')
 
-    return render
-
-
-def answered(change: Change, account: str, release: str, answer: Answer) -> Response:
-    """Return an answer that is rendered from its stored parts; a long plan is streamed in pieces."""
-    if not answer.body.startswith(_BEGIN):
+    answer = change.carry_out(act(database, change.request, account, release, *arguments), parts)
+    if answer.body is None or not answer.body.startswith(_BEGIN):
         return respond(answer)
-    stored, database = json.loads(answer.body), change.database
+    stored = json.loads(answer.body)
     with database.read() as connection:
         account_id = accounts.read_account(connection, account).id
         past = past_releases.omitted_parts_at(connection, account_id, release, stored["shown"]["head"]["seq"])

@@ -1,6 +1,5 @@
 """Changes of accounts by stewards: opening, new caps, and closing."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -12,6 +11,7 @@ from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import MAX_DEPTH, AccountRecord
 from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import (
     AccountClosure,
@@ -27,7 +27,6 @@ from service.ledger.journal.entries import (
 from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before, last_chained
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Account
 from service.privacy.accounting.filter import Budget, Definition, Totals, open_weights, spent
 from service.privacy.numerics.numbers import exact_text
@@ -47,11 +46,18 @@ class NewAccount:
     approval_above: Fraction | None = None
 
 
-Render = Callable[[AccountRecord], str]
+@dataclass(frozen=True, slots=True)
+class ChangedAccount:
+    """An account after a change was stated; ``waits``: the change waits for another steward."""
+
+    account: AccountRecord
+    waits: bool = False
 
 
-def open_account(database: Database, request: Request, new: NewAccount, render: Render) -> Answer:
-    """Open an account. The RDP orders and weights of its admission rule are fixed now and for ever.
+def open_account(database: Database, request: Request, new: NewAccount) -> Operation[AccountRecord]:
+    """Return the operation that opens an account.
+
+    The RDP orders and weights of the account's admission rule are fixed now and for ever.
 
     Raises:
         Conflict: the name is taken.
@@ -98,7 +104,7 @@ def open_account(database: Database, request: Request, new: NewAccount, render: 
         accounts.save(connection, [replace(account, head=head)])
         return accounts.read_account(connection, new.name)
 
-    return idempotent_write(database, request, work, status=201, render=render, is_committed=_is_committed)
+    return Operation(work, _is_committed)
 
 
 def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
@@ -121,15 +127,17 @@ def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
 
 
 def change_account(
-    database: Database, request: Request, name: str, change: Budget | str | Fraction, render: Render, pointer: str
-) -> Answer:
-    """Change an account's budget, its state to ``open`` or ``closed``, or the price that needs approval.
+    database: Database, request: Request, name: str, change: Budget | str | Fraction, pointer: str
+) -> Operation[ChangedAccount]:
+    """Return the operation that changes an account: its budget, its state, or the price that needs approval.
+
+    The state is ``open`` or ``closed``.
 
     Each change is a journal entry. Closing an account leaves those under it as they are; they cannot be charged while
     it is closed.
 
     If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
-    another steward states it too. The answer's status is then 202.
+    another steward states it too.
 
     Raises:
         BudgetExceeded: the new cap is below the spending.
@@ -140,40 +148,38 @@ def change_account(
     """
     line = accounts.line_of(database, name)
     keys = see_keys(database, request.secret)
-    stated: dict[str, Any] = {}  # the proposed change, if it is only proposed
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
         vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
 
-    def work(connection: Connection, at: str) -> AccountRecord:
+    def work(connection: Connection, at: str) -> ChangedAccount:
         account = accounts.lock_account(connection, line)
         require_valid(connection, request.secret, request.actor, at, keys)
-        stated.clear()
-        waits: ProposedChange | None = None
         changed = _changed(connection, account, change, pointer, at)
         if changed is None:
-            return account
+            return ChangedAccount(account)
+        stated: dict[str, Any] | None = None  # the change, if it takes two stewards
+        waits: ProposedChange | None = None
         entry, after = changed
         if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
-            stated.update(entry.proposed().change())
+            stated = entry.proposed().change()
             proposed = _waiting(connection, account, seen.head, vouched)
             if proposed is None or proposed.change != stated:
                 entry, after = entry.proposed(), account
                 waits = ProposedChange(account.head.seq + 1, dict(stated), request.actor, at)
             elif proposed.by.name == request.principal:  # a repeated request: it still waits
-                return replace(accounts.read_account(connection, name), proposed=proposed)
+                return ChangedAccount(replace(accounts.read_account(connection, name), proposed=proposed), waits=True)
             else:
                 require_other_person(connection, request, proposed.by, "the change", keys)
                 entry = replace(entry, proposal=proposed.seq)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(after, head=head)])
         answered = accounts.read_account(connection, name)
-        return replace(answered, proposed=waits) if stated else answered
+        if stated is not None:
+            answered = replace(answered, proposed=waits)
+        return ChangedAccount(answered, waits is not None)
 
-    def status(account: AccountRecord) -> int:
-        return 202 if account.proposed is not None and account.proposed.change == stated else 200
-
-    return idempotent_write(database, request, work, status=status, render=render, is_committed=_is_committed)
+    return Operation(work, lambda connection, changed: _is_committed(connection, changed.account))
 
 
 def _changed(

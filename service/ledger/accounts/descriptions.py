@@ -4,7 +4,6 @@ An entry holds the complete metadata after the edit, so the last one alone is va
 repeats it for look-ups. Rows are only added, like entries.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from sqlalchemy import Connection, insert
@@ -14,22 +13,20 @@ from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.description_rows import before_description, metadata_since
 from service.ledger.accounts.metadata import LARGEST, Metadata, merged, write_metadata
+from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Described, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, has_entry
 from service.ledger.releases.releases import read_release, state_at
 from service.ledger.releases.reservations import SettledRelease
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Description
 
 Patch = dict[str, str | list[str] | None]
 
 
-def describe_account(
-    database: Database, request: Request, name: str, patch: Patch, render: Callable[[AccountRecord], str]
-) -> Answer:
-    """Merge a patch into an account's metadata; write nothing if it changes nothing.
+def describe_account(database: Database, request: Request, name: str, patch: Patch) -> Operation[AccountRecord]:
+    """Return the operation that merges a patch into an account's metadata; it writes nothing if nothing changes.
 
     Raises:
         NotFound: there is no such account.
@@ -47,18 +44,13 @@ def describe_account(
     def is_committed(connection: Connection, account: AccountRecord) -> bool:
         return has_entry(connection, account.id, account.head)
 
-    return idempotent_write(database, request, work, status=200, render=render, is_committed=is_committed)
+    return Operation(work, is_committed)
 
 
 def describe_release(
-    database: Database,
-    request: Request,
-    name: str,
-    release_id: str,
-    patch: Patch,
-    render: Callable[[SettledRelease], str],
-) -> Answer:
-    """Merge a patch into a release's metadata, whatever its state.
+    database: Database, request: Request, name: str, release_id: str, patch: Patch
+) -> Operation[SettledRelease]:
+    """Return the operation that merges a patch into a release's metadata, whatever its state.
 
     An account that is closed or has spent its budget can still describe its publications.
 
@@ -83,7 +75,7 @@ def describe_release(
     def is_committed(connection: Connection, settled: SettledRelease) -> bool:
         return has_entry(connection, settled.account.id, settled.account.head)
 
-    return idempotent_write(database, request, work, status=200, render=render, is_committed=is_committed)
+    return Operation(work, is_committed)
 
 
 def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:

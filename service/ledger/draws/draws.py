@@ -7,6 +7,7 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +28,17 @@ from service.ledger.draws.choice_branches import (
     path_to,
 )
 from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
-from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed, reload_of
+from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
 from service.ledger.draws.tabulation_layout import Layout
+from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
 from service.ledger.journal.entries import Drawn, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
-from service.ledger.releases.budget_refusals import with_refusal_recorded
 from service.ledger.releases.charges import Prepared, charge
 from service.ledger.releases.releases import state_of
 from service.ledger.releases.reservations import commit_for_draw, held_for_draw
 from service.ledger.releases.settlement import Held
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome, check_before_lock, idempotent_write_by_reference
+from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.tables import Draw
 from service.ledger.storage.transaction import count_metric, secret_of
 from service.privacy.mechanisms import Mechanism
@@ -99,6 +99,13 @@ class Later:
     runs: list[BranchRuns]
 
 
+class AnsweredDraw(NamedTuple):
+    """A draw with the answer that refers to it, which is stored without the noisy counts."""
+
+    answer: Answer
+    record: DrawRecord
+
+
 def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
     """Return the mechanism of a plan by its name.
 
@@ -141,7 +148,7 @@ def draw(
     release_id: str,
     sealed: Sealed,
     refusal: ServiceError | None = None,
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Store the noisy counts of one mechanism of a release's plan, once. The first draw commits a reservation.
 
     Args:
@@ -173,7 +180,7 @@ def draw_once(
     sealed: Sealed,
     check: Callable[[Connection, Sequence[LaterDraw] | None], None],
     keep: Callable[[Connection, AccountRecord, Later, str], DrawRecord],
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Check a draw before the lock and under it, and store it, unless the request was answered before.
 
     Args:
@@ -198,8 +205,17 @@ def draw_once(
         check(connection, later.draws)
         return keep(connection, account, later, at)
 
-    reload = reload_of(sealed.place.mechanism)
-    return idempotent_write_by_reference(database, request, work, status=201, is_committed=is_committed, reload=reload)
+    return _write(database, request, Operation(work, is_committed), sealed.place.mechanism)
+
+
+def _write(
+    database: Database, request: Request, operation: Operation[DrawRecord], mechanism: Mechanism
+) -> AnsweredDraw:
+    done = idempotent_write(database, request, operation, lambda made: Answer(201, draw_id=made.id))
+    if done.result is not None:
+        return AnsweredDraw(done.answer, done.result)
+    with database.read() as connection:
+        return AnsweredDraw(done.answer, stored_draws.read_answered(connection, done.answer, mechanism))
 
 
 def check_draw_first(connection: Connection, line: Line, release_id: str, sealed: Sealed) -> CheckedBefore:
@@ -238,7 +254,7 @@ def register_and_draw(
     request: Request,
     prepared: Prepared,
     noisy: NDArray[np.int64],
-) -> Outcome[DrawRecord]:
+) -> AnsweredDraw:
     """Charge a release of a single mechanism and store its draw, in one transaction.
 
     Raises:
@@ -257,14 +273,7 @@ def register_and_draw(
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request.actor, at)
 
-    return with_refusal_recorded(
-        database,
-        request,
-        line,
-        lambda: idempotent_write_by_reference(
-            database, request, work, status=201, is_committed=is_committed, reload=reload_of(mechanism)
-        ),
-    )
+    return _write(database, request, Operation(work, is_committed, charges=line), mechanism)
 
 
 def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:

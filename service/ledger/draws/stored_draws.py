@@ -20,8 +20,7 @@ from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
-from service.ledger.storage.idempotency import StoredAnswer
-from service.ledger.storage.idempotent_write import ReplayLoader, StoredReference
+from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
 from service.ledger.storage.transaction import secret_of
@@ -224,16 +223,16 @@ def is_committed(connection: Connection, record: DrawRecord) -> bool:
     return has_entry(connection, record.account_id, record.head)
 
 
-def reload_of(mechanism: Mechanism) -> ReplayLoader[DrawRecord]:
-    """Return the reload of a draw for a repeated request, which names the mechanism, so the plan is not read."""
+def read_answered(connection: Connection, answer: Answer, mechanism: Mechanism) -> DrawRecord:
+    """Return the draw of a request that was answered before; it names the mechanism, so the plan is not read.
 
-    def load(connection: Connection, stored: StoredAnswer) -> DrawRecord:
-        row = connection.execute(_DRAWS.where(Draw.id == stored.draw_id)).one()
-        if row.noisy_removed_at is not None:
-            raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-        return _record(connection, row, {row.mechanism: mechanism})
-
-    return ReplayLoader(lambda record: StoredReference(draw_id=record.id), load)
+    Raises:
+        AlreadyDrawn: its noisy counts are no longer kept.
+    """
+    row = connection.execute(_DRAWS.where(Draw.id == answer.draw_id)).one()
+    if row.noisy_removed_at is not None:
+        raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
+    return _record(connection, row, {row.mechanism: mechanism})
 
 
 _AT_ONCE = 1000

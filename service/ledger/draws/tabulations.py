@@ -21,7 +21,6 @@ from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Outcome
 from service.ledger.storage.tables import Tabulation
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import Level
@@ -38,7 +37,7 @@ def tabulate(
     layout: Layout,
     noisy: NDArray[np.int64],
     refusal: ServiceError | None = None,
-) -> Outcome[DrawRecord]:
+) -> draws.AnsweredDraw:
     """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
 
     Args:
@@ -73,10 +72,10 @@ def tabulate(
         kept_figures.write(connection, request.secret, [stored_draws.taken_by(stored.id, sealed_layout.digest, taken)])
         return replace(stored, layout=layout)
 
-    outcome = draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
-    if not (at_once or outcome.replayed):
-        tabulated_groups.record(database, release_id, level, layout, outcome.result.id, failing=False)
-    return outcome
+    drawn = draws.draw_once(database, request, account_name, release_id, sealed, check, keep)
+    if not (at_once or drawn.answer.replayed):
+        tabulated_groups.record(database, release_id, level, layout, drawn.record.id, failing=False)
+    return drawn
 
 
 def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -24,24 +23,17 @@ from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan
 
-T = TypeVar("T")
 
+def record_refusal(database: Database, request: Request, line: Line, refusal: BudgetExceeded) -> None:
+    """Record a release that does not fit a budget in the journal of the requested account.
 
-def with_refusal_recorded(database: Database, request: Request, line: Line, act: Callable[[], T]) -> T:
-    """Run a charge; if it does not fit a budget, record the refusal in the journal of the requested account.
-
-    The refusal is recorded in a transaction of its own, because that of the charge was rolled back. The caller gets the
-    refusal only once it is recorded.
+    This is a transaction of its own, because that of the charge was rolled back. The caller gets the refusal only once
+    it is recorded.
     """
-    try:
-        return act()
-    except BudgetExceeded as refusal:
-        if refusal.entry is not None and isinstance(entry := refusal.entry(), Refused):
-            _note(database, request, line, entry)
-        raise
+    entry = None if refusal.entry is None else refusal.entry()
+    if not isinstance(entry, Refused):
+        return
 
-
-def _note(database: Database, request: Request, line: Line, entry: Refused) -> None:
     def work(connection: Connection) -> tuple[int, Head]:
         account = accounts.lock_account(connection, line)
         head = entry.append(connection, account.chain, actor=request.actor, at=clock.now())

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
@@ -15,18 +15,18 @@ from service.errors import AccountClosed, BudgetExceeded
 from service.ledger.accounts import accounts, budgets, subplans
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.accounts.spending_rows import ChargedSubplans, ManySubplans, Subplans
+from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows, reservation_rows
-from service.ledger.releases.budget_refusals import refusal_of, with_refusal_recorded
+from service.ledger.releases.budget_refusals import refusal_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
@@ -113,8 +113,6 @@ class Registered:
 _INSERT_RELEASE = insert(Release)
 _INSERT_TAGS = insert(ReleaseTag)
 _INSERT_HOLD = insert(Hold)
-
-Render = Callable[[list[Registered]], str]
 
 
 def prepare(
@@ -225,8 +223,8 @@ def _prepared(
     )
 
 
-def register(database: Database, request: Request, releases: Sequence[Prepared], render: Render) -> Answer:
-    """Charge releases, which were prepared for one account, all or none.
+def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[Registered]]:
+    """Return the operation that charges releases, which were prepared for one account, all or none.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
@@ -236,31 +234,22 @@ def register(database: Database, request: Request, releases: Sequence[Prepared],
     def work(connection: Connection, at: str) -> list[Registered]:
         return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
 
-    return with_refusal_recorded(
-        database,
-        request,
-        line,
-        lambda: idempotent_write(database, request, work, status=201, render=render, is_committed=is_committed),
-    )
+    return Operation(work, _is_committed, charges=line)
 
 
 def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered]:
-    """Return the result that ``register`` would have, by reading only.
+    """Return the result that ``register`` would have, on a line that is only read: it admits as ``charge`` does.
 
-    Nothing is locked or written, so no other request waits.
+    Nothing is locked or written, so no other request waits (docs/decisions/0037-one-write-path.md).
+
+    Raises:
+        AccountClosed, BudgetExceeded: as ``register``.
     """
     at = clock.now()
     with database.read() as connection:
         found = accounts.read_line(connection, releases[0].line)
         line = [without_due_reservations(connection, account, at) for account in found]
-    _require_line(line, releases)
-    done: list[Registered] = []
-    for prepared in releases:
-        admitted = _admit(line, prepared)
-        registered = _registered(line, prepared, admitted.state, at)
-        heads = [account.head for account in line]  # no entry follows them
-        line = _after(line, admitted, heads, registered)
-        done.append(replace(registered, account=line[-1]))
+    done, _ = _admit_all(line, releases, None, at)
     return done
 
 
@@ -277,23 +266,38 @@ def charge(
         ReservationsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
-    line, rows = list(line), _Rows(secret_of(connection))
+    rows = _Rows(secret_of(connection), actor)
+    try:
+        done, after = _admit_all(line, releases, rows, at)
+    except BudgetExceeded:
+        accounts.refuse_due(line, at)
+        raise
+    rows.write(connection)
+    saved = accounts.save(connection, after, rows.charged)
+    done[-1] = replace(done[-1], account=saved[-1])  # a draw of the release continues from it
+    return done
+
+
+def _admit_all(
+    line: Sequence[AccountRecord], releases: Sequence[Prepared], rows: "_Rows | None", at: str
+) -> tuple[list[Registered], Sequence[AccountRecord]]:
+    """Admit releases one after the other; return them, and the accounts as the last one leaves them.
+
+    Args:
+        rows: where the rows of the releases are collected; None in a dry run, which adds no entries to the journals.
+
+    Raises:
+        AccountClosed, BudgetExceeded, ValueError: as ``charge``.
+    """
     _require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
-        try:
-            admitted = _admit(line, prepared)
-        except BudgetExceeded:
-            accounts.refuse_due(line, at)
-            raise
+        admitted = _admit(line, prepared)
         registered = _registered(line, prepared, admitted.state, at)
-        heads = rows.add(registered, line, admitted.amounts, actor)
+        heads = [account.head for account in line] if rows is None else rows.add(registered, line, admitted.amounts)
         line = _after(line, admitted, heads, registered)
         done.append(replace(registered, account=line[-1]))
-    rows.write(connection)
-    line = accounts.save(connection, line, rows.charged)
-    done[-1] = replace(done[-1], account=line[-1])  # a draw of the release continues from it
-    return done
+    return done, line
 
 
 class _Admitted(NamedTuple):
@@ -340,7 +344,7 @@ def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State,
     return Registered(str(uuid.uuid4()), prepared, line[-1], state, at, expires_at)
 
 
-def is_committed(connection: Connection, done: list[Registered]) -> bool:
+def _is_committed(connection: Connection, done: list[Registered]) -> bool:
     """Return whether an earlier attempt at these charges is in the ledger."""
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
@@ -391,21 +395,15 @@ def _entry(registered: Registered, price: PriceKey) -> Registration:
 class _Rows:
     """The rows that a transaction's charges insert, collected so that one statement inserts all rows of a table."""
 
-    def __init__(self, secret: Secret) -> None:
-        self._secret = secret
+    def __init__(self, secret: Secret, actor: Actor) -> None:
+        self._secret, self._actor = secret, actor
         self._releases: list[dict[str, Any]] = []
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
         self._holds: list[dict[str, Any]] = []
         self.charged = ChargedSubplans(Counter(), Counter())
 
-    def add(
-        self,
-        registered: Registered,
-        line: Sequence[AccountRecord],
-        amounts: Sequence[Price],
-        actor: Actor,
-    ) -> list[Head]:
+    def add(self, registered: Registered, line: Sequence[AccountRecord], amounts: Sequence[Price]) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
         seq, written = own.head.seq + 1, [price_key_of(budgets.write_price(amount)) for amount in amounts]
@@ -423,7 +421,12 @@ class _Rows:
         heads: list[Head] = []
         for account, content in zip(line, entry.along(written, Origin(own.name, seq)), strict=True):
             row, head = journal.following(
-                account.chain, entry.KIND, content, actor=actor, release_id=registered.id, at=registered.created_at
+                account.chain,
+                entry.KIND,
+                content,
+                actor=self._actor,
+                release_id=registered.id,
+                at=registered.created_at,
             )
             self._entries.append(row)
             heads.append(head)

@@ -10,6 +10,7 @@ from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord, Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_members
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
@@ -19,7 +20,6 @@ from service.ledger.releases.settlement import Held, held_of, settle
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.ledger.storage.idempotent_write import Answer, idempotent_write
 from service.ledger.storage.tables import Hold
 
 
@@ -31,14 +31,12 @@ class SettledRelease:
     account: AccountRecord
 
 
-Render = Callable[[SettledRelease], str]
-
 Choose = Callable[[Connection, ReleaseRecord, Held | None], Settlement | None]
 """A function that returns a release's settlement under the lock. It reads no plan; ``Held`` has the facts of it."""
 
 
-def commit(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
-    """Commit a reservation, which spends the held budget.
+def commit(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
+    """Return the operation that commits a reservation, which spends the held budget.
 
     Raises:
         NotFound: the account has no such release.
@@ -48,19 +46,15 @@ def commit(database: Database, request: Request, name: str, release_id: str, ren
     def choose(_: Connection, release: ReleaseRecord, __: Held | None) -> Settlement | None:
         return _commitment(release.state)
 
-    return _step(database, request, name, release_id, lambda *_: choose, render)
+    return _step(database, request, name, release_id, lambda *_: choose)
 
 
 def void(
-    database: Database,
-    request: Request,
-    name: str,
-    release_id: str,
-    reason: str,
-    attestation: str | None,
-    render: Render,
-) -> Answer:
-    """Void a held release, from which nothing was drawn: the first draw would have committed it.
+    database: Database, request: Request, name: str, release_id: str, reason: str, attestation: str | None
+) -> Operation[SettledRelease]:
+    """Return the operation that voids a held release.
+
+    Nothing was drawn from it, because the first draw would have committed it.
 
     Raises:
         NotFound: the account has no such release.
@@ -83,11 +77,13 @@ def void(
             )
         return Voided(reason=reason, attestation=attestation)
 
-    return _step(database, request, name, release_id, lambda *_: choose, render)
+    return _step(database, request, name, release_id, lambda *_: choose)
 
 
-def approve(database: Database, request: Request, name: str, release_id: str, render: Render) -> Answer:
-    """Approve a proposal: the release is then reserved, or committed if no reservation was asked for.
+def approve(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
+    """Return the operation that approves a proposal.
+
+    The release is then reserved, or committed if no reservation was asked for.
 
     Raises:
         NotFound: the account has no such release.
@@ -112,7 +108,7 @@ def approve(database: Database, request: Request, name: str, release_id: str, re
 
         return choose
 
-    return _step(database, request, name, release_id, prepare, render)
+    return _step(database, request, name, release_id, prepare)
 
 
 def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
@@ -164,9 +160,8 @@ def _step(
     name: str,
     release_id: str,
     prepare: Callable[[Connection, int, ReleaseRecord], Choose],
-    render: Render,
-) -> Answer:
-    """Take a release to another state under its line's lock; write nothing if it has that state already.
+) -> Operation[SettledRelease]:
+    """Return the operation that takes a release to another state; it writes nothing if the release has that state.
 
     Args:
         prepare: called before the lock with the account's id and the release as it is then.
@@ -189,7 +184,7 @@ def _step(
         after = settle(connection, locked, [held], step, request.actor, at)
         return SettledRelease(replace(release, state=step.next_state()), after[-1])
 
-    return idempotent_write(database, request, work, status=200, render=render, is_committed=_is_committed)
+    return Operation(work, _is_committed)
 
 
 def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:

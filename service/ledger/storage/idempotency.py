@@ -43,18 +43,20 @@ class Request:
         return Actor(self.principal, self.key_id)
 
 
-@dataclass(frozen=True)
-class StoredAnswer:
-    """The first answer to a request.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first answer to a request, or a replay of it.
 
-    An answer to a draw or about an API key is rendered again, so its body holds no noise and no token.
+    Attributes:
+        body: JSON text; None where it is too large or too secret to be stored.
+        draw_id, api_key_id: the draw or the API key from which such an answer is rendered again.
     """
 
     status: int
-    body: str | None
-    draw_id: str | None
-    api_key_id: str | None
-    created_at: str
+    body: str | None = None
+    draw_id: str | None = None
+    api_key_id: str | None = None
+    replayed: bool = False
 
 
 _stored = tables.StoredAnswer
@@ -94,7 +96,7 @@ def request_digest(secret: Secret, method: str, path_with_query: str, body: byte
     return secret.hmac("idempotent-request", method.encode(), path_with_query.encode(), body).hex()
 
 
-def find(connection: Connection, request: Request) -> StoredAnswer | None:
+def find(connection: Connection, request: Request) -> Answer | None:
     """Return the stored answer of a repeated request; None for a new one.
 
     Raises:
@@ -112,19 +114,10 @@ def find(connection: Connection, request: Request) -> StoredAnswer | None:
         raise Conflict("the answer to this Idempotency-Key is not as it was stored; what it asked for was done")
     if not hmac.compare_digest(row.request_digest, request.digest):
         raise IdempotencyConflict("this Idempotency-Key was used before with another request")
-    return StoredAnswer(row.status, row.body, row.draw_id, row.api_key_id, row.created_at)
+    return Answer(row.status, row.body, row.draw_id, row.api_key_id, replayed=True)
 
 
-def store(
-    connection: Connection,
-    request: Request,
-    *,
-    status: int,
-    body: str | None,
-    draw_id: str | None = None,
-    api_key_id: str | None = None,
-    at: str,
-) -> None:
+def store(connection: Connection, request: Request, answer: Answer, at: str) -> None:
     """Store the first answer, in the transaction that has the request's effect.
 
     If two requests with one key run at the same moment, the primary key admits one of them. ``Database.write`` runs the
@@ -132,8 +125,9 @@ def store(
     """
     if request.key is None:
         return
-    row = {"principal": request.principal, "key": request.key, "request_digest": request.digest, "status": status}
-    row |= {"body": body, "draw_id": draw_id, "api_key_id": api_key_id, "created_at": at}
+    row: dict[str, object] = {"principal": request.principal, "key": request.key, "request_digest": request.digest}
+    row |= {"status": answer.status, "body": answer.body, "draw_id": answer.draw_id, "api_key_id": answer.api_key_id}
+    row["created_at"] = at
     connection.execute(_STORE, row | {"seal": request.secret.seal(_PURPOSE, *row.values())})
 
 

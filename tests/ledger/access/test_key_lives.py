@@ -17,7 +17,7 @@ from service.ledger.journal.journal import Actor, BadEntry, entry_hash
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import SECRET, approve, asking, charge, open_account
+from tests.ledger.charging import SECRET, approve, asking, carry_out, change_account, charge, open_account
 from tests.ledger.ledgers import Clock
 
 _PLAN = {"type": "gaussian", "rho": "1/64", "name": "m"}
@@ -142,9 +142,9 @@ def test_what_only_stewards_do_is_found_where_another_key_did_it(
     def describe(key: str) -> None:
         request, patch = asking("eve", key_id=key), dict[str, Any](sources=[key])
         if release:
-            descriptions.describe_release(database, request, "people", charged.id, patch, lambda _: "{}")
+            carry_out(database, descriptions.describe_release(database, request, "people", charged.id, patch), request)
         else:
-            descriptions.describe_account(database, request, "people", patch, lambda _: "{}")
+            carry_out(database, descriptions.describe_account(database, request, "people", patch), request)
 
     describe(steward)
     assert _found(database) is None
@@ -223,7 +223,7 @@ def test_keys_of_an_older_version_may_have_acted_before_they_were_adopted() -> N
 def _propose(database: Database, actor: Actor) -> None:
     request = asking(actor.name, key_id=actor.key)
     budget = read_budget({"definition": "zcdp", "rho": "2"})
-    account_changes.change_account(database, request, "people", budget, lambda account: account.name, "/budget")
+    change_account(database, "people", budget, request)
 
 
 def _unprotected(database: Database, statement: str, **values: Any) -> None:

@@ -6,18 +6,18 @@ from fractions import Fraction
 import pytest
 
 from service.errors import BudgetExceeded, Conflict, InvalidInput, NotFound
-from service.ledger.accounts import account_changes, accounts
+from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.storage.database import Database
 from service.privacy.accounting.filter import Totals
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account
+from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account
 
 _GAUSSIAN = {"type": "gaussian", "rho": "1/7"}
 
 
 def _change(database: Database, change: str | dict[str, str]) -> None:
     budget = change if isinstance(change, str) else read_budget(change)
-    account_changes.change_account(database, ANN, "people", budget, lambda account: account.state, "/budget")
+    change_account(database, "people", budget)
 
 
 def test_an_account_begins_with_nothing_spent(database: Database) -> None:

@@ -23,7 +23,7 @@ from service.ledger.storage.database import Database
 from service.ledger.verification.exports import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account
+from tests.ledger.charging import ANN, account_of, carry_out, charge, entries_of, open_account
 from tests.ledger.ledgers import A, describe, exported
 
 
@@ -93,7 +93,7 @@ def test_a_description_of_another_accounts_release_is_found_and_not_imported(
         theirs = replace(read_release(connection, account_of(database, "others").id, release), head=BEFORE_FIRST)
     monkeypatch.setattr(descriptions, "read_release", lambda *_: theirs)
     monkeypatch.setattr(descriptions, "state_at", lambda *_: theirs.state)
-    descriptions.describe_release(database, ANN, "people", release, {"name": "n"}, lambda _: "{}")
+    carry_out(database, descriptions.describe_release(database, ANN, "people", release, {"name": "n"}))
     with database.read() as connection:
         found = verify(connection, "people").first_bad
         assert found == BadEntry(2, "the description is of no release of the account")

@@ -24,6 +24,8 @@ from service.privacy.plans.walking import Neighbouring
 from tests.ledger.charging import (
     ANN,
     account_of,
+    carry_out,
+    change_account,
     charge,
     commit,
     entries_of,
@@ -46,7 +48,7 @@ def _family(database: Database) -> None:
 
 
 def _close(database: Database, name: str, state: str = "closed") -> None:
-    account_changes.change_account(database, ANN, name, state, lambda _: "", "/budget")
+    change_account(database, name, state)
 
 
 def _refused(database: Database, plan: dict[str, Any], name: str) -> BudgetExceeded:
@@ -188,7 +190,7 @@ def test_a_parent_must_be_like_its_child(database: Database) -> None:
     ):
         new = NewAccount("child", unit, relation, "", budget, parent)
         with pytest.raises(InvalidInput) as refused:
-            account_changes.open_account(database, ANN, new, lambda _: "")
+            carry_out(database, account_changes.open_account(database, ANN, new))
         assert [fault.pointer for fault in refused.value.faults] == ["/parent"]
     _close(database, "agency")
     with pytest.raises(AccountClosed):
@@ -296,7 +298,7 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
     stale = accounts.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),))
     before = [replace(release, line=stale) for release in prepared(database, _TENTH)]
     with pytest.raises(NotFound):
-        charges.register(database, ANN, [replace(before[0], prices=before[0].prices[-1:])], lambda _: "")
+        carry_out(database, charges.register(ANN, [replace(before[0], prices=before[0].prices[-1:])]))
     assert account_of(database).releases == 0
     assert _refused(database, _TENTH, "people").failures[0].account == "agency"
 

@@ -37,6 +37,7 @@ from tests.ledger.charging import (
     SECRET,
     account_of,
     approve,
+    change_account,
     charge,
     commit,
     draw,
@@ -48,7 +49,7 @@ from tests.ledger.charging import (
     unseal,
     void,
 )
-from tests.ledger.ledgers import NAMES, Clock, change, describe, everything, exported
+from tests.ledger.ledgers import NAMES, Clock, describe, everything, exported
 from tests.ledger.verification.test_recompute import older
 
 __all__ = ["older"]  # a fixture
@@ -132,8 +133,8 @@ def test_the_sum_moves_with_every_entry_of_a_line(database: Database, monkeypatc
         lambda: draw(database, reserve(database, _B)[0], _B),
         lambda: draws.register_and_draw(database, ANN, prepared(database, _B)[0], np.array([1])),
         lambda: describe(database, "people", description="people of a country"),
-        lambda: change(database, "agency", "closed"),
-        lambda: change(database, "agency", "open"),
+        lambda: change_account(database, "agency", "closed"),
+        lambda: change_account(database, "agency", "open"),
     ]
     for step in steps:
         step()

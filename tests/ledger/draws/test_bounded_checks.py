@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict
+from service.ledger import idempotent_write
 from service.ledger.draws import branch_rows, draws, tabulated_groups
 from service.ledger.draws.stored_draws import Turn
-from service.ledger.storage import idempotent_write
 from service.ledger.storage.database import Database
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of

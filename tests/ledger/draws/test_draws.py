@@ -34,7 +34,7 @@ def _draw(
     mechanism = draws.find_mechanism(value, name, "/mechanism")
     turn, values = Turn(partition, repetition), np.array(noisy, np.int64)
     sealed = draws.seal(draws.place_of(value, mechanism, turn), values)
-    return draws.draw(database, ANN, "people", release, sealed).result
+    return draws.draw(database, ANN, "people", release, sealed).record
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:
     open_account(database)
-    drawn = draws.register_and_draw(database, ANN, prepared(database, _A)[0], np.array([5])).result
+    drawn = draws.register_and_draw(database, ANN, prepared(database, _A)[0], np.array([5])).record
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "drawn"]
     too_much = {"type": "geometric", "epsilon": "9"}
     with pytest.raises(BudgetExceeded):

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Altered, Unavailable
+from service.ledger import idempotent_write
 from service.ledger.draws import draws, tabulated_groups
-from service.ledger.storage import idempotent_write
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import open_account

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger.accounts import account_changes, accounts, budgets
-from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget, read_price
 from service.ledger.accounts.registry import largest_budget
 from service.ledger.accounts.spending_history import spending_history
@@ -32,6 +31,7 @@ from tests.ledger.charging import (
     SECRET,
     account_of,
     approve,
+    change_account,
     charge,
     commit,
     draw,
@@ -73,7 +73,7 @@ def _refused(database: Database) -> None:
         lambda: account_of(database),
         lambda: charges.dry_run(database, prepared(database, _PLAN)),
         lambda: charge(database, _PLAN),
-        lambda: account_changes.change_account(database, ANN, "people", "closed", lambda _: "", "/state"),
+        lambda: change_account(database, "people", "closed"),
         lambda: recompute(database, "people", apply=True),
         lambda: _exported(database),
     )
@@ -181,17 +181,12 @@ def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 3, 'change_proposed', :body, '')",
         body=journal.canonical(body),
     )
-    told: list[AccountRecord] = []
-
-    def keep(account: AccountRecord) -> str:
-        told.append(account)
-        return ""
-
     change = read_budget(_MORE)
-    assert account_changes.change_account(database, ANN, "people", change, keep, "/budget").status == 202
-    assert told[-1].budget.cap == 1
-    assert told[-1].proposed is not None
-    assert told[-1].proposed.by.name == "ann"
+    told = change_account(database, "people", change)
+    assert told.waits
+    assert told.account.budget.cap == 1
+    assert told.account.proposed is not None
+    assert told.account.proposed.by.name == "ann"
     assert _first_bad(database) is not None
     with pytest.raises((Conflict, RuntimeError)):
         charge(database, _PLAN)  # its entry has no room
@@ -634,10 +629,10 @@ def test_a_proposal_that_somebody_retold_is_not_approved_by_who_proposed_it(data
     open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
     change = read_budget(_MORE)
 
-    def ask() -> int:
-        return account_changes.change_account(database, ANN, "people", change, lambda _: "", "/budget").status
+    def ask() -> bool:
+        return change_account(database, "people", change).waits
 
-    assert ask() == 202
+    assert ask()
     charge(database, _PLAN)
     _retold(database, 2, '"actor":"ann"', '"actor":"eve"')
     with pytest.raises(Unavailable, match="not as the service wrote it"):

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Unavailable
-from service.ledger.accounts import account_changes, accounts
+from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord, Line
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.registry import largest_budget
@@ -36,6 +36,7 @@ from tests.ledger.charging import (
     ANN,
     BOB,
     account_of,
+    change_account,
     charge,
     entries_of,
     half_price,
@@ -134,13 +135,13 @@ def test_a_proposers_name_that_stands_there_for_a_moment_approves_nothing(
     open_account(database, approval_above="0.5", **{**_BUDGET, "epsilon": "1"})
     change = read_budget(_BUDGET)
 
-    def ask() -> int:
-        return account_changes.change_account(database, ANN, "people", change, lambda _: "", "/budget").status
+    def ask() -> bool:
+        return change_account(database, "people", change).waits
 
-    assert ask() == 202
+    assert ask()
     charge(database, _PLAN)
     between(*_retold(database, 2, '"actor":"ann"', '"actor":"bob"'))
-    assert ask() == 202
+    assert ask()
     assert account_of(database).budget.cap == 1
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "change_proposed", "committed"]
 
@@ -165,7 +166,7 @@ def test_a_decision_that_is_filed_under_another_kind_is_missed(database: Databas
     open_account(database, approval_above="0.5", **{**_BUDGET, "epsilon": "1"})
     change = read_budget(_BUDGET)
     for request in (ANN, BOB):
-        account_changes.change_account(database, request, "people", change, lambda _: "", "/budget")
+        change_account(database, "people", change, request)
     charge(database, _PLAN)
     with database.read() as connection:
         assert largest_budget(connection, account_of(database)).cap == 5
@@ -185,7 +186,7 @@ def test_a_decision_that_is_filed_under_another_kind_is_missed(database: Databas
             read(connection)
         assert "entry 3 of account 1" in str(refused.value.for_operator)
     with pytest.raises(Unavailable, match=_FORGED):
-        account_changes.change_account(database, BOB, "people", change, lambda _: "", "/budget")
+        change_account(database, "people", change, BOB)
 
 
 def test_a_receipt_is_not_signed_with_an_entry_that_nobody_wrote(database: Database) -> None:

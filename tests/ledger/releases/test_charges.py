@@ -11,13 +11,12 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
-from service.ledger.accounts import account_changes
 from service.ledger.releases import budget_refusals, charges
 from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
 from service.privacy.accounting.filter import remaining
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate
-from tests.ledger.charging import ANN, account_of, charge, entries_of, open_account, prepared
+from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account, prepared
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "1", "delta": "1e-9"}
@@ -70,10 +69,8 @@ def test_after_a_random_history_the_journal_gives_the_totals(database: Database,
         else:
             outcomes["charged"] += 1
         if random.random() < 0.1:
-            account_changes.change_account(
-                database, ANN, "people", random.choice(("closed", "open")), lambda account: account.name, "/budget"
-            )
-            account_changes.change_account(database, ANN, "people", "open", lambda account: account.name, "/budget")
+            change_account(database, "people", random.choice(("closed", "open")))
+            change_account(database, "people", "open")
     account, entries = account_of(database), entries_of(database)
     assert outcomes["charged"] > 5
     assert sum(entry.kind == "committed" for entry in entries) >= outcomes["charged"]
@@ -122,7 +119,7 @@ def test_all_of_a_batch_or_nothing(database: Database) -> None:
 
 def test_a_closed_account_takes_nothing(database: Database) -> None:
     open_account(database)
-    account_changes.change_account(database, ANN, "people", "closed", lambda account: account.name, "/budget")
+    change_account(database, "people", "closed")
     for attempt in (charge, lambda *_: charges.dry_run(database, prepared(database, _TENTH))):
         with pytest.raises(AccountClosed):
             attempt(database, _TENTH)

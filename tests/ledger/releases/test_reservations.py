@@ -14,14 +14,16 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
-from service.ledger.accounts import account_changes, accounts, budgets, descriptions, spending, subplans
+from service.ledger import idempotent_write
+from service.ledger.accounts import accounts, budgets, descriptions, spending, subplans
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import count_codec, draws
 from service.ledger.releases import releases, reservations, settlement
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import expire, present_account, without_due_reservations
-from service.ledger.storage import clock, idempotent_write
+from service.ledger.storage import clock
 from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Answer
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.filter import Totals
 from service.privacy.accounting.pricing import Price
@@ -30,6 +32,8 @@ from tests.ledger.charging import (
     account_of,
     approve,
     asking,
+    carry_out,
+    change_account,
     charge,
     commit,
     draw,
@@ -191,7 +195,7 @@ def test_a_budget_goes_down_to_what_is_left_once_holds_have_expired(database: Da
 
     def lower() -> None:
         budget = read_budget({"definition": "pure", "epsilon": "0.05"})
-        account_changes.change_account(database, ANN, "people", budget, lambda _: "", "/budget")
+        change_account(database, "people", budget)
 
     with pytest.raises(BudgetExceeded):
         lower()
@@ -314,7 +318,7 @@ def test_a_release_above_the_threshold_is_proposed(
     open_account(database, approval_above=str(size), **budget)
     assert charge(database, plan)[0].state == "committed"  # at it, not above
     lowered = size - Fraction(1, 10**12)
-    account_changes.change_account(database, ANN, "people", lowered, lambda _: "", "")
+    change_account(database, "people", lowered)
     assert _content(database) == {"approval_above": str(lowered)}
     (proposed,) = charge(database, plan)
     assert (proposed.state, release_of(database, proposed.id).state) == ("proposed", "proposed")
@@ -372,7 +376,7 @@ def test_one_steward_alone_cannot_ask_for_less_approval(database: Database) -> N
     open_account(database)
     for wanted, fits in (("0.5", True), ("0.5", True), ("0.6", False), ("0.4", True)):
         try:
-            account_changes.change_account(database, ANN, "people", Fraction(wanted), lambda _: "", "")
+            change_account(database, "people", Fraction(wanted))
         except Conflict:
             assert not fits
         else:
@@ -560,16 +564,11 @@ def test_a_description_reads_no_more_of_what_is_due_than_a_charge(database: Data
     (published,) = charge(database, _DRAWN)
     reserve(database, *[_DRAWN] * due)
     time.forward(1)
-    told: list[accounts.AccountRecord] = []
-
-    def render(settled: reservations.SettledRelease) -> str:
-        told.append(settled.account)
-        return "{}"
-
     request = asking("ann", "k", "digest")
     with statements() as found:
-        descriptions.describe_release(database, request, "people", published.id, {"notes": "n"}, render)
-    assert told[-1].releases == (1 if due == 3 else 1 + due)
+        describing = descriptions.describe_release(database, request, "people", published.id, {"notes": "n"})
+        told = carry_out(database, describing, request).account
+    assert told.releases == (1 if due == 3 else 1 + due)
     if due > 3:
         assert not any("holds.price" in one.text for one in found if one.locked)
 
@@ -697,6 +696,10 @@ def test_a_request_with_a_key_is_answered_as_the_first_time(database: Database) 
     open_account(database)
     (release,) = reserve(database, _DRAWN)
     request = asking("ann", "k", "digest")
-    first = reservations.commit(database, request, "people", release, lambda settled: f'"{settled.release.state}"')
-    again = reservations.commit(database, request, "people", release, lambda _: "other")
-    assert (first.body, first.replayed, again.body, again.replayed) == ('"committed"', False, '"committed"', True)
+    committing = reservations.commit(database, request, "people", release)
+
+    def answer(body: str) -> Answer:
+        return idempotent_write.idempotent_write(database, request, committing, lambda _: Answer(200, body)).answer
+
+    assert answer("first") == Answer(200, "first")
+    assert answer("second") == Answer(200, "first", replayed=True)

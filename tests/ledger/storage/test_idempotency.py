@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from service.errors import IdempotencyConflict
 from service.ledger.access.keys import create_key
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request, StoredAnswer, find, request_digest, store
+from service.ledger.storage.idempotency import Answer, Request, find, request_digest, store
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import asking
 
@@ -21,10 +21,10 @@ def _never(_: Connection, __: object) -> bool:
 
 
 def _store(database: Database, request: Request, body: str = '{"a":1}') -> None:
-    database.write(lambda connection: store(connection, request, status=201, body=body, at=AT), is_committed=_never)
+    database.write(lambda connection: store(connection, request, Answer(201, body), AT), is_committed=_never)
 
 
-def _find(database: Database, request: Request) -> StoredAnswer | None:
+def _find(database: Database, request: Request) -> Answer | None:
     with database.read() as connection:
         return find(connection, request)
 
@@ -35,7 +35,7 @@ def test_a_request_that_never_came_has_no_answer(database: Database) -> None:
 
 def test_the_first_answer_is_found_again(database: Database) -> None:
     _store(database, REQUEST)
-    assert _find(database, REQUEST) == StoredAnswer(201, '{"a":1}', None, None, AT)
+    assert _find(database, REQUEST) == Answer(201, '{"a":1}', replayed=True)
 
 
 def test_the_same_key_with_another_request_is_a_conflict(database: Database) -> None:
@@ -59,11 +59,11 @@ def test_without_a_key_nothing_is_stored_or_found(database: Database) -> None:
 def test_an_answer_may_refer_to_what_it_is_rendered_from(database: Database, secret: Secret) -> None:
     def work(connection: Connection) -> str:
         record, _ = create_key(connection, secret, name="ann", role="auditor", accounts=None, expires_at=None, at=AT)
-        store(connection, REQUEST, status=201, body=None, api_key_id=record.id, at=AT)
+        store(connection, REQUEST, Answer(201, api_key_id=record.id), AT)
         return record.id
 
     key_id = database.write(work, is_committed=_never)
-    assert _find(database, REQUEST) == StoredAnswer(201, None, None, key_id, AT)
+    assert _find(database, REQUEST) == Answer(201, api_key_id=key_id, replayed=True)
 
 
 def test_of_many_requests_with_one_key_at_once_one_is_answered_and_the_others_repeat_it(database: Database) -> None:
@@ -72,7 +72,7 @@ def test_of_many_requests_with_one_key_at_once_one_is_answered_and_the_others_re
             found = find(connection, REQUEST)
             if found is not None:
                 return found.body
-            store(connection, REQUEST, status=201, body=str(number), at=AT)
+            store(connection, REQUEST, Answer(201, str(number)), AT)
             return str(number)
 
         return database.write(run, is_committed=_never)

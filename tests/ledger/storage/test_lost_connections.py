@@ -21,7 +21,7 @@ from service.ledger import jobs
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.transaction import count_metric, note_entries
-from tests.ledger.charging import asking
+from tests.ledger.charging import asking, carry_out
 from tests.relay import Break, Relay, before_postgresql
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
@@ -119,7 +119,7 @@ def test_a_commit_whose_confirmation_was_lost_is_not_made_again(
 def test_a_job_is_cancelled_or_deleted_once_whatever_was_heard_of_it(
     relayed: Database, relay: Relay, moment: Break
 ) -> None:
-    job_id = jobs.submit(relayed, asking("ann"), {}, lambda job: job.id).body
+    job_id = carry_out(relayed, jobs.submit(asking("ann"), {})).id
     for state in ("queued", "cancelled"):
         with relayed.read() as connection:
             assert jobs.read_job(connection, job_id).state == state

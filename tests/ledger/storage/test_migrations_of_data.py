@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import inspect, text
 
 from service.errors import BudgetExceeded, Conflict, StartupRefused
-from service.ledger.accounts import account_changes, spending
+from service.ledger.accounts import spending
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from tests.ledger.charging import (
-    ANN,
     account_of,
     approve,
+    change_account,
     charge,
     commit,
     draw,
@@ -76,7 +76,7 @@ def _old_ledger(database: Database) -> None:
         charge(database, {"type": "declared", "epsilon": "1/7", "delta": "1e-10", "reference": "r"}, name=name)
     draw(database, charge(database, _PLAN)[0].id, _PLAN)
     for change in ("closed", "open", "closed"):
-        account_changes.change_account(database, ANN, "others", change, lambda _: "", "/budget")
+        change_account(database, "others", change)
 
 
 def test_a_ledger_of_the_first_version_survives(database: Database) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from service.ledger import jobs
-from service.ledger.accounts import account_changes, accounts, registry, spending, spending_history
+from service.ledger.accounts import accounts, registry, spending, spending_history
 from service.ledger.draws import draws, partitions, stored_draws
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation.high_water import last_entries, lost_entries, missing_entries
@@ -32,6 +32,8 @@ from tests.ledger.charging import (
     account_of,
     approve,
     asking,
+    carry_out,
+    change_account,
     charge,
     commit,
     draw,
@@ -70,7 +72,7 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     open_account(database, "agency")
     open_account(database, parent="agency", approval_above="0.001")
     for change, who in (("closed", ANN), ("open", ANN), ("open", BOB)):
-        account_changes.change_account(database, who, "people", change, lambda _: "", "/budget")
+        change_account(database, "people", change, who)
     (registered,) = charge(database, _PLAN, request=asking("ann", "key", "digest"))
     charge(database, _PLAN, request=asking("ann", "key", "digest"))
     draw(database, registered.id, _PLAN)
@@ -94,7 +96,7 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
 
 
 def _run_jobs(database: Database) -> None:
-    first, second = (jobs.submit(database, ANN, {}, lambda job: job.id).body for _ in range(2))
+    first, second = (carry_out(database, jobs.submit(ANN, {})).id for _ in range(2))
     job = jobs.take(database, "w")
     assert job is not None
     assert jobs.renew(database, first, "w", 0.5)

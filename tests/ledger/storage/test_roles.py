@@ -30,7 +30,7 @@ from service.ledger.verification.adoption import adopt
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import SECRET, asking, charge, open_account
+from tests.ledger.charging import SECRET, asking, carry_out, charge, open_account
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
 from tests.ledger.roles import APPLICATION, application_url, run_script
 from tests.ledger.storage.test_append_only import FIXED
@@ -98,7 +98,8 @@ def _use_keys(database: Database) -> None:
 
 def _use_jobs(database: Database) -> None:
     for number, end in enumerate(("finish", "fail", "give back")):
-        jobs.submit(database, asking("ann", f"key {number}", "digest"), {"number": number}, lambda job: job.id)
+        request = asking("ann", f"key {number}", "digest")
+        carry_out(database, jobs.submit(request, {"number": number}), request)
         job = jobs.take(database, "w")
         assert job is not None
         assert jobs.renew(database, job.id, "w", 0.5)

@@ -28,6 +28,7 @@ from service.ledger.installation.installation_journal import append, read
 from service.ledger.journal.journal import BEFORE_FIRST, BadEntry, Head
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.secret import Secret
 from service.ledger.verification.adoption import adopt
@@ -38,6 +39,7 @@ from tests.ledger.charging import (
     account_of,
     asking,
     bind_as_before,
+    carry_out,
     entries_of,
     mechanisms_in,
     migrate_unsealed,
@@ -620,7 +622,7 @@ def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Databas
 def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, change: str) -> None:
     asked = asking("ann", "k", "digest")
     database.write(
-        lambda connection: idempotency.store(connection, asked, status=201, body='{"a":1}', at=_AT), is_committed=_never
+        lambda connection: idempotency.store(connection, asked, Answer(201, '{"a":1}'), _AT), is_committed=_never
     )
     _run(database, f"UPDATE stored_answers SET {change}")
     moved = {"principal": asking("bob", "k", "digest"), "key": asking("ann", "another", "digest")}
@@ -636,7 +638,7 @@ def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, 
     "change", ["""result = '{"a": 2}'""", "parameters = '{}'", "principal = 'bob'", "seal = NULL", "result = NULL"]
 )
 def test_a_result_that_somebody_changed_is_no_result(database: Database, change: str) -> None:
-    job_id = jobs.submit(database, asking("ann"), {"number": 1}, lambda job: job.id).body
+    job_id = carry_out(database, jobs.submit(asking("ann"), {"number": 1})).id
     job = jobs.take(database, "w")
     assert job is not None
     assert jobs.finish(database, SECRET, job, "w", {"a": 1.5})

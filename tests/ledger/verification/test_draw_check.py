@@ -359,7 +359,7 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
     def drawn_again() -> list[int]:
         sealed = draws.seal(draws.place_of(plan, mechanism, Turn()), noisy)
         found = draws.draw(database, request, "people", release, sealed)
-        return list(map(int, found.result.noisy))
+        return list(map(int, found.record.noisy))
 
     def listed() -> list[list[int]]:
         with database.read() as connection:

@@ -18,7 +18,7 @@ from service.errors import NotFound
 from service.ledger.accounts import account_rows, budgets
 from service.ledger.journal import journal
 from service.ledger.journal.journal import BadEntry, Head
-from service.ledger.releases import charges, release_rows
+from service.ledger.releases import release_rows
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.tables import Base
 from service.ledger.verification.row_check import RowVerifier
@@ -33,7 +33,6 @@ from tests.ledger.charging import (
     commit,
     entries_of,
     open_account,
-    prepared,
     reserve,
 )
 from tests.ledger.ledgers import NAMES, A, B, Clock, draw_what_is_held, everything
@@ -399,7 +398,7 @@ def test_names_do_not_confuse_what_reads_entries_without_parsing_them(
 ) -> None:
     open_account(database)
     request = asking(actor, key_id=actor if named else None)
-    charges.register(database, request, prepared(database, A), lambda _: "{}")
+    charge(database, A, request=request)
     parsed: list[str] = []
     monkeypatch.setattr(RowVerifier, "_check", lambda _, entry, *__: parsed.append(entry.kind))
     assert len(entries_of(database)) == 2

@@ -3,17 +3,18 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
-from service.errors import ServiceError, Unauthenticated, Unavailable
-from service.ledger.accounts.accounts import ReservationsDue
+from service.errors import BudgetExceeded, ServiceError, Unauthenticated, Unavailable
+from service.ledger.accounts.accounts import Line, ReservationsDue
 from service.ledger.journal import journal
+from service.ledger.releases.budget_refusals import record_refusal
 from service.ledger.releases.settlement import expire
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request, StoredAnswer
+from service.ledger.storage.idempotency import Answer, Request
 
 R = TypeVar("R")
 
@@ -22,119 +23,77 @@ _ROUNDS, _SECONDS = 4, 0.5  # limits on the rounds in which a request that does 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a client; ``body`` is JSON text."""
+class Operation(Generic[R]):
+    """A change of the ledger in one transaction; nothing is changed before ``idempotent_write`` carries it out.
 
-    status: int
-    body: str
-    replayed: bool = False
+    A function that returns an operation documents the errors of both.
 
+    Attributes:
+        work: makes the change, and returns its result, at the moment of the transaction. It may run several times, each
+            time on a database without traces of the earlier attempts.
+        is_committed: returns whether an earlier attempt's result is in the database.
+        charges: the line that it charges. If that does not fit, the refusal is recorded in the journal of its account.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[R]):
-    """An answer that is not stored as text: the caller renders it, the first time and on replay."""
-
-    status: int
-    result: R
-    replayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StoredReference:
-    """The stored reference from which an answer is rendered again; ``body`` is the part that may be stored."""
-
-    body: str | None = None
-    draw_id: str | None = None
-    api_key_id: str | None = None
+    work: Callable[[Connection, str], R]
+    is_committed: Callable[[Connection, R], bool]
+    charges: Line | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayLoader(Generic[R]):
-    """Storage and reloading of results that are too large or too secret to be stored with the answer."""
+class Outcome(NamedTuple, Generic[R]):
+    """The answer to a request, and the result of its operation; the answer is a replay if the result is None."""
 
-    source: Callable[[R], StoredReference]
-    load: Callable[[Connection, StoredAnswer], R]
+    answer: Answer
+    result: R | None
 
 
 class _Answered(Exception):
-    def __init__(self, stored: StoredAnswer) -> None:
+    def __init__(self, answer: Answer) -> None:
         super().__init__("answered before")
-        self.stored = stored
+        self.answer = answer
 
 
 def idempotent_write(
-    database: Database,
-    request: Request,
-    work: Callable[[Connection, str], R],
-    *,
-    status: int | Callable[[R], int],
-    render: Callable[[R], str],
-    is_committed: Callable[[Connection, R], bool],
-) -> Answer:
-    """Run ``work(connection, now)`` in one write transaction and return its answer, or replay the first answer.
+    database: Database, request: Request, operation: Operation[R], answer_of: Callable[[R], Answer]
+) -> Outcome[R]:
+    """Carry out an operation in one write transaction and return its answer, or replay the first answer.
 
     Of two requests with one Idempotency-Key at the same moment, one runs, and the other waits for its answer. If the
     second was refused because the first used the remaining budget, it gets the first one's success and not the refusal.
 
     Args:
-        is_committed: returns whether an earlier attempt's result is in the database.
+        answer_of: returns the answer for a result. If the request has a key, it is called in the transaction, because
+            the answer is stored with its effect; otherwise it is called after the commit.
 
     Raises:
         LedgerRolledBack: an entry that the caller has seen is missing.
         IdempotencyConflict: the key came before with another request.
         Unavailable: an account's row says that reservations are due, and there are none; or too many are to expire
             before the request may fit.
-        ServiceError: any error that ``work`` raises; nothing is changed then.
+        ServiceError: any error that the operation raises; nothing is changed then, but a refused charge is recorded.
     """
 
-    status_of: Callable[[R], int] = (lambda _: status) if isinstance(status, int) else status
-    kept: list[tuple[R, str]] = []  # one for each attempt
+    def run(connection: Connection) -> tuple[Answer | None, R]:
+        at = _begin(database, connection, request)
+        result = _unless_answered(connection, request, lambda: operation.work(connection, at))
+        if request.key is None:
+            return None, result
+        answer = answer_of(result)
+        idempotency.store(connection, request, answer, at)
+        return answer, result
 
-    def keep(connection: Connection, result: R, at: str) -> None:
-        kept.append((result, render(result)))
-        idempotency.store(connection, request, status=status_of(result), body=kept[-1][1], at=at)
-
-    try:
-        result = _write(database, request, work, is_committed, keep)
-        body = next((text for made, text in kept if made is result), None)
-        return Answer(status_of(result), render(result) if body is None else body)
-    except _Answered as answered:
-        return Answer(answered.stored.status, answered.stored.body or "", replayed=True)
-
-
-def idempotent_write_by_reference(
-    database: Database,
-    request: Request,
-    work: Callable[[Connection, str], R],
-    *,
-    status: int,
-    is_committed: Callable[[Connection, R], bool],
-    reload: ReplayLoader[R],
-) -> Outcome[R]:
-    """Run an idempotent write whose result is not stored with the answer: a replay loads the result again.
-
-    Raises:
-        IdempotencyConflict, ServiceError: as ``idempotent_write``.
-    """
-
-    def keep(connection: Connection, result: R, at: str) -> None:
-        source = reload.source(result)
-        idempotency.store(
-            connection,
-            request,
-            status=status,
-            body=source.body,
-            draw_id=source.draw_id,
-            api_key_id=source.api_key_id,
-            at=at,
-        )
+    def is_committed(connection: Connection, attempt: tuple[Answer | None, R]) -> bool:
+        return operation.is_committed(connection, attempt[1])
 
     try:
-        return Outcome(status, _write(database, request, work, is_committed, keep))
+        answer, result = _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
     except _Answered as answered:
-        stored = answered.stored
-    with database.read() as connection:
-        return Outcome(stored.status, reload.load(connection, stored), replayed=True)
+        return Outcome(answered.answer, None)
+    except BudgetExceeded as refusal:
+        if operation.charges is not None:
+            record_refusal(database, request, operation.charges, refusal)
+        raise
+    return Outcome(answer or answer_of(result), result)
 
 
 def check_before_lock(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:
@@ -155,29 +114,6 @@ def check_before_lock(database: Database, request: Request, check: Callable[[Con
             return _unless_answered(connection, request, lambda: check(connection))
         except _Answered:
             return None
-
-
-def _write(
-    database: Database,
-    request: Request,
-    work: Callable[[Connection, str], R],
-    is_committed: Callable[[Connection, R], bool],
-    keep: Callable[[Connection, R, str], None],
-) -> R:
-    """Do the work and store its answer in one transaction.
-
-    Raises:
-        _Answered: the request was answered before.
-    """
-
-    def run(connection: Connection) -> R:
-        at = _begin(database, connection, request)
-        result = _unless_answered(connection, request, lambda: work(connection, at))
-        if request.key is not None:
-            keep(connection, result, at)
-        return result
-
-    return _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
 
 
 def _begin(database: Database, connection: Connection, request: Request) -> str:
@@ -242,6 +178,6 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
 
 
 def _stop_if_answered(connection: Connection, request: Request) -> None:
-    stored = idempotency.find(connection, request)
-    if stored is not None:
-        raise _Answered(stored)
+    answer = idempotency.find(connection, request)
+    if answer is not None:
+        raise _Answered(answer)

@@ -2,25 +2,19 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Conflict, IdempotencyConflict, LedgerRolledBack
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import create_key, list_keys, read_key
+from service.ledger.access.keys import create_key, list_keys
+from service.ledger.idempotent_write import Operation, Outcome, idempotent_write
 from service.ledger.journal.journal import ExpectedHead, Head, has_entry
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Request, StoredAnswer
-from service.ledger.storage.idempotent_write import (
-    Answer,
-    Outcome,
-    ReplayLoader,
-    StoredReference,
-    idempotent_write,
-    idempotent_write_by_reference,
-)
+from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
 
@@ -44,12 +38,9 @@ def _never(_: Connection, __: object) -> bool:
     raise AssertionError("no commit was in doubt")
 
 
-def _render(record: KeyRecord) -> str:
-    return f'"{record.id}"'
-
-
 def _once(database: Database, request: Request, work: Work) -> Answer:
-    return idempotent_write(database, request, work, status=201, render=_render, is_committed=_never)
+    done = idempotent_write(database, request, Operation(work, _never), lambda record: Answer(201, f'"{record.id}"'))
+    return done.answer
 
 
 def _made(database: Database) -> list[str]:
@@ -89,20 +80,17 @@ def test_a_refusal_undoes_the_effect_and_is_forgotten(database: Database, work: 
     assert not _once(database, _REQUEST, work).replayed
 
 
-def test_a_result_is_loaded_again_where_its_answer_is_not_kept(database: Database, work: Work) -> None:
-    loaded: list[str] = []
+def test_an_answer_without_a_body_refers_to_its_result(database: Database, work: Work) -> None:
+    operation = Operation(work, _never)
 
-    def load(connection: Connection, stored: StoredAnswer) -> KeyRecord:
-        loaded.append(stored.api_key_id or "")
-        return read_key(connection, loaded[-1])
+    def answer(record: KeyRecord) -> Answer:
+        return Answer(201, api_key_id=record.id)
 
-    reload: ReplayLoader[KeyRecord] = ReplayLoader(lambda record: StoredReference(api_key_id=record.id), load)
-    first, again = (
-        idempotent_write_by_reference(database, _REQUEST, work, status=201, is_committed=_never, reload=reload)
-        for _ in range(2)
-    )
-    assert (first.status, first.replayed, loaded) == (201, False, [first.result.id])
-    assert again == Outcome(201, first.result, replayed=True)
+    first, again = (idempotent_write(database, _REQUEST, operation, answer) for _ in range(2))
+    assert first.result is not None
+    assert first.answer == answer(first.result)
+    assert again == Outcome(replace(first.answer, replayed=True), None)
+    assert _made(database) == [f'"{first.result.id}"']
     with database.read() as connection:
         assert connection.execute(text("SELECT body FROM stored_answers")).scalar_one() is None
 
