@@ -19,15 +19,14 @@ from jsonschema import Draft202012Validator
 from service.api.http.expected_head import HEADER
 from service.api.http.problems import KINDS
 from service.api.openapi.contents import GROUPS
-from service.app import openapi_document
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from tests import first_day
-from tests.api.calls import application, bearer, client_of, json_of, make_key
+from tests.api.calls import application, bearer, client_of, contract, json_of, make_key
 
 _COMMITTED = Path(__file__).resolve().parents[1] / "openapi.yaml"
 _OPEN = ("/healthz", "/readyz")
-_DOCUMENT = openapi_document()
+_DOCUMENT = contract()
 _OPERATIONS = [
     (method, path, operation) for path, methods in _DOCUMENT["paths"].items() for method, operation in methods.items()
 ]
