@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from service.api.openapi import examples
-from service.app import openapi_document
-from tests.api.calls import STEWARD, bearer, problem_of
+from tests.api.calls import STEWARD, bearer, contract, problem_of
 from tests.documents import normalised
 from tests.processes import PATIENCE, Served, service
 
@@ -47,7 +46,7 @@ class Day:
         self.problems: dict[str, Any] = {}
         self._operations = {
             operation["operationId"]: (method, path, operation)
-            for path, methods in openapi_document()["paths"].items()
+            for path, methods in contract()["paths"].items()
             for method, operation in methods.items()
         }
 

@@ -100,6 +100,8 @@ def _commands(channel: socket.socket) -> None:
 
 def _run(arguments: list[str], environment: dict[str, str], stdout: int, stderr: int, told: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # As in a terminal: what a shell starts in the background inherits that it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if (pid := os.fork()) != 0:
         os.close(stdout)
         os.close(stderr)

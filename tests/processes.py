@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -45,27 +44,25 @@ def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPro
 
 def together(imports: str, act: str, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
     """Three processes of Python that do the same within microseconds of each other: all have imported, and wait."""
-    command = [sys.executable, "-c", f"import sys; {imports}; print(flush=True); sys.stdin.readline(); {act}"]
-    started = [
-        subprocess.Popen(
-            [*command, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    for process in started:
-        assert process.stdout is not None
-        process.stdout.readline()
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    ended = [(process, *process.communicate()) for process in started]
-    return [subprocess.CompletedProcess(process.args, process.returncode, *said) for process, *said in ended]
+    with contextlib.ExitStack() as stack:
+        gate = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "gate"
+        os.mkfifo(gate)
+        opened = os.open(gate, os.O_RDWR)  # as long as it is, what is written waits for its readers
+        stack.callback(os.close, opened)
+        wait = f"os.read(os.open({str(gate)!r}, os.O_RDONLY), 1)"
+        code = f"import os, sys; {imports}; print(flush=True); {wait}; {act}"
+        started = []
+        for _ in range(3):
+            (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+            process = Fork(["-c", code, *arguments], os.environ, its_out, its_err)
+            os.close(its_out)
+            os.close(its_err)
+            started.append((process, stack.enter_context(os.fdopen(out)), stack.enter_context(os.fdopen(err))))
+        for _, printed, _ in started:
+            printed.readline()
+        os.write(opened, b"...")
+        ended = [(process.wait(PATIENCE), printed.read(), told.read()) for process, printed, told in started]
+        return [subprocess.CompletedProcess(code, *end) for end in ended]
 
 
 @dataclass

@@ -4,8 +4,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import downgrade
 from service.server import Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
+from tests.forks import Fork
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service
 
 
@@ -49,20 +48,16 @@ def test_a_first_key_that_only_a_terminal_shows_does_not_expire(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     shown, terminal = os.openpty()
-    command = [sys.executable, *MODULE, "serve", "--port", str(port)]
-    with (
-        os.fdopen(shown, encoding="utf-8", buffering=1) as screen,
-        subprocess.Popen(
-            command, cwd=ROOT, env=environment(tmp_path), stdout=terminal, stderr=subprocess.PIPE
-        ) as served,
-    ):
+    log = (tmp_path / "log").open("wb")
+    with os.fdopen(shown, encoding="utf-8", buffering=1) as screen, log:
+        served = Fork([*MODULE, "serve", "--port", str(port)], environment(tmp_path), terminal, log.fileno())
         os.close(terminal)
         said = [screen.readline()]
         while "Serving on" not in said[-1]:
             assert served.poll() is None
             said.append(screen.readline())
         served.terminate()
-        served.communicate(timeout=PATIENCE)
+        served.wait(PATIENCE)
     assert said[0] == "The first key, a steward's, shown this once:\n"
     assert said[2].startswith("    pbl_")
     (made,) = run(tmp_path, "keys", "list").stdout.splitlines()

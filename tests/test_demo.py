@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import httpx
 import numpy as np
@@ -20,8 +21,9 @@ from service import demo
 from service.demo import safetab
 from service.demo.client import DemoStopped
 from service.demo.local import local_service
+from tests.forks import Fork
 from tests.oracles import files
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, run
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMAND = [sys.executable, "-m", "service", "demo"]
@@ -41,8 +43,21 @@ def printed() -> str:
     return done.stdout
 
 
+def _fork(command: Sequence[str], *, env: Mapping[str, str], stdout: BinaryIO, stderr: BinaryIO, **_: Any) -> Fork:
+    return Fork(command[1:], env, stdout.fileno(), stderr.fileno())
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[str, str]]:
+def forked() -> Iterator[None]:
+    """Have demos in this process start their own service as a fork: `printed` starts it as a newcomer's does."""
+    forking = SimpleNamespace(Popen=_fork, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.demo.local.subprocess", forking)
+        yield
+
+
+@pytest.fixture(scope="module")
+def running(forked: None) -> Iterator[tuple[str, str]]:
     """The address of a service and its steward's key."""
     with local_service() as (url, key):
         yield url, key
@@ -206,11 +221,8 @@ def test_a_second_run_on_one_service_takes_an_account_of_its_own(
     assert [account["name"] for account in answer["items"] if account["name"].startswith(used[0])] == used
 
 
-def test_a_refusal_is_shown_as_the_services_own_words(running: tuple[str, str]) -> None:
-    done = subprocess.run(
-        [*_COMMAND, "--url", running[0], "--key", "not-a-key"],
-        cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+def test_a_refusal_is_shown_as_the_services_own_words(running: tuple[str, str], tmp_path: Path) -> None:
+    done = run(tmp_path, "demo", "--url", running[0], "--key", "not-a-key")
     assert done.returncode == 1
     assert done.stderr == "error: POST /v1/accounts: the key is unknown, expired or revoked\n"
 
@@ -232,7 +244,7 @@ def test_what_cannot_be_called_is_said(url: str | None, key: str | None, message
 
 @pytest.mark.parametrize("ending", [None, DemoStopped("refused"), KeyboardInterrupt()])
 def test_its_own_service_is_gone_however_the_demo_ends(
-    ending: BaseException | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked: None, ending: BaseException | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended: BaseException | None = None
@@ -253,20 +265,21 @@ def test_its_own_service_is_gone_however_the_demo_ends(
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_demo_and_its_service(number: signal.Signals, status: int, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    # Else what a shell starts in the background inherits that it is ignored.
-    here = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(_COMMAND, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        signal.signal(signal.SIGINT, here)
-        assert process.stdout is not None
+    with Path(os.devnull).open("wb") as nothing:
+        process = Fork(_COMMAND[1:], environment, nothing.fileno(), nothing.fileno())
+    try:
         log = _written_log(tmp_path)
         process.send_signal(number)
-        process.stdout.read()
         assert process.wait(PATIENCE) == status
+    finally:
+        process.kill()
     assert not log.exists()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_own_service_inherits_nothing_of_a_configured_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_service_inherits_nothing_of_a_configured_one(
+    forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SERVICE_DATABASE_URL", f"sqlite:///{tmp_path / 'real.db'}")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "short")
     with local_service() as (url, key):
@@ -275,7 +288,9 @@ def test_its_own_service_inherits_nothing_of_a_configured_one(tmp_path: Path, mo
     assert not (tmp_path / "real.db").exists()
 
 
-def test_a_service_that_does_not_start_is_reported_with_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_does_not_start_is_reported_with_the_end_of_its_log(
+    forked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("service.demo.local._free_port", lambda: 0)  # `serve` refuses it
     with pytest.raises(DemoStopped, match=r"(?s)own service did not start.*--port"), local_service():
         pytest.fail("it started")
@@ -322,9 +337,7 @@ def test_safetab_needs_both_an_address_and_a_key() -> None:
         safetab.run("http://127.0.0.1:1", None)
 
 
-def test_options_before_a_subcommand_are_refused_and_not_ignored() -> None:
-    done = subprocess.run(
-        [*_COMMAND, "--key", "x", "safetab"], cwd=_ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+def test_options_before_a_subcommand_are_refused_and_not_ignored(tmp_path: Path) -> None:
+    done = run(tmp_path, "demo", "--key", "x", "safetab")
     assert done.returncode == 2
     assert "after safetab" in done.stderr

@@ -68,13 +68,14 @@ def _free_port() -> int:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     deadline = time.monotonic() + _STARTING_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{address}/readyz", timeout=5, trust_env=False).is_success:
-                return
-        except httpx.TransportError:
-            pass  # it does not listen yet
-        time.sleep(0.05)
+    with httpx.Client(timeout=5, trust_env=False) as client:
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                if client.get(f"{address}/readyz").is_success:
+                    return
+            except httpx.TransportError:
+                pass  # it does not listen yet
+            time.sleep(0.05)
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise DemoStopped("\n".join(["the demo's own service did not start", *said[-5:]]))
 

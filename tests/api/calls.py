@@ -1,12 +1,13 @@
 """Common calls of the tests of the HTTP interface, which must succeed."""
 
+from functools import cache
 from typing import Any, cast
 
 import httpx2
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.app import create_app
+from service.app import create_app, openapi_document
 from service.ledger.access.key_records import Role
 from service.ledger.access.keys import create_key, ensure_first_key
 from service.ledger.installation.binding import check_secret
@@ -16,6 +17,8 @@ from service.ledger.storage.secret import Secret
 from service.settings import Settings
 
 STEWARD = "the-first-steward's-key-of-the-tests"  # the bootstrap key
+
+contract = cache(openapi_document)  # made once for all tests, which takes most of a second
 
 Client = httpx2.Client
 Answer = httpx2.Response

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from service.app import openapi_document
 from service.ledger.journal.journal import Kind
 from service.ledger.releases import settlement
 from service.privacy.plans.walking import Neighbouring
+from tests.api.calls import contract
 from tests.compatibility.comparing import agree, loose_figures
 from tests.compatibility.files import DATABASES, REFUSED, VERSIONS, read_answers
 from tests.compatibility.installation import Installation, reports
@@ -100,7 +100,7 @@ class _Known:
     """The names that the code knows, taken from the contract where it lists them."""
 
     def __init__(self) -> None:
-        schemas = openapi_document()["components"]["schemas"]
+        schemas = contract()["components"]["schemas"]
         self.kinds = set(get_args(Kind))
         self.nodes = set(schemas["Plan"]["discriminator"]["mapping"])
         self.definitions = set(schemas["Definition"]["enum"])

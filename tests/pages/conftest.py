@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.testclient import TestClient
 
 from service.ledger.storage.database import open_database
@@ -33,6 +33,20 @@ def _filled(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) ->
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Have pictures drawn, for tests about them."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawing of an account's pictures, which takes half of the time of its page."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(
+            "service.api.charts.pictures.respond", lambda _, kind, __: Response("<svg/>", media_type=kind)
+        )
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_a_tabulation_among_the_draws(steward: Client, api: Client) -> None:
     assert 'class="number">3</td>' in shown
 
 
-def test_the_page_of_an_account_has_its_course_drawn_within(steward: Client, api: Client) -> None:
+def test_the_page_of_an_account_has_its_course_drawn_within(pictures: None, steward: Client, api: Client) -> None:
     shown = steward.get("/accounts/persons").text
     found = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', shown)
     assert found is not None

@@ -8,7 +8,6 @@ from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 
 from service.api.openapi import examples
-from service.app import openapi_document
 from service.ledger.access.key_records import ROLES
 from tests.api.calls import (
     STEWARD,
@@ -16,6 +15,7 @@ from tests.api.calls import (
     Client,
     bearer,
     concentrated,
+    contract,
     json_of,
     make_key,
     open_account,
@@ -25,7 +25,7 @@ from tests.api.calls import (
     release,
 )
 
-_PATHS = openapi_document()["paths"]
+_PATHS = contract()["paths"]
 _OPERATIONS = sorted(
     (method.upper(), path) for path, methods in _PATHS.items() if path.startswith("/v1") for method in methods
 )

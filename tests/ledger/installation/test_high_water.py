@@ -132,7 +132,8 @@ def _advance_often(path: Path, key: bytes, number: int) -> None:
 
 
 def test_processes_that_share_it_lose_nothing(file: HighWaterFile) -> None:
-    context = get_context("spawn")
+    context = get_context("forkserver")  # as helpers, so that one that was started for them serves here too
+    context.set_forkserver_preload(["service.app"])
     processes = [context.Process(target=_advance_often, args=(file.path, file.secret.key, n)) for n in range(3)]
     for process in processes:
         process.start()
