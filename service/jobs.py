@@ -105,7 +105,7 @@ class Workers:
         now = clock.now()
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + _SWEEP
-            recorded = record_left(self._database, clock.later(now, -_RECORDING))
+            recorded = record_left(self._database, clock.later(now, -_RECORDING), stopping)
             if recorded:
                 _log.info("groups recorded", tabulations=recorded)
         forgotten = jobs.forget(self._database, clock.later(now, -self._kept))

@@ -83,16 +83,6 @@ def unsealed(row: Row[*tuple[Any, ...]]) -> str:
     return "its row, or the last entry of its journal, was not written by the service"
 
 
-def require_seals(connection: Connection, account_ids: Sequence[int]) -> None:
-    """Require that accounts are as the service wrote them.
-
-    Raises:
-        Unavailable: the row of one is not as the service wrote it, or is an older one.
-    """
-    for _ in sealed_rows(connection, account_ids):
-        pass
-
-
 def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
     """Yield the rows of accounts, each as the service wrote it.
 

@@ -49,8 +49,8 @@ def _tabulation(
         return connection.execute(_ANY_TABULATED, given).scalar_one_or_none()
     if since is None:
         of_partition = {"release": release_id, "node": point.pointer, "partitions": (partition, WHOLE)}
-        found = connection.execute(_TABULATED, of_partition).scalar_one_or_none()
         tabulations = tabulated_groups.unrecorded(connection, release_id, point.tabulated)
+        found = connection.execute(_TABULATED, of_partition).scalar_one_or_none()
         return found or tabulated_groups.tabulation_with(connection, tabulations, [partition])
     of = release_id, point.tabulated
     later = [one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of]

@@ -5,7 +5,7 @@ True counts are arguments and are never stored: only the noisy result is.
 
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -93,10 +93,16 @@ class Later:
     Attributes:
         draws: none where the plan has no choice above the draw, as its own row then tells of every earlier one.
         runs: as found before the lock.
+        unseen: those of the draws that no look before the lock has seen.
     """
 
     draws: Sequence[LaterDraw]
     runs: list[BranchRuns]
+    unseen: Sequence[LaterDraw]
+
+
+class _LaterTabulation(Exception):
+    """A tabulation of the release that no look has seen, found under the lock."""
 
 
 class AnsweredDraw(NamedTuple):
@@ -196,16 +202,32 @@ def draw_once(
         check(connection, None)
         return check_draw_first(connection, line, release_id, sealed)
 
+    place, looked, looks = sealed.place, set[str](), 0
     seen = check_before_lock(database, request, first)
     held = held_for_draw(database, line, release_id)
 
+    def look_again(connection: Connection) -> None:
+        nonlocal looks
+        looks += 1
+        unseen = _later(connection, line.account_id, place, seen, looked).unseen
+        check(connection, unseen)
+        refuse_other_branch(connection, release_id, place.choice_points, place.turn.partition, unseen)
+        looked.update(one.id for one in unseen)
+
     def work(connection: Connection, at: str) -> DrawRecord:
         account = lock_for_draw(connection, line, release_id, held, request.actor, at)
-        later = _later(connection, account, sealed.place, seen)
-        check(connection, later.draws)
+        later = _later(connection, account.id, place, seen, looked)
+        if looks < _LOOKS and any(one.is_tabulation and one.release_id == release_id for one in later.unseen):
+            raise _LaterTabulation
+        check(connection, later.unseen)
         return keep(connection, account, later, at)
 
-    return _write(database, request, Operation(work, is_committed), sealed.place.mechanism)
+    while True:
+        try:
+            return _write(database, request, Operation(work, is_committed), place.mechanism)
+        except _LaterTabulation:  # looked at outside the lock, as the names of its groups are megabytes
+            with database.read() as connection:
+                look_again(connection)
 
 
 def _write(
@@ -316,7 +338,7 @@ def store(
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, later.draws)
+    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, later.unseen)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
     draw_id = str(uuid.uuid4())
@@ -343,14 +365,18 @@ def store(
 
 
 _INSERT = insert(Draw)
-_NONE_LATER = Later((), [])
+_NONE_LATER = Later((), [], ())
+_LOOKS = 16  # times that a draw looks again before it looks under the lock; each time another tabulation was faster
 
 
-def _later(connection: Connection, account: AccountRecord, place: Place, seen: CheckedBefore | None) -> Later:
+def _later(
+    connection: Connection, account_id: int, place: Place, seen: CheckedBefore | None, looked: Container[str]
+) -> Later:
     """Return the draws since the check before the lock, or all draws of the account if there was none."""
     seen = seen or CheckedBefore(BEFORE_FIRST.seq, [{} for _ in place.bounds])
     bounded = bool(place.choice_points)  # the bounds are of these
-    return Later(stored_draws.draws_since(connection, account.id, seen.seq) if bounded else (), seen.runs)
+    draws = stored_draws.draws_since(connection, account_id, seen.seq) if bounded else ()
+    return Later(draws, seen.runs, [one for one in draws if one.id not in looked])
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:

@@ -7,6 +7,7 @@ a mark that is taken away lets no group be drawn again.
 """
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row, TextClause, bindparam, literal, select, text
 
-from service.errors import AlreadyDrawn
+from service.errors import AlreadyDrawn, Altered
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.draws import draw_rows, stored_draws
@@ -96,22 +97,38 @@ def record(
         _log.warning("groups not recorded yet", draw=draw_id, error=type(error).__name__)
 
 
-def record_left(database: Database, before: str) -> int:
+def record_left(database: Database, before: str, stopping: threading.Event) -> int:
     """Write the rows of groups that were left without them, of tabulations drawn before a moment.
 
+    Args:
+        stopping: set when the server stops, which ends this after the present tabulation.
+
     Returns:
-        The number of tabulations.
+        The number of tabulations. One whose rows cannot be written is logged and holds up no other.
     """
     with database.read() as connection:
         left = [row for row in connection.execute(_LARGE, {"before": before}) if not _is_marked(connection, row)]
+    number = 0
     for row in left:
-        with database.read() as connection:
-            ((_, layout),) = stored_draws.read_layouts(connection, [row.id])
-            plan = connection.execute(select(Release.plan).where(Release.id == row.release_id)).scalar_one()
-        level = find_level(read_plan(json.loads(plan)), layout.level)
-        if level is not None:
-            record(database, row.release_id, level, layout, row.id)
-    return len(left)
+        if stopping.is_set():
+            break
+        try:
+            _record_left(database, row.release_id, row.id)
+        except Altered as error:
+            _log.critical("groups not recorded", draw=row.id, detail=str(error))
+        else:
+            number += 1
+    return number
+
+
+def _record_left(database: Database, release_id: str, draw_id: str) -> None:
+    with database.read() as connection:
+        ((_, layout),) = stored_draws.read_layouts(connection, [draw_id])
+        plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
+    level = find_level(read_plan(json.loads(plan)), layout.level)
+    if level is None:
+        raise draw_rows.altered(draw_id)
+    record(database, release_id, level, layout, draw_id)
 
 
 def record_at_once(

@@ -128,8 +128,9 @@ class MarkKeeper:
 
         The ledger was rolled back or rewritten if a journal lacks its marked entry, or an entry that this process
         committed since the last check, or if the account's row ends before such an entry. Then all further writes to
-        the ledger are refused. The mark gets only the lost entries, so that the next start is refused too. Present
-        entries that could not be marked are tried again each time until they are marked.
+        the ledger are refused. The mark gets only the lost entries, so that the next start is refused too. Entries that
+        this process committed are marked whatever the accounts' rows say: an owner of the database who shows an earlier
+        head at each look cannot keep the mark behind.
 
         Args:
             everything: whether all journals are compared with the mark.
@@ -148,12 +149,8 @@ class MarkKeeper:
             if not lost:
                 made = _last_of_each(made)  # enough to mark them, later if need be
                 journals = None if everything or not self.file.path.exists() else list(names.values())
-                lost, marked = self._advance(made, journals, last=last)
                 names[installation_journal.NO_ACCOUNT] = INSTALLATION
-                heads = {account_id: marked.get(name, BEFORE_FIRST) for account_id, name in names.items()}
-                if self._database.stopped is None:
-                    left = [entry for entry in made if heads[entry.account_id].seq < entry.seq]
-                    self._database.put_back_committed(left)
+                lost = self._advance(made, names, journals, last=last)
             if lost:
                 self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
                 gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
@@ -165,12 +162,13 @@ class MarkKeeper:
             raise
 
     def _advance(
-        self, made: list[NewEntry], journals: list[str] | None, *, last: bool
-    ) -> tuple[list[MissingEntry], dict[str, Head]]:
-        """Write the heads of these journals, or of all, unless entries are missing.
+        self, made: list[NewEntry], names: Mapping[int, str], journals: list[str] | None, *, last: bool
+    ) -> list[MissingEntry]:
+        """Write the heads of these journals, or of all, unless entries are missing; return the lost entries.
 
-        Returns:
-            The lost entries, and the heads that are now in the mark, or earlier than those in it.
+        Args:
+            made: entries that this process committed.
+            names: those of their accounts.
         """
         if journals is None:
             mark = self.file.read()
@@ -184,17 +182,21 @@ class MarkKeeper:
             heads = present_heads(connection, self.file.secret, accounts)
             lost = lost_entries(connection, made)  # checked again: heads that are marked instead must follow them
         if heads.altered and heads.altered != self._altered:
-            names = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
+            altered = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
             number = len(heads.altered)
-            _log.error("heads that the service did not write; they are not marked", journals=names, number=number)
+            _log.error("heads that the service did not write; they are not marked", journals=altered, number=number)
         self._altered = heads.altered
         if missing:
             self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
         elif not lost:
             at = clock.now()
-            self.file.advance(heads.sound, at, in_use=not last if self._serves else None)
+            newest = heads.sound
+            for entry in made:
+                name = names[entry.account_id]
+                newest[name] = max(Head(entry.seq, entry.hash), newest.get(name, BEFORE_FIRST), key=_seq)
+            self.file.advance(newest, at, in_use=not last if self._serves else None)
             self.written_at = at
-        return lost, heads.sound
+        return lost
 
     def _stop(self, reason: str, missing: list[MissingEntry]) -> None:
         self._database.stop(reason, missing=described(missing))
@@ -329,3 +331,7 @@ class MarkKeeper:
 def _last_of_each(made: list[NewEntry]) -> list[NewEntry]:
     """Return the last entry of each journal, which is enough to mark once all entries are known to be present."""
     return list({entry.account_id: entry for entry in sorted(made)}.values())
+
+
+def _seq(head: Head) -> int:
+    return head.seq

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from service.errors import InvalidInput
 
+MOST_GROUPS = 250_000  # of a tabulation
 _MOST_MICROSECONDS = 2_000_000
 # A byte of noisy counts or of names, and the square of their number: on PostgreSQL libpq moves the rest of a large
 # parameter for each piece that the socket takes.
@@ -43,8 +44,11 @@ def require_few_counts(kind: str, counts: int, pointer: str, groups: Sequence[st
         groups: the names of the groups of a tabulation, which its layout holds.
 
     Raises:
-        InvalidInput: the estimate is above the bound; the message says how much of each there is.
+        InvalidInput: the estimate is above the bound; the message says how much of each there is. Or there are too many
+            groups, whose names would be sorted and compared while all other requests wait.
     """
+    if len(groups) > MOST_GROUPS:
+        raise InvalidInput.at(pointer, f"expected at most {MOST_GROUPS} groups, got {len(groups)}")
     names = sum(len(group.encode()) for group in groups)
     size = _COUNT * counts + names
     causes = f"number of noisy counts {counts}, their bytes {_COUNT * counts}"

@@ -76,23 +76,24 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
         NotFound: there is no account of such a name.
         Unavailable: the row of one is not as the service wrote it.
     """
-    columns = (Account.id, Account.name, Account.parent_id, Account.head_seq, Account.head_hash)
-    rows = connection.execute(select(*columns).order_by(Account.id)).all()  # a parent's id is below its children's
+    columns = (Account.id, Account.name, Account.parent_id)
     roots: dict[int, int] = {}
-    found: dict[int, ExportedAccount] = {}
-    for row in rows:
-        above = found.get(row.parent_id) if row.parent_id is not None else None
-        roots[row.id] = row.id if above is None else roots[above.id]
-        depth = 0 if above is None else above.depth + 1
-        found[row.id] = ExportedAccount(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
-    ids = {member.name: member.id for member in found.values()}
+    ids: dict[str, int] = {}
+    for row in connection.execute(select(*columns).order_by(Account.id)):  # a parent's id is below its children's
+        roots[row.id] = row.id if row.parent_id is None else roots.get(row.parent_id, row.id)
+        ids[row.name] = row.id
     for name in names or ():
         if name not in ids:
             raise NotFound("account", name)
     wanted = set(roots.values()) if names is None else {roots[ids[name]] for name in names}
-    exported = [member for member in found.values() if roots[member.id] in wanted]
-    account_rows.require_seals(connection, [member.id for member in exported])
-    return exported
+    # What is signed comes from the rows whose seals are checked, as another statement may have another answer.
+    sealed = account_rows.sealed_rows(connection, [id_ for id_, root in roots.items() if root in wanted])
+    exported: dict[str, ExportedAccount] = {}
+    for row in sorted(sealed, key=lambda row: int(row.id)):
+        above = exported.get(row.parent)
+        depth = 0 if above is None else above.depth + 1
+        exported[row.name] = ExportedAccount(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+    return list(exported.values())
 
 
 def export(database: Database, signer: Signer, exported: list[ExportedAccount], at: str) -> Iterator[str]:

@@ -183,6 +183,19 @@ def test_a_tabulation_has_no_more_work_under_the_lock_however_many_groups_it_has
     assert steps_locked(deciding[1]) <= steps_locked(deciding[0]) + 40  # one look-up of each would be some 600
 
 
+def test_the_groups_of_other_tabulations_are_not_read_under_the_lock(
+    people: Database, meanwhile: list[Callable[[], object]]
+) -> None:
+    (of,) = register(people, "people", LEVEL)
+    meanwhile.append(lambda: tabulate(people, "people", of, ["g"], "0"))
+    with statements() as found:
+        tabulate(people, "people", of, ["f"], "0")
+    read = [one for one in found if "tabulations.layout" in one.text]
+    assert read
+    assert not any(one.locked for one in read)
+    assert sum(one.text.startswith("BEGIN") and one.locked for one in found) == 3  # theirs, one in vain, and its own
+
+
 def _transactions(found: list[Statement]) -> list[list[Statement]]:
     starts = [number for number, one in enumerate(found) if one.text.startswith("BEGIN")]
     return [found[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]

@@ -346,6 +346,27 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
     assert database.stopped is None, "what was marked is there"
 
 
+def test_a_row_that_shows_an_earlier_head_at_each_look_keeps_no_entry_from_being_marked(
+    database: Database, file: HighWaterFile
+) -> None:
+    """The owner of the database puts it right between the looks, so that charges are answered."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    earlier, show = _made(database), "UPDATE accounts SET head_seq = {0.seq}, head_hash = '{0.hash}'"
+    for everything in (False, True):
+        charge(database, PLAN)
+        true = _made(database)
+        _unprotected(database, "accounts", show.format(earlier))
+        keeper.advance(everything=everything)
+        assert _marked(file)["people"] == Head(true.seq, true.hash)
+        assert not database.has_committed()
+        _unprotected(database, "accounts", show.format(true))
+    _roll_back(database, earlier.seq)
+    with pytest.raises(StartupRefused, match="'people' ends with entry 1 and had 3"):
+        check_mark(database, file)
+
+
 def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
     database: Database, file: HighWaterFile
 ) -> None:

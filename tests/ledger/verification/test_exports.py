@@ -4,16 +4,17 @@ import base64
 import io
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from service.errors import Conflict, NotFound, Unavailable
+from service.ledger.accounts import account_rows
 from service.ledger.draws import count_codec
 from service.ledger.installation.signing import Signer, signer_of
 from service.ledger.journal import journal
@@ -112,6 +113,25 @@ def test_a_family_is_exported_together_and_another_is_not(database: Database, si
         members = exports.members(connection, ["a.1"])
     lines = [json.loads(line) for line in exports.export(database, signer, members, clock.now())]
     assert {journal.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
+
+
+def test_the_heads_that_are_signed_are_those_whose_seals_were_checked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner of the database can have two statements find different rows."""
+    open_account(database, definition="pure", epsilon="2")
+    sealed_rows = account_rows.sealed_rows
+    with database.read() as connection:
+        (before,) = exports.members(connection)
+        charge(database, A)
+
+        def checked(_: Connection, ids: Sequence[int]) -> Iterator[Any]:
+            with database.read() as other:
+                yield from sealed_rows(other, ids)
+
+        monkeypatch.setattr(account_rows, "sealed_rows", checked)
+        (after,) = exports.members(connection)
+    assert (before.head.seq, after.head.seq) == (1, 2)
 
 
 def test_an_export_ends_at_the_heads_that_it_began_with(new_database: Callable[[], Database], signer: Signer) -> None:
