@@ -20,7 +20,7 @@ from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.filter import Sum, Totals
+from service.privacy.accounting.privacy_filter import LossSum, Totals
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 
@@ -136,8 +136,8 @@ _COPIES = (
 
 def _times(totals: Totals, factor: int) -> Totals:
     return Totals(
-        epsilon=Sum(totals.epsilon.finite * factor, totals.epsilon.infinite * factor),
-        rho=Sum(totals.rho.finite * factor, totals.rho.infinite * factor),
+        epsilon=LossSum(totals.epsilon.finite * factor, totals.epsilon.infinite * factor),
+        rho=LossSum(totals.rho.finite * factor, totals.rho.infinite * factor),
         delta=totals.delta * factor,
         linear=totals.linear * factor,
         quanta=tuple(quanta * factor for quanta in totals.quanta),

@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from service.demo.release import plan_of, read_allocation
-from service.privacy.accounting.filter import ORDERS
 from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, guarantee
 from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import ORDERS
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring

@@ -25,7 +25,7 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
-from service.privacy.accounting.filter import Budget, Definition
+from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.plans.walking import Neighbouring
 
 KEY = "a-key-of-the-benchmarks-" + uuid4().hex

@@ -20,7 +20,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Entry
 from service.ledger.verification.verify import verify
-from service.privacy.accounting.filter import Budget, Definition
+from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring
 from tests.postgres_server import postgres_server

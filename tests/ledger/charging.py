@@ -29,8 +29,8 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting import pricing
-from service.privacy.accounting.filter import remaining
 from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.privacy_filter import remaining
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, mechanisms_of

@@ -30,7 +30,7 @@ from service.ledger.releases import charges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.privacy.accounting.filter import remaining
+from service.privacy.accounting.privacy_filter import remaining
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
 from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.plans.notation import read_plan

@@ -26,8 +26,8 @@ from service.api.schemas.plan_models import Mechanism, Plan
 from service.api.schemas.plans import law_of
 from service.errors import Fault, InvalidInput
 from service.ledger.accounts.budgets import read_budget, usual_delta
-from service.privacy.accounting.filter import Budget
 from service.privacy.accounting.guarantee import guarantee
+from service.privacy.accounting.privacy_filter import Budget
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.tails import excess_of, margin_of_error
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace

@@ -33,7 +33,7 @@ from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import is_migrated
-from service.privacy.accounting.filter import remaining
+from service.privacy.accounting.privacy_filter import remaining
 from service.privacy.numerics.numbers import double_down
 
 router = APIRouter(include_in_schema=False)

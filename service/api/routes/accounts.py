@@ -47,8 +47,15 @@ from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
-from service.privacy.accounting.filter import MOST_COUNTED, Budget, Definition, count_fitting, mean_price, spent
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
+from service.privacy.accounting.privacy_filter import (
+    MOST_COUNTED,
+    Budget,
+    Definition,
+    count_fitting,
+    mean_price,
+    spent_of_cap,
+)
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.plans.walking import Neighbouring, condense
 
@@ -201,7 +208,7 @@ class JournalPage(BaseModel):
 def account_body(account: AccountRecord) -> dict[str, Any]:
     """Return an account as JSON."""
     weights = account.weights
-    used = spent(account.budget, weights, account.totals)
+    used = spent_of_cap(account.budget, weights, account.totals)
     admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
     return {
         "name": account.name,

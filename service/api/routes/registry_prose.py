@@ -13,7 +13,7 @@ from service.api.schemas.guarantees import cost_of, remaining_body
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.releases import ReleaseRecord
-from service.privacy.accounting.filter import Budget, Definition
+from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import write_plan

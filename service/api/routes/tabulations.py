@@ -91,8 +91,8 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
 
     A tabulation that would hold up others for more than 2 seconds is refused with 422, with the estimated time and its
-    causes: the most counts that its groups may get, and the length of their names. It may have 250,000 groups. Send more
-    in several tabulations.
+    causes: the most counts that its groups may get, and the length of their names. It may have 250,000 groups. Send
+    more in several tabulations.
     """
     drawn = _tabulate(account, release, body, groups.of_json(body.groups), change, "")
     return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))

@@ -12,9 +12,9 @@ from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, usual_delta, write_budget
 from service.ledger.journal.journal import Head
-from service.privacy.accounting.filter import Definition, remaining
 from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, ApproximateStatement, Guarantee, guarantee
 from service.privacy.accounting.pricing import MEMOISED_SIZE
+from service.privacy.accounting.privacy_filter import Definition, remaining
 from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import exact_text, parse_exact

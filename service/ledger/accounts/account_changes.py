@@ -28,7 +28,7 @@ from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_b
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
-from service.privacy.accounting.filter import Budget, Definition, Totals, open_weights, spent
+from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, open_weights, spent_of_cap
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.walking import Neighbouring
 
@@ -263,7 +263,7 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
     if old.definition is Definition.APPROXIMATE and new.declared_delta != old.declared_delta:
         raise InvalidInput.at(f"{pointer}/declared_delta", "expected the account's declared_delta")
     failures: list[Overrun] = []
-    used = spent(new, account.weights, account.totals)
+    used = spent_of_cap(new, account.weights, account.totals)
     if used is None or used > new.cap:
         failures.append(accounts.overrun(account, old.cap_on, used, new.cap))
     if account.totals.delta > new.declared_delta:

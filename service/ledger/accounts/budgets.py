@@ -11,9 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from service.errors import InvalidInput
-from service.privacy.accounting.filter import Budget, Definition, Sum, Totals, Weights
 from service.privacy.accounting.guarantee import USUAL_DELTA
 from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.privacy_filter import Budget, Definition, LossSum, Totals, Weights
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 
@@ -154,8 +154,8 @@ def read_totals(text: str) -> Totals:
     document = json.loads(text)
     (epsilon, epsilons), (rho, rhos) = document["epsilon"], document["rho"]
     return Totals(
-        epsilon=Sum(Fraction(epsilon), epsilons),
-        rho=Sum(Fraction(rho), rhos),
+        epsilon=LossSum(Fraction(epsilon), epsilons),
+        rho=LossSum(Fraction(rho), rhos),
         delta=Fraction(document["delta"]),
         linear=Fraction(document["linear"]),
         quanta=tuple(document["quanta"]),

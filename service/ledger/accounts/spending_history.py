@@ -16,7 +16,7 @@ from service.ledger.journal.entries import KINDS, read_text
 from service.ledger.journal.journal import up_to
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.storage.tables import Entry
-from service.privacy.accounting.filter import left, spent
+from service.privacy.accounting.privacy_filter import remaining_after, spent_of_cap
 
 _CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_balance() for option in options))
 """The kinds of entries that can change committed or held spending, or the budget; an approval may commit at once."""
@@ -79,15 +79,15 @@ def _steps(connection: Connection, account: AccountRecord, number: int, every: i
 
 def _step(chain: AccountState, kind: str, at: str) -> SpendingPoint:
     budget, weights, totals = chain.current_budget, chain.weights, chain.totals
-    counted = spent(budget, weights, totals)
+    counted = spent_of_cap(budget, weights, totals)
     return SpendingPoint(
         seq=chain.head.seq,
         kind=kind,
         at=at,
         cap=budget.cap,
-        committed=spent(budget, weights, chain.committed_totals) if chain.held else counted,
+        committed=spent_of_cap(budget, weights, chain.committed_totals) if chain.held else counted,
         counted=counted,
-        remaining=left(budget, counted),
+        remaining=remaining_after(budget, counted),
         delta=totals.delta,
         releases=chain.releases,
     )

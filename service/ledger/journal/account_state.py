@@ -14,7 +14,7 @@ from service.ledger.journal import journal
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_key, read_text, subplans_of
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
 from service.ledger.releases.reservation_rows import expires
-from service.privacy.accounting.filter import Budget, Totals, Weights, add_all, plus
+from service.privacy.accounting.privacy_filter import Budget, Totals, Weights, add_prices, add_totals
 from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
@@ -63,7 +63,7 @@ class _Sum:
             self._add_up()
 
     def _add_up(self) -> None:
-        self._totals = add_all(self._totals, ((price_of_key(amount), n) for amount, n in self._counts.items() if n))
+        self._totals = add_prices(self._totals, ((price_of_key(amount), n) for amount, n in self._counts.items() if n))
         self._counts.clear()
 
     @property
@@ -198,7 +198,7 @@ class AccountState:
     @property
     def totals(self) -> Totals:
         """Return the sum of the committed and held prices."""
-        return plus(self._committed.totals, self._holds.totals)
+        return add_totals(self._committed.totals, self._holds.totals)
 
     @property
     def releases(self) -> int:

@@ -16,9 +16,9 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.privacy.accounting import effort
-from service.privacy.accounting.batch_costs import Beyond
-from service.privacy.accounting.filter import add, charged, shortfalls
-from service.privacy.accounting.pricing import Price, estimate
+from service.privacy.accounting.batch_costs import BeyondDoubles
+from service.privacy.accounting.pricing import Price, estimate_price
+from service.privacy.accounting.privacy_filter import add_price, price_as_charged, shortfalls
 from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan
@@ -86,14 +86,14 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> flo
 
     def fits(scaled: Plan) -> bool:
         asked = {
-            orders: estimate(scaled, line[-1].neighbouring, orders)
+            orders: estimate_price(scaled, line[-1].neighbouring, orders)
             for orders in {account.weights.orders for account in line}
         }
         return not any(_gaps(account, asked[account.weights.orders]) for account in line)
 
     try:
         found = noise_multiplier(plan, fits)
-    except Beyond:  # the exact price would be searched step by step, and each step takes as long as a charge
+    except BeyondDoubles:  # the exact price would be searched step by step, and each step takes as long as a charge
         return None
     if found is None:
         return None
@@ -102,5 +102,5 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> flo
 
 
 def _gaps(account: AccountRecord, asked: Price) -> bool:
-    after = add(account.totals, charged(account.totals, asked))
+    after = add_price(account.totals, price_as_charged(account.totals, asked))
     return bool(shortfalls(account.budget, account.weights, account.totals, after))

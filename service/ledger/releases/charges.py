@@ -31,8 +31,15 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
 from service.ledger.storage.writing_time import require_brief
-from service.privacy.accounting.filter import Definition, Totals, add, charged, shortfalls, stand_alone
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.accounting.privacy_filter import (
+    Definition,
+    Totals,
+    add_price,
+    price_as_charged,
+    shortfalls,
+    spent_alone,
+)
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
@@ -325,10 +332,10 @@ def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
     """
     state = _first_state(line, prepared)
     amounts = tuple(
-        charged(account.totals, asked, held=state != "committed")
+        price_as_charged(account.totals, asked, held=state != "committed")
         for account, asked in zip(line, prepared.prices, strict=True)
     )
-    after = [add(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
+    after = [add_price(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
     failures = [
         accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
         for account, totals in zip(reversed(line), reversed(after), strict=True)
@@ -353,7 +360,7 @@ def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
     """Return the release's first state; it is proposed if some account of the line requires a second person."""
     for account, asked in zip(line, prepared.prices, strict=True):
         if account.approval_above is not None:
-            size = stand_alone(account.budget, account.weights, asked)
+            size = spent_alone(account.budget, account.weights, asked)
             if size is None or size > account.approval_above:
                 return "proposed"
     return "committed" if prepared.reserve_for is None else "reserved"

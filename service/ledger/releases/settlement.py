@@ -34,7 +34,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.privacy.accounting.filter import Totals, add_all
+from service.privacy.accounting.privacy_filter import Totals, add_prices
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -115,7 +115,7 @@ def _without(totals: Totals, prices: Counter[str]) -> Totals:
 
     Reservations are often alike, and prices take long to parse.
     """
-    return add_all(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
+    return add_prices(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
 
 
 def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:

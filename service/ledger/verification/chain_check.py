@@ -34,8 +34,8 @@ from service.ledger.journal.journal import (
     read_entry,
 )
 from service.ledger.verification.draw_check import DrawOverlaps
-from service.privacy.accounting.filter import is_charge_of
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.accounting.privacy_filter import is_charge_of
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices

@@ -24,8 +24,15 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Hold, Release
 from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
-from service.privacy.accounting.filter import Shortfall, Totals, add, charged, shortfalls, subtract
 from service.privacy.accounting.pricing import ACCOUNTANT, Price
+from service.privacy.accounting.privacy_filter import (
+    Shortfall,
+    Totals,
+    add_price,
+    price_as_charged,
+    shortfalls,
+    subtract_price,
+)
 
 ACTOR = Actor("recompute")
 _AT_ONCE = 500  # releases that are priced again in one transaction
@@ -113,11 +120,11 @@ def _with_prices(
     """
     totals, prices = account.totals, []
     for difference in found:
-        totals = subtract(totals, price_of_key(difference.old))
+        totals = subtract_price(totals, price_of_key(difference.old))
         if totals.is_below_zero:
             raise release_rows.altered(difference.release)
-        amount = charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
-        totals = add(totals, amount)
+        amount = price_as_charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
+        totals = add_price(totals, amount)
         prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
     return replace(account, totals=totals), prices
 

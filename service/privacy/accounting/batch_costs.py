@@ -31,7 +31,7 @@ _LARGEST_EXACT_COUNT = 2**53
 """Whole numbers up to it are doubles."""
 
 
-class Beyond(ArithmeticError):
+class BeyondDoubles(ArithmeticError):
     """A figure is too large or too small for doubles."""
 
 
@@ -131,7 +131,7 @@ class BatchCosts:
             return [self._in_rationals(order) for order in orders]
         try:
             excess = self.excess(orders)
-        except Beyond:
+        except BeyondDoubles:
             return [self._in_rationals(order) for order in orders]
         above = [Loss(Fraction(nats), rational=False) if nats < math.inf else INFINITE for nats in excess.tolist()]
         return [total_loss([(one, 1), (two, 1)]) for one, two in zip(straight, above, strict=True)]
@@ -146,7 +146,7 @@ class BatchCosts:
             Beyond: doubles do not reach.
         """
         if any(step.how_many and len(step.places) * step.how_many > _LARGEST_EXACT_COUNT for step in self._steps):
-            raise Beyond
+            raise BeyondDoubles
         rows = np.zeros((len(self._plan.mechanisms), len(orders)))
         z = INTERVALS.nearest(np.array([double(order - 1) for order in orders]))
         if len(self._in_table):
@@ -159,13 +159,13 @@ class BatchCosts:
             rows[place] = [self._in_balls(place, order) for order in orders]
         excess = self._evaluate_steps(rows, (z + 1).high)
         if not np.all(excess < _REACH) and np.all(rows < np.inf):
-            raise Beyond
+            raise BeyondDoubles
         return excess
 
     def _in_balls(self, place: int, order: Fraction) -> float:
         nats = self._exact(self._plan.mechanisms[place], order).nats
         if nats and not 1 / _REACH < double(nats) < _REACH:
-            raise Beyond
+            raise BeyondDoubles
         return math.inf if nats is None else double_up(nats)
 
     def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from service.privacy.accounting.batch_costs import Beyond
+from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
 from service.privacy.accounting.rdp import mechanism_taus
 from service.privacy.accounting.renyi import RenyiCurve
@@ -89,7 +89,7 @@ def _price_of_curve(
     return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
 
 
-def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+def estimate_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
     """Return an upper bound on ``price``, some 1e-13 above it: to search with, never to charge.
 
     Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
@@ -103,7 +103,7 @@ def estimate(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...
     program = build_program(condense(plan), neighbouring)
     linear, rest = RenyiCurve(program).slope_and_excess(orders)
     if linear.nats is None:
-        raise Beyond
+        raise BeyondDoubles
     quanta = tuple(None if math.isinf(nats) else math.ceil(nats) for nats in up(up(rest) * QUANTA).tolist())
     return _price_of_curve(program, neighbouring, linear.nats, quanta if set(quanta) - {0} else ())
 

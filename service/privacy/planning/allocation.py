@@ -12,10 +12,19 @@ from fractions import Fraction
 import numpy as np
 from flint import arb
 
-from service.privacy.accounting.batch_costs import Beyond
+from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.conversion import epsilon_to_rho_at
-from service.privacy.accounting.filter import Budget, Definition, Totals, Weights, add, charged, open_weights, spent
-from service.privacy.accounting.pricing import estimate, price
+from service.privacy.accounting.pricing import estimate_price, price
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Totals,
+    Weights,
+    add_price,
+    open_weights,
+    price_as_charged,
+    spent_of_cap,
+)
 from service.privacy.accuracy.calibration import (
     LARGEST_MARGIN,
     margin_to_scale,
@@ -133,10 +142,10 @@ class EmptyAccount:
         totals = Totals()
         query = plan, Neighbouring.ADD_REMOVE, self.weights.orders
         try:
-            amount = estimate(*query)
-        except Beyond:
+            amount = estimate_price(*query)
+        except BeyondDoubles:
             amount = price(*query)
-        return spent(self.budget, self.weights, add(totals, charged(totals, amount)))
+        return spent_of_cap(self.budget, self.weights, add_price(totals, price_as_charged(totals, amount)))
 
     def log_excess(self, plan: Plan) -> float:
         """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted."""

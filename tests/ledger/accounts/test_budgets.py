@@ -18,13 +18,13 @@ from service.ledger.accounts.budgets import (
     write_totals,
     write_weights,
 )
-from service.privacy.accounting.filter import Budget, Definition, Sum, Totals, add, open_weights
 from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.privacy_filter import Budget, Definition, LossSum, Totals, add_price, open_weights
 
 _ANY = st.fractions(min_value=0)
 _MAYBE = st.none() | _ANY
 _QUANTA = st.integers(0, 10**40)
-_SUMS = st.builds(Sum, _ANY, st.integers(0, 10))
+_SUMS = st.builds(LossSum, _ANY, st.integers(0, 10))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,6 @@ def test_weights_come_back_the_same(document: Any) -> None:
 def test_an_infinite_price_stays_infinite_in_the_totals() -> None:
     infinite = Price(None, None, Fraction(0), Fraction(0), (None, 7))
     finite = Price(Fraction(1), None, Fraction(0), Fraction(0), ())
-    totals = read_totals(write_totals(add(add(Totals(), infinite), finite)))
-    assert (totals.epsilon, totals.epsilon.value) == (Sum(Fraction(1), 1), None)
+    totals = read_totals(write_totals(add_price(add_price(Totals(), infinite), finite)))
+    assert (totals.epsilon, totals.epsilon.value) == (LossSum(Fraction(1), 1), None)
     assert (totals.rho.infinite, totals.quanta, totals.infinite) == (2, (0, 7), (1, 0))

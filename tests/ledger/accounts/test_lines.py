@@ -18,7 +18,7 @@ from service.ledger.accounts.budgets import read_budget
 from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
 from service.ledger.storage.database import Database
-from service.privacy.accounting.filter import Definition
+from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring
 from tests.ledger.charging import (

@@ -14,8 +14,8 @@ from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
 from service.ledger.releases import budget_refusals, charges
 from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
-from service.privacy.accounting.filter import remaining
-from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate
+from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate_price
+from service.privacy.accounting.privacy_filter import remaining
 from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account, prepared
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
@@ -243,10 +243,10 @@ def test_a_refusal_searches_for_noise_where_that_takes_few_and_light_steps(
     estimated: list[Price] = []
 
     def counted(*asked: Any) -> Price:
-        estimated.append(estimate(*asked))
+        estimated.append(estimate_price(*asked))
         return estimated[-1]
 
-    monkeypatch.setattr(budget_refusals, "estimate", counted)
+    monkeypatch.setattr(budget_refusals, "estimate_price", counted)
     open_account(database, **budget)
     with pytest.raises(BudgetExceeded) as refused:
         charge(database, {"type": "sequence", "parts": parts})

@@ -23,8 +23,8 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.tables import Base
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.verify import Verdict, verify
-from service.privacy.accounting.filter import Sum
 from service.privacy.accounting.pricing import ACCOUNTANT
+from service.privacy.accounting.privacy_filter import LossSum
 from tests.ledger.charging import (
     SECRET,
     account_of,
@@ -256,7 +256,7 @@ def test_a_chain_that_was_made_again_is_found_by_its_prices_or_by_a_head_that_wa
 
     with _unprotected(database_url) as connection:
         totals = account_of(database).totals
-        less = budgets.write_totals(replace(totals, epsilon=Sum(totals.epsilon.finite - Fraction(1, 14))))
+        less = budgets.write_totals(replace(totals, epsilon=LossSum(totals.epsilon.finite - Fraction(1, 14))))
         price = connection.execute(text("SELECT price FROM releases WHERE seq = 2")).scalar_one()
         price = json.dumps(json.loads(price) | {"epsilon": half["epsilon"]})
         connection.execute(text("UPDATE releases SET price = :price WHERE seq = 2"), {"price": price})

@@ -16,8 +16,8 @@ from hypothesis import given, strategies as st
 
 import service
 from service.privacy.accounting import zcdp
-from service.privacy.accounting.filter import ORDERS
 from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import ORDERS
 from service.privacy.mechanisms import Declaration, Geometric, Laplace
 from service.privacy.numerics import keyed as keys
 from service.privacy.numerics.keyed import FractionsKey, Keyed, ValuesKey, keyed, memoised

@@ -7,8 +7,15 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from service.privacy.accounting.filter import Budget, Definition, Totals, add, charged, shortfalls
 from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Totals,
+    add_price,
+    price_as_charged,
+    shortfalls,
+)
 from service.privacy.accuracy.tails import margin_of_error
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
@@ -46,8 +53,8 @@ CONFIDENCE = Fraction(95, 100)
 def _admitted(budget: Budget, noise: list[QueryNoise]) -> bool:
     """As a ledger's empty account decides it, with the exact price."""
     account = EmptyAccount.of(budget)
-    asked = charged(Totals(), price(sequence_plan(noise), Neighbouring.ADD_REMOVE, account.weights.orders))
-    return not shortfalls(budget, account.weights, Totals(), add(Totals(), asked))
+    asked = price_as_charged(Totals(), price(sequence_plan(noise), Neighbouring.ADD_REMOVE, account.weights.orders))
+    return not shortfalls(budget, account.weights, Totals(), add_price(Totals(), asked))
 
 
 def _can(budget: Budget, kind: QueryNoiseType) -> bool:

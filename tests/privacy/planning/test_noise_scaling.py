@@ -4,8 +4,16 @@ from fractions import Fraction
 
 import pytest
 
-from service.privacy.accounting.filter import Budget, Definition, Totals, add, charged, open_weights, shortfalls
 from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Totals,
+    add_price,
+    open_weights,
+    price_as_charged,
+    shortfalls,
+)
 from service.privacy.accounting.pure import plan_epsilon
 from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.mechanisms import (
@@ -74,10 +82,10 @@ def test_rho_falls_with_the_square(left: str) -> None:
 def test_it_fits_an_approximate_account_with_little_left() -> None:
     budget = Budget(definition=Definition.APPROXIMATE, cap=Fraction(1), delta=Fraction(1, 10**6))
     weights = open_weights(budget)
-    spent = add(Totals(), price(Gaussian(sigma_squared=Fraction(100)), ADD, weights.orders))
+    spent = add_price(Totals(), price(Gaussian(sigma_squared=Fraction(100)), ADD, weights.orders))
 
     def fits(plan: Plan) -> bool:
-        after = add(spent, charged(spent, price(plan, ADD, weights.orders)))
+        after = add_price(spent, price_as_charged(spent, price(plan, ADD, weights.orders)))
         return not shortfalls(budget, weights, spent, after)
 
     plan = Sequence(parts=(Geometric(scale=Fraction(1)), DiscreteGaussian(sigma_squared=Fraction(1))))

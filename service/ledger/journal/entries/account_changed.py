@@ -22,7 +22,7 @@ from service.ledger.journal.entries.base import (
     whole,
 )
 from service.ledger.journal.journal import BrokenChain, Kind
-from service.privacy.accounting.filter import Budget
+from service.privacy.accounting.privacy_filter import Budget
 
 OPEN: Literal["open"] = "open"  # the only state that can be proposed
 

@@ -31,7 +31,7 @@ from service.ledger.journal.journal import (
 )
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
-from service.privacy.accounting.filter import Budget
+from service.privacy.accounting.privacy_filter import Budget
 
 WRONG = "the entry does not say what one of its kind says"
 AROUND = ("account", "actor", "content", "key", "kind", "release", "seq", "time")

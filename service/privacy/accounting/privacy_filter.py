@@ -1,8 +1,8 @@
-"""The privacy filter: exact totals, and whether one more release still fits a budget.
+"""The privacy filter: exact totals of an account, and the decision if one more release fits its budget.
 
-It holds when each release is chosen after seeing all earlier outputs. What it
-adds up is rational: figures that users state stay as they are, irrational ones are the ceiling in
-quanta of 1e-15 nat, so that every machine gets the same totals.
+Its guarantee holds when each release is chosen after seeing all earlier outputs. The totals are rational: figures that
+users state stay as they are, and irrational ones are rounded up to quanta of 1e-15 nat, so every machine gets the same
+totals.
 """
 
 import math
@@ -33,7 +33,7 @@ ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in
 
 
 class Definition(StrEnum):
-    """In which definition a budget is a cap."""
+    """The definition of privacy loss that a budget caps."""
 
     PURE = "pure"
     ZCDP = "zcdp"
@@ -43,10 +43,10 @@ class Definition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A cap.
+    """A cap on an account's privacy loss.
 
     Attributes:
-        definition: what the cap is on.
+        definition: the definition of the capped loss.
         cap: epsilon, or rho under zCDP; nats.
         delta: of an (epsilon, delta) cap; 0 for the others.
         declared_delta: cap on the sum of the deltas that mechanisms declare.
@@ -78,21 +78,21 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class LossSum:
     """A finite sum, and how many infinite contributions it had: so that one can be taken away again."""
 
     finite: Fraction = Fraction(0)
     infinite: int = 0
 
-    def plus(self, value: Fraction | None) -> "Sum":
+    def plus(self, value: Fraction | None) -> "LossSum":
         if value is None:
-            return Sum(self.finite, self.infinite + 1)
-        return Sum(self.finite + value, self.infinite)
+            return LossSum(self.finite, self.infinite + 1)
+        return LossSum(self.finite + value, self.infinite)
 
-    def minus(self, value: Fraction | None) -> "Sum":
+    def minus(self, value: Fraction | None) -> "LossSum":
         if value is None:
-            return Sum(self.finite, self.infinite - 1)
-        return Sum(self.finite - value, self.infinite)
+            return LossSum(self.finite, self.infinite - 1)
+        return LossSum(self.finite - value, self.infinite)
 
     @property
     def value(self) -> Fraction | None:
@@ -103,8 +103,8 @@ class Sum:
 class Totals:
     """The sum of the prices of all releases of an account."""
 
-    epsilon: Sum = Sum()
-    rho: Sum = Sum()
+    epsilon: LossSum = LossSum()
+    rho: LossSum = LossSum()
     delta: Fraction = Fraction(0)
     linear: Fraction = Fraction(0)
     quanta: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ class Totals:
 
     @property
     def is_below_zero(self) -> bool:
-        """Tell whether more was taken away than was added, of any of the sums."""
+        """True where more was taken away than was added, of any of the sums."""
         amounts = (self.epsilon.finite, self.rho.finite, self.delta, self.linear)
         counts = (self.epsilon.infinite, self.rho.infinite, *self.quanta, *self.infinite)
         return min(amounts) < 0 or min(counts) < 0
@@ -120,7 +120,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The cap that a release does not fit, what it asks for (None: infinite) and what is left."""
+    """A cap that a release does not fit, with the loss that it asks for (None: infinite) and the loss that is left."""
 
     cap: str
     requested: Fraction | None
@@ -146,8 +146,8 @@ def open_weights(budget: Budget) -> Weights:
     return Weights(ORDERS, tuple(even + (Fraction(9, 10) if k == best else 0) for k in range(len(ORDERS))))
 
 
-def charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
-    """Return the price as it is added: rounded up where the common denominator would pass 10^60.
+def price_as_charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
+    """Return a price as it is added to totals: rounded up where the common denominator would pass 10^60.
 
     Args:
         totals: of the account before the charge.
@@ -176,7 +176,7 @@ def _round_up(value: Fraction, steps: int) -> Fraction:
     return Fraction(math.ceil(value * steps), steps)
 
 
-def add(totals: Totals, amount: Price) -> Totals:
+def add_price(totals: Totals, amount: Price) -> Totals:
     """Return the totals after a charge."""
     return Totals(
         epsilon=totals.epsilon.plus(amount.epsilon),
@@ -188,8 +188,8 @@ def add(totals: Totals, amount: Price) -> Totals:
     )
 
 
-def subtract(totals: Totals, amount: Price) -> Totals:
-    """Return the totals without a charge that is in them: what ``add`` makes of the others, in whatever order."""
+def subtract_price(totals: Totals, amount: Price) -> Totals:
+    """Return the totals without a charge that is in them: what ``add_price`` makes of the others, in whatever order."""
     return Totals(
         epsilon=totals.epsilon.minus(amount.epsilon),
         rho=totals.rho.minus(amount.rho),
@@ -213,7 +213,7 @@ def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
     return sums if any(sums) else ()
 
 
-def spent(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
+def spent_of_cap(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """Return the figure that the filter compares with the cap; None is infinite."""
     match budget.definition:
         case Definition.PURE:
@@ -271,10 +271,10 @@ def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction,
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
     """Return what is left of the cap, never below 0."""
-    return left(budget, spent(budget, weights, totals))
+    return remaining_after(budget, spent_of_cap(budget, weights, totals))
 
 
-def left(budget: Budget, used: Fraction | None) -> Fraction:
+def remaining_after(budget: Budget, used: Fraction | None) -> Fraction:
     """Return what is left of the cap, given the figure that the filter compares with it."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
@@ -282,9 +282,9 @@ def left(budget: Budget, used: Fraction | None) -> Fraction:
 def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) -> list[Shortfall]:
     """Return the caps that ``after`` does not fit, if there are any: the loss first, then the declared deltas."""
     shortfalls_found: list[Shortfall] = []
-    used = spent(budget, weights, after)
+    used = spent_of_cap(budget, weights, after)
     if used is None or used > budget.cap:
-        requested = None if used is None else used - (spent(budget, weights, before) or Fraction(0))
+        requested = None if used is None else used - (spent_of_cap(budget, weights, before) or Fraction(0))
         shortfalls_found.append(Shortfall(budget.cap_on, requested, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
         name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
@@ -293,16 +293,16 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
     return shortfalls_found
 
 
-def stand_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
+def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """Return what admission would count for a release in an account of its own, whatever was charged before."""
-    return spent(budget, weights, add(Totals(), amount))
+    return spent_of_cap(budget, weights, add_price(Totals(), amount))
 
 
 def mean_price(totals: Totals, number: int) -> Price:
     """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal."""
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
-    return charged(
+    return price_as_charged(
         totals,
         Price(
             epsilon=None if totals.epsilon.infinite else totals.epsilon.finite / number,
@@ -317,12 +317,12 @@ def mean_price(totals: Totals, number: int) -> Price:
 def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
     """Count how many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
 
-    The amount is one that is added as it is, as ``charged`` makes it. What is spent grows with their number, so that
-    doubling it finds one too many, and halving the last that fits.
+    The amount is added as it is, as ``price_as_charged`` makes it. The figure that is spent grows with the number of
+    charges, so doubling the number finds one too many, and halving the last that fits.
     """
 
     def fits(number: int) -> bool:
-        return not shortfalls(budget, weights, totals, add_all(totals, [(amount, number)]))
+        return not shortfalls(budget, weights, totals, add_prices(totals, [(amount, number)]))
 
     low, high = 0, 1
     while high <= MOST_COUNTED and fits(high):
@@ -334,8 +334,8 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
     return low
 
 
-def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
-    """Return the totals after so many charges of each amount: what ``add`` makes of them one by one, in any order.
+def add_prices(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
+    """Return the totals after so many charges of each amount, as ``add_price`` would make them one by one.
 
     A count below 0 takes charges away.
     """
@@ -353,10 +353,10 @@ def add_all(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
     )
 
 
-def _sum(total: Sum, values: Sequence[tuple[Fraction | None, int]]) -> Sum:
+def _sum(total: LossSum, values: Sequence[tuple[Fraction | None, int]]) -> LossSum:
     infinite = sum(count for value, count in values if value is None)
     finite = _dot((value, count) for value, count in values if value is not None)
-    return Sum(total.finite + finite, total.infinite + infinite)
+    return LossSum(total.finite + finite, total.infinite + infinite)
 
 
 def _dot(values: Iterable[tuple[Fraction, int]]) -> Fraction:
@@ -377,11 +377,11 @@ def _order_by_order(totals: tuple[int, ...], curves: Sequence[Sequence[int]]) ->
     return sums if any(sums) else ()
 
 
-def plus(one: Totals, other: Totals) -> Totals:
+def add_totals(one: Totals, other: Totals) -> Totals:
     """Return the totals of the charges of both."""
     return Totals(
-        epsilon=Sum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
-        rho=Sum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),
+        epsilon=LossSum(one.epsilon.finite + other.epsilon.finite, one.epsilon.infinite + other.epsilon.infinite),
+        rho=LossSum(one.rho.finite + other.rho.finite, one.rho.infinite + other.rho.infinite),
         delta=one.delta + other.delta,
         linear=one.linear + other.linear,
         quanta=_sums(one.quanta, other.quanta),
@@ -390,7 +390,7 @@ def plus(one: Totals, other: Totals) -> Totals:
 
 
 def is_charge_of(amount: Price, asked: Price) -> bool:
-    """Tell whether an amount is what ``charged`` makes of a price on some totals: each figure itself, or rounded up."""
+    """Return whether ``price_as_charged`` makes this amount of a price: each figure as it is or rounded up."""
     figures = (
         (amount.epsilon, asked.epsilon, COARSE),
         (amount.rho, asked.rho, COARSE),

@@ -17,19 +17,19 @@ import pytest
 from numpy.typing import NDArray
 
 from service.privacy.accounting.conversion import conversion
-from service.privacy.accounting.filter import (
+from service.privacy.accounting.guarantee import guarantee
+from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import (
     ORDERS,
     Budget,
     Definition,
     Totals,
     Weights,
-    add,
-    charged,
+    add_price,
     open_weights,
+    price_as_charged,
     shortfalls,
 )
-from service.privacy.accounting.guarantee import guarantee
-from service.privacy.accounting.pricing import price
 from service.privacy.accounting.rdp import plan_tau
 from service.privacy.mechanisms import Declaration, Declared, Mechanism, RandomizedResponse
 from service.privacy.plans import Plan, Repeat, Sequence
@@ -144,7 +144,7 @@ def admitted(budget: Budget, weights: Weights, plans: list[Plan]) -> bool:
     """Tell whether the ledger's filter lets these releases through, one after the other."""
     totals = Totals()
     for plan in plans:
-        after = add(totals, charged(totals, price(plan, REPLACE, weights.orders)))
+        after = add_price(totals, price_as_charged(totals, price(plan, REPLACE, weights.orders)))
         if shortfalls(budget, weights, totals, after):
             return False
         totals = after

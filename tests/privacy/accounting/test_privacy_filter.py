@@ -11,9 +11,10 @@ from random import Random
 import pytest
 from hypothesis import given, reject, settings, strategies as st
 
-from service.privacy.accounting.batch_costs import Beyond
+from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
-from service.privacy.accounting.filter import (
+from service.privacy.accounting.pricing import QUANTA, Price, estimate_price, price
+from service.privacy.accounting.privacy_filter import (
     COARSE,
     COARSE_DELTA,
     COMMON,
@@ -21,22 +22,21 @@ from service.privacy.accounting.filter import (
     ORDERS,
     Budget,
     Definition,
+    LossSum,
     Shortfall,
-    Sum,
     Totals,
     Weights,
-    add,
-    charged,
+    add_price,
     count_fitting,
     mean_price,
     open_weights,
+    price_as_charged,
     remaining,
     shortfalls,
-    spent,
-    stand_alone,
-    subtract,
+    spent_alone,
+    spent_of_cap,
+    subtract_price,
 )
-from service.privacy.accounting.pricing import QUANTA, Price, estimate, price
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
 from service.privacy.accounting.rdp import plan_tau
 from service.privacy.accounting.zcdp import plan_rho
@@ -82,7 +82,9 @@ class Account:
         self.weights, self.totals = open_weights(budget), Totals()
 
     def charge(self, plan: Plan) -> Shortfall | None:
-        after = add(self.totals, charged(self.totals, price(plan, self.neighbouring, self.weights.orders)))
+        after = add_price(
+            self.totals, price_as_charged(self.totals, price(plan, self.neighbouring, self.weights.orders))
+        )
         gap = next(iter(shortfalls(self.budget, self.weights, self.totals, after)), None)
         if gap is None:
             self.totals = after
@@ -220,28 +222,28 @@ def test_denominators_stay_bounded_and_totals_are_never_below_the_sum(costs: lis
     totals, truth, entered = Totals(), Fraction(0), Fraction(0)
     steps, limit = (COARSE_DELTA, 10**100) if field == "delta" else (COARSE, 10**78)
     for cost in costs * 20:
-        amount = charged(totals, FIELDS[field](cost))
+        amount = price_as_charged(totals, FIELDS[field](cost))
         entry, before = getattr(amount, field), _finite(getattr(totals, field))
         assert cost <= entry < cost + Fraction(1, steps)
         if math.lcm(before.denominator, cost.denominator) < FINE_DENOMINATOR:
             assert entry == cost
-        totals, truth, entered = add(totals, amount), truth + cost, entered + entry
+        totals, truth, entered = add_price(totals, amount), truth + cost, entered + entry
         assert _finite(getattr(totals, field)).denominator < limit
     total = _finite(getattr(totals, field))
     assert total == entered
     assert truth <= total <= truth + Fraction(len(costs) * 20, steps)
 
 
-def _finite(total: Sum | Fraction) -> Fraction:
-    return total.finite if isinstance(total, Sum) else total
+def _finite(total: LossSum | Fraction) -> Fraction:
+    return total.finite if isinstance(total, LossSum) else total
 
 
 def test_after_rounding_a_stated_tenth_is_still_a_tenth() -> None:
-    totals = Totals(rho=Sum(Fraction(1, 7 * 10**59 + 1)))
+    totals = Totals(rho=LossSum(Fraction(1, 7 * 10**59 + 1)))
     third = Price(None, Fraction(1, 3), Fraction(0), Fraction(0), ())
-    assert charged(totals, third).rho == Fraction(333333333333333334, 10**18)
-    assert charged(totals, replace(third, rho=Fraction(1, 10))).rho == Fraction(1, 10)
-    assert charged(Totals(rho=Sum(Fraction(1, 10))), third) == third
+    assert price_as_charged(totals, third).rho == Fraction(333333333333333334, 10**18)
+    assert price_as_charged(totals, replace(third, rho=Fraction(1, 10))).rho == Fraction(1, 10)
+    assert price_as_charged(Totals(rho=LossSum(Fraction(1, 10))), third) == third
 
 
 def test_an_expired_charge_leaves_a_readable_total_however_it_cancelled_before() -> None:
@@ -251,14 +253,14 @@ def test_an_expired_charge_leaves_a_readable_total_however_it_cancelled_before()
         prime = 10**45 + 2 * k + 1
         for part in (Fraction(10**44 + k, prime * 10**6), Fraction(1, 10**6) - Fraction(10**44 + k, prime * 10**6)):
             asked = Price(part, part, Fraction(0), part, ())
-            amount = charged(totals, asked, held=True)
+            amount = price_as_charged(totals, asked, held=True)
             assert asked.epsilon is not None
             assert amount.epsilon is not None
             assert asked.epsilon <= amount.epsilon <= asked.epsilon + Fraction(1, COARSE)
-            totals = add(totals, amount)
+            totals = add_price(totals, amount)
             firsts += [amount] if part < Fraction(1, 2 * 10**6) else []
     for amount in firsts:
-        totals = subtract(totals, amount)
+        totals = subtract_price(totals, amount)
     assert len(str(totals.epsilon.finite)) < 4300
     assert COMMON % totals.epsilon.finite.denominator == 0
 
@@ -266,7 +268,7 @@ def test_an_expired_charge_leaves_a_readable_total_however_it_cancelled_before()
 @given(st.fractions(0, 1, max_denominator=2**13 - 1), st.integers(0, 40))
 def test_a_held_charge_is_exact_if_its_denominator_is_usual(value: Fraction, digits: int) -> None:
     asked = Price(value / 10**digits, None, Fraction(0), Fraction(0), ())
-    assert charged(Totals(), asked, held=True) == asked
+    assert price_as_charged(Totals(), asked, held=True) == asked
 
 
 def test_removable_charges_leave_figures_that_python_reads() -> None:
@@ -274,13 +276,15 @@ def test_removable_charges_leave_figures_that_python_reads() -> None:
 
 
 def test_infinite_losses_are_counted_and_not_added() -> None:
-    total = Sum(Fraction(1)).plus(None).plus(Fraction(2)).plus(None)
-    assert total == Sum(Fraction(3), 2)
+    total = LossSum(Fraction(1)).plus(None).plus(Fraction(2)).plus(None)
+    assert total == LossSum(Fraction(3), 2)
     assert total.value is None
-    assert Sum(Fraction(3)).value == 3
+    assert LossSum(Fraction(3)).value == 3
     orders = (Fraction(2), Fraction(9))
-    once = add(Totals(), price(at_order_2("1/4"), ADD, orders))
-    again = add(add(once, price(Geometric(scale=Fraction(1)), ADD, orders)), price(at_order_2("1/4"), ADD, orders))
+    once = add_price(Totals(), price(at_order_2("1/4"), ADD, orders))
+    again = add_price(
+        add_price(once, price(Geometric(scale=Fraction(1)), ADD, orders)), price(at_order_2("1/4"), ADD, orders)
+    )
     assert (once.infinite, again.infinite) == ((0, 1), (0, 2))
     assert again.epsilon.infinite == 2
     assert again.quanta[0] == 2 * QUANTA // 4 + math.ceil(
@@ -368,8 +372,8 @@ def test_spent_is_what_section_4_compares_with_the_cap(releases: list[Plan], fig
     budget = approximate(*figures)
     weights, totals = open_weights(budget), Totals()
     for release in releases:
-        totals = add(totals, charged(totals, price(release, ADD, ORDERS)))
-    used, truth = spent(budget, weights, totals), spent_by_definition(budget, weights, totals)
+        totals = add_price(totals, price_as_charged(totals, price(release, ADD, ORDERS)))
+    used, truth = spent_of_cap(budget, weights, totals), spent_by_definition(budget, weights, totals)
     assert used is not None
     assert truth <= used <= truth + Fraction(3, QUANTA)
     assert remaining(budget, weights, totals) == max(budget.cap - used, Fraction(0))
@@ -378,7 +382,7 @@ def test_spent_is_what_section_4_compares_with_the_cap(releases: list[Plan], fig
 def test_an_untouched_account_has_its_whole_cap_and_no_more() -> None:
     for budget in (pure("1"), zcdp("1"), rdp("2", "1"), approximate("1", "1e-6"), approximate("1", "0.999")):
         account = Account(budget)
-        assert spent(budget, account.weights, account.totals) == 0
+        assert spent_of_cap(budget, account.weights, account.totals) == 0
         assert account.left == 1
     nearly_nothing = Account(approximate("1", "0.999"))
     assert nearly_nothing.charge(of_rho("1e-9")) is None
@@ -386,8 +390,8 @@ def test_an_untouched_account_has_its_whole_cap_and_no_more() -> None:
 
 
 def test_nothing_remains_beside_an_infinite_loss() -> None:
-    totals = Totals(epsilon=Sum(Fraction(0), 1))
-    assert spent(pure("1"), Weights(), totals) is None
+    totals = Totals(epsilon=LossSum(Fraction(0), 1))
+    assert spent_of_cap(pure("1"), Weights(), totals) is None
     assert remaining(pure("1"), Weights(), totals) == 0
 
 
@@ -438,8 +442,8 @@ def test_mixed_plans_add_their_lines_as_lines_and_the_rest_by_orders() -> None:
 def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
     orders = (Fraction("1.01"), Fraction(2), Fraction("7.3"), Fraction(500))
     try:
-        found = estimate(plan, REPLACE, orders)
-    except Beyond:
+        found = estimate_price(plan, REPLACE, orders)
+    except BeyondDoubles:
         reject()
     asked = price(plan, REPLACE, orders)
     assert (found.epsilon, found.rho, found.delta) == (asked.epsilon, asked.rho, asked.delta)
@@ -453,15 +457,15 @@ def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
 def test_an_estimate_is_the_price_where_there_are_no_orders_to_speak_of() -> None:
     plan = Sequence(parts=(Geometric(scale=Fraction(3)), Gaussian(sigma_squared=Fraction(2))))
     for orders in ((), (Fraction(2),)):
-        assert estimate(plan, ADD, orders) == price(plan, ADD, orders)
+        assert estimate_price(plan, ADD, orders) == price(plan, ADD, orders)
 
 
 def test_there_is_no_estimate_where_doubles_do_not_reach() -> None:
     beyond = Sequence(parts=(Geometric(scale=Fraction(1, 10**400)), Laplace(scale=Fraction(1, 10**399))))
     endless = Declared(guarantee=Declaration(epsilon=None, rho=None, rdp=((Fraction(2), Fraction(1)),)), reference="r")
     for plan in (beyond, Sequence(parts=(beyond, endless))):
-        with pytest.raises(Beyond):
-            estimate(plan, ADD, (Fraction(2), Fraction(5, 2)))
+        with pytest.raises(BeyondDoubles):
+            estimate_price(plan, ADD, (Fraction(2), Fraction(5, 2)))
 
 
 _rationals = st.fractions(Fraction(0), Fraction(10), max_denominator=10**6)
@@ -483,14 +487,14 @@ def test_removing_charges_leaves_the_totals_of_the_others_alone(
     """This holds whatever stays and in whatever order the rest goes: infinities are counted and zeros have one form."""
     totals = Totals()
     for amount, _ in charges:
-        totals = add(totals, amount)
+        totals = add_price(totals, amount)
     gone = [amount for amount, goes in charges if goes]
     random.shuffle(gone)
     for amount in gone:
-        totals = subtract(totals, amount)
+        totals = subtract_price(totals, amount)
     expected = Totals()
     for amount, goes in charges:
-        expected = expected if goes else add(expected, amount)
+        expected = expected if goes else add_price(expected, amount)
     assert totals == expected
 
 
@@ -498,12 +502,12 @@ def test_a_release_alone_is_as_large_as_admission_counts_it() -> None:
     order_2 = Budget(definition=Definition.RDP, cap=Fraction(9), alpha=Fraction(2))
     approximate = Budget(definition=Definition.APPROXIMATE, cap=Fraction(9), delta=Fraction(1, 10**6))
     gaussian = price(of_rho("1/8"), ADD, ())
-    assert stand_alone(zcdp("9"), open_weights(zcdp("9")), gaussian) == Fraction(1, 8)
-    assert stand_alone(pure("9"), open_weights(pure("9")), gaussian) is None
+    assert spent_alone(zcdp("9"), open_weights(zcdp("9")), gaussian) == Fraction(1, 8)
+    assert spent_alone(pure("9"), open_weights(pure("9")), gaussian) is None
     weights = open_weights(order_2)
-    assert stand_alone(order_2, weights, price(of_rho("1/8"), ADD, weights.orders)) == Fraction(1, 4)
+    assert spent_alone(order_2, weights, price(of_rho("1/8"), ADD, weights.orders)) == Fraction(1, 4)
     weights = open_weights(approximate)
-    alone = stand_alone(approximate, weights, price(of_rho("1/8"), ADD, weights.orders))
+    alone = spent_alone(approximate, weights, price(of_rho("1/8"), ADD, weights.orders))
     account = Account(approximate)
     account.charge(of_rho("1/8"))
     assert alone == 9 - account.left
@@ -512,7 +516,7 @@ def test_a_release_alone_is_as_large_as_admission_counts_it() -> None:
 def _fitting_one_by_one(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
     number = 0
     while True:
-        after = add(totals, charged(totals, amount))
+        after = add_price(totals, price_as_charged(totals, amount))
         if shortfalls(budget, weights, totals, after):
             return number
         totals, number = after, number + 1
@@ -534,7 +538,7 @@ def test_room_for_releases_of_the_mean_loss_is_counted_exactly(plans: list[Plan]
     budget = approximate(cap, delta, "1e-8") if delta == "1e-6" else approximate(cap, delta, "0.9e-10")
     weights, totals = open_weights(budget), Totals()
     for plan in plans:
-        totals = add(totals, charged(totals, price(plan, ADD, weights.orders)))
+        totals = add_price(totals, price_as_charged(totals, price(plan, ADD, weights.orders)))
     amount = mean_price(totals, len(plans))
     if len(plans) == 1:
         assert amount == price(plans[0], ADD, weights.orders)

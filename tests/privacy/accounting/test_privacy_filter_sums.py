@@ -3,8 +3,8 @@
 from fractions import Fraction
 from random import Random
 
-from service.privacy.accounting.filter import Totals, add, add_all, plus, subtract
 from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.privacy_filter import Totals, add_price, add_prices, add_totals, subtract_price
 
 _ORDERS = 3
 
@@ -27,16 +27,16 @@ def test_charges_at_once_are_those_one_by_one() -> None:
     random = Random(5)
     for size in (0, 1, 5, 200):
         amounts = [(_amount(random), random.randrange(4)) for _ in range(size)]
-        before, one_by_one = add(Totals(), _amount(random)), Totals()
+        before, one_by_one = add_price(Totals(), _amount(random)), Totals()
         for amount, count in amounts:
             for _ in range(count):
-                one_by_one = add(one_by_one, amount)
-        assert add_all(Totals(), amounts) == one_by_one
-        both = plus(before, one_by_one)
-        assert both == add_all(before, amounts)
-        assert add_all(both, [(amount, -count) for amount, count in amounts]) == before
-        assert plus(before, Totals()) == plus(Totals(), before) == before
+                one_by_one = add_price(one_by_one, amount)
+        assert add_prices(Totals(), amounts) == one_by_one
+        both = add_totals(before, one_by_one)
+        assert both == add_prices(before, amounts)
+        assert add_prices(both, [(amount, -count) for amount, count in amounts]) == before
+        assert add_totals(before, Totals()) == add_totals(Totals(), before) == before
         for amount, count in amounts:
             for _ in range(count):
-                both = subtract(both, amount)
+                both = subtract_price(both, amount)
         assert both == before
