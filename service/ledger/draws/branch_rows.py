@@ -9,6 +9,8 @@ from service.ledger.draws import tabulated_groups
 from service.ledger.draws.choice_branches import WHOLE, ChoicePoint, LaterDraw
 from service.ledger.storage.tables import BranchTaken, Draw, Tabulation
 
+_OTHER_TAKEN = "another branch of a choice above this mechanism has been drawn from"
+
 
 def refuse_other_branch(
     connection: Connection,
@@ -32,7 +34,7 @@ def refuse_other_branch(
             raise AlreadyDrawn(tabulated, "this partition has been tabulated")
         taken = _other_branch(connection, release_id, point, partition)
         if taken is not None:
-            raise AlreadyDrawn(taken, "another branch of a choice above this mechanism has been drawn from")
+            raise AlreadyDrawn(taken, _OTHER_TAKEN)
 
 
 def _tabulation(
@@ -98,11 +100,18 @@ _HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 def take_branches(
     connection: Connection, release_id: str, points: Sequence[ChoicePoint], partition: str, draw_id: str
 ) -> None:
-    """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them."""
+    """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them.
+
+    Raises:
+        AlreadyDrawn: the recorded branch is another one; somebody wrote it since ``refuse_other_branch``.
+    """
     for point in points:
         at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}
-        held = select(BranchTaken.branch).where(
+        held = select(BranchTaken.branch, BranchTaken.draw_id).where(
             *(getattr(BranchTaken, column) == value for column, value in at.items())
         )
-        if connection.execute(held).first() is None:
+        found = connection.execute(held).one_or_none()
+        if found is None:
             connection.execute(insert(BranchTaken).values(**at, branch=point.branch, draw_id=draw_id))
+        elif found.branch != point.branch:
+            raise AlreadyDrawn(found.draw_id, _OTHER_TAKEN)

@@ -326,10 +326,10 @@ def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[Missi
     behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
     older = behind - account_rows.unsealed_among(connection, behind)
     return [
-        MissingEntry(name, Head(entry.seq, entry.hash), seq)
+        MissingEntry(entry.account or name, Head(entry.seq, entry.hash), seq)
         for entry in made
         for name, seq in (last[entry.account_id],)
-        if entry not in present or (entry.account_id in older and seq < entry.seq)
+        if entry[:3] not in present or (entry.account_id in older and seq < entry.seq)
     ]
 
 
@@ -342,15 +342,6 @@ def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> It
     for numbers in _batches([seq for account_id, seq in places if account_id == installation_journal.NO_ACCOUNT]):
         for row in connection.execute(select(*own).where(InstallationEntry.seq.in_(numbers))):
             yield installation_journal.NO_ACCOUNT, row.seq, row.hash
-
-
-def names_of(connection: Connection, account_ids: Collection[int]) -> dict[int, str]:
-    """Return the names of accounts, which never change, by id."""
-    return {
-        account_id: name
-        for ids in _batches(list(account_ids))
-        for account_id, name in connection.execute(select(Account.id, Account.name).where(Account.id.in_(ids)))
-    }
 
 
 def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:

@@ -19,10 +19,9 @@ from service.ledger.installation.high_water import (
     last_entries,
     lost_entries,
     missing_entries,
-    names_of,
     present_heads,
 )
-from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain, Head
+from service.ledger.journal.journal import BrokenChain, Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import OTHER_VERSION, Database
@@ -124,13 +123,12 @@ class MarkKeeper:
         self.written_at = clock.now()
 
     def advance(self, *, everything: bool = False, last: bool = False) -> None:
-        """Write the heads of journals that this process added to, or of all journals.
+        """Mark what this process committed, then compare its journals, or all, with the mark.
 
-        The ledger was rolled back or rewritten if a journal lacks its marked entry, or an entry that this process
-        committed since the last check, or if the account's row ends before such an entry. Then all further writes to
-        the ledger are refused. The mark gets only the lost entries, so that the next start is refused too. Entries that
-        this process committed are marked whatever the accounts' rows say: an owner of the database who shows an earlier
-        head at each look cannot keep the mark behind.
+        Entries that this process committed are marked from its memory, before any look at the database: whatever its
+        owner shows at the look cannot keep the mark behind. The ledger was rolled back or rewritten if a journal lacks
+        its marked entry, or an entry that this process committed since the last check, or if the account's row ends
+        before such an entry. Then all further writes to the ledger are refused.
 
         Args:
             everything: whether all journals are compared with the mark.
@@ -143,32 +141,27 @@ class MarkKeeper:
         began = time.monotonic()
         made = self._database.take_committed()
         try:
+            journals = None if everything or not self.file.path.exists() else [entry.account for entry in made]
+            in_use = not last if self._serves else None
+            if made:
+                self.file.advance(_heads_of(made), clock.now(), in_use=in_use)
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
-                names = names_of(connection, {entry.account_id for entry in made})
             if not lost:
-                made = _last_of_each(made)  # enough to mark them, later if need be
-                journals = None if everything or not self.file.path.exists() else list(names.values())
-                names[installation_journal.NO_ACCOUNT] = INSTALLATION
-                lost = self._advance(made, names, journals, last=last)
+                lost = self._advance(made, journals, in_use)
             if lost:
                 self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
-                gone = {one.journal: one.marked for one in sorted(lost, key=lambda one: one.marked.seq)}
-                self.file.advance(gone, clock.now(), in_use=not last if self._serves else None)
             if everything:
                 self._everything = time.monotonic() - began
         except BaseException:
             self._database.put_back_committed(made)
             raise
 
-    def _advance(
-        self, made: list[NewEntry], names: Mapping[int, str], journals: list[str] | None, *, last: bool
-    ) -> list[MissingEntry]:
+    def _advance(self, made: list[NewEntry], journals: list[str] | None, in_use: bool | None) -> list[MissingEntry]:
         """Write the heads of these journals, or of all, unless entries are missing; return the lost entries.
 
         Args:
             made: entries that this process committed.
-            names: those of their accounts.
         """
         if journals is None:
             mark = self.file.read()
@@ -190,11 +183,7 @@ class MarkKeeper:
             self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
         elif not lost:
             at = clock.now()
-            newest = heads.sound
-            for entry in made:
-                name = names[entry.account_id]
-                newest[name] = max(Head(entry.seq, entry.hash), newest.get(name, BEFORE_FIRST), key=_seq)
-            self.file.advance(newest, at, in_use=not last if self._serves else None)
+            self.file.advance(heads.sound, at, in_use=in_use)
             self.written_at = at
         return lost
 
@@ -328,10 +317,6 @@ class MarkKeeper:
         return True, True
 
 
-def _last_of_each(made: list[NewEntry]) -> list[NewEntry]:
-    """Return the last entry of each journal, which is enough to mark once all entries are known to be present."""
-    return list({entry.account_id: entry for entry in sorted(made)}.values())
-
-
-def _seq(head: Head) -> int:
-    return head.seq
+def _heads_of(made: list[NewEntry]) -> dict[str, Head]:
+    """Return the last head of each journal, by the name that its entry states."""
+    return {entry.account: Head(entry.seq, entry.hash) for entry in sorted(made)}

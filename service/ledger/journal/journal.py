@@ -57,6 +57,7 @@ class Head:
 
 BEFORE_FIRST = Head(0, "00" * 32)
 _HASH = re.compile("[0-9a-f]{64}")
+_START = '{"account":'  # of each entry's text, as canonical JSON sorts the names of members
 _HEAD = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
 
@@ -234,7 +235,13 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     require_written(connection.execute(_INSERT, batch(rows)), len(rows))
     for kind, number in Counter(row["kind"] for row in rows).items():
         count_metric(connection, "entries", str(kind), number)
-    note_entries(connection, [NewEntry(row["account_id"], row["seq"], row["hash"]) for row in rows])  # type: ignore[arg-type]
+    note_entries(connection, [_new_entry(**row) for row in rows])  # type: ignore[arg-type]
+
+
+def _new_entry(account_id: int, seq: int, hash: str, body: str, **_: object) -> NewEntry:  # noqa: A002
+    """Return a row as a new entry, with the account's name from the start of its text."""
+    name: str = _DECODER.raw_decode(body, len(_START))[0]
+    return NewEntry(account_id, seq, hash, name)
 
 
 def append(

@@ -23,11 +23,16 @@ _SECONDS = 0.05  # after which no more writers join
 
 
 class NewEntry(NamedTuple):
-    """An entry that a transaction added to an account's journal."""
+    """An entry that a transaction added to a journal.
+
+    Attributes:
+        account: the account's name as the entry states it; empty for the installation's journal, and where it was read.
+    """
 
     account_id: int
     seq: int
     hash: str
+    account: str = ""
 
 
 @dataclass

@@ -218,7 +218,7 @@ class _Writer:
         drawn, undeclared = partitions.own_total(self._connection, account.id)
         after = replace(as_row(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
         accounts.save(self._connection, [after], ChargedSubplans(chain.spent, chain.reserved))
-        self.made.append(NewEntry(account.id, after.head.seq, after.head.hash))
+        self.made.append(NewEntry(account.id, after.head.seq, after.head.hash, account.name))
 
 
 _IN_ORDER: tuple[type[Base], ...] = (Release, ReleaseTag, Entry, Draw, Description)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict
 from service.ledger import idempotent_write
-from service.ledger.draws import branch_rows, draws, tabulated_groups
+from service.ledger.draws import branch_rows, draws, partitions, tabulated_groups
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.storage.database import Database
 from service.privacy.plans.notation import read_plan
@@ -181,6 +181,26 @@ def test_a_tabulation_has_no_more_work_under_the_lock_however_many_groups_it_has
         deciding.append(first)
     assert len(deciding[0]) == len(deciding[1])
     assert steps_locked(deciding[1]) <= steps_locked(deciding[0]) + 40  # one look-up of each would be some 600
+
+
+def test_a_branch_that_somebody_writes_after_the_look_is_refused(
+    people: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application's role may insert rows while a draw waits for another lock of its transaction."""
+    plan = {"type": "choice", "parts": [_A, _B]}
+    (of, other) = register(people, "people", plan, plan)
+    draw(people, "people", other, plan, which=0, partition="p")
+    take = partitions.take
+
+    def taken(connection: Connection, *given: Any) -> Any:
+        of_other = connection.execute(text("SELECT id FROM draws")).scalar_one()
+        row = {"of": of, "other": of_other}
+        connection.execute(text("INSERT INTO branches_taken VALUES (:of, '', 'p', 0, 1, :other)"), row)
+        return take(connection, *given)
+
+    monkeypatch.setattr(partitions, "take", taken)
+    with pytest.raises(AlreadyDrawn, match="another branch"):
+        draw(people, "people", of, plan, which=0, partition="p")
 
 
 def test_the_groups_of_other_tabulations_are_not_read_under_the_lock(
