@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from service.errors import Conflict
 from service.installation import high_water_file, open_installation, settings_of_command
 from service.ledger.access.keys import unsound
+from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
 from service.ledger.installation.high_water import (
@@ -75,8 +76,16 @@ def acknowledge(
 
     database.write(work, is_committed=lambda *_: False)
     with database.read() as connection:
-        file.replace(present_heads(connection, secret, last_entries(connection)).sound, clock.now())
+        entries = last_entries(connection)
+        unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
+        heads = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed]).sound
+    kept = {} if mark is None else dict(mark.heads)
+    altered = sorted(one[1] for one in entries if one[0] in unsealed)
+    lost = {one.journal for one in missing}
+    file.replace({name: kept[name] for name in altered if name in kept and name not in lost} | heads, clock.now())
     database.close()
+    for name in altered:
+        typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
     for one in missing:
         typer.echo(str(one))
     if missing:

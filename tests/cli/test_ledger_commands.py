@@ -167,6 +167,16 @@ def test_a_ledger_that_lacks_entries_of_its_mark_is_refused_until_somebody_says_
     assert (journal["account"], journal["seq"], journal["last"]) == ("people", 4, 2)
 
 
+def test_a_row_that_shows_an_earlier_head_is_not_marked_anew(home: Path, tmp_path: Path, said: Command) -> None:
+    """Its journal lacks nothing: only what an operator is told is missing may be forgotten."""
+    last = "DELETE FROM installation_journal WHERE seq = (SELECT max(seq) FROM installation_journal)"
+    cut = _tampered(home, tmp_path / "cut", last, _CUT[-1])
+    told = said(cut, "acknowledge", "--reason", "a backup of Monday")
+    assert "the journal of 'people'" not in told
+    assert "the row of account 'people' is not as the service wrote it; its head is not marked anew" in told
+    assert _marked(cut)["people"].seq == 4
+
+
 def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
     home: Path, tmp_path: Path, said: Command
 ) -> None:

@@ -29,6 +29,7 @@ from service.ledger.draws.choice_branches import (
 )
 from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
+from service.ledger.draws.tabulated_groups import AT_ONCE
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
 from service.ledger.journal.entries import Drawn, Filing
@@ -60,6 +61,15 @@ class Place:
     repetitions: int
     choice_points: list[ChoicePoint]
     bounds: list[ChoiceBound]
+
+    def is_in(self, later: LaterDraw) -> bool:
+        """Return whether the place may be in a tabulation whose groups take long to compare: a large one of its level.
+
+        Args:
+            later: a draw of the same release.
+        """
+        of_level = later.is_tabulation and any(point.tabulated == later.mechanism for point in self.choice_points)
+        return of_level and any(number > AT_ONCE for _, number in later.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,7 @@ class Later:
 
 
 class _LaterTabulation(Exception):
-    """A tabulation of the release that no look has seen, found under the lock."""
+    """A large tabulation of the draw's level that no look has seen, found under the lock."""
 
 
 class AnsweredDraw(NamedTuple):
@@ -217,7 +227,7 @@ def draw_once(
     def work(connection: Connection, at: str) -> DrawRecord:
         account = lock_for_draw(connection, line, release_id, held, request.actor, at)
         later = _later(connection, account.id, place, seen, looked)
-        if looks < _LOOKS and any(one.is_tabulation and one.release_id == release_id for one in later.unseen):
+        if looks < _LOOKS and any(one.release_id == release_id and place.is_in(one) for one in later.unseen):
             raise _LaterTabulation
         check(connection, later.unseen)
         return keep(connection, account, later, at)
@@ -366,7 +376,7 @@ def store(
 
 _INSERT = insert(Draw)
 _NONE_LATER = Later((), [], ())
-_LOOKS = 16  # times that a draw looks again before it looks under the lock; each time another tabulation was faster
+_LOOKS = 3  # times that a draw looks again before it looks under the lock; each time another tabulation was faster
 
 
 def _later(

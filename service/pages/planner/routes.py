@@ -43,6 +43,7 @@ router = APIRouter(include_in_schema=False)
 
 _CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
 _NO_ACCOUNT = "expected one of the accounts in the list"
+_DIGITS = 10  # of the number of a row
 _NO_BUTTON = "expected the value of a button of the page"
 
 
@@ -88,7 +89,7 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
                 return await _show(desk)
             case "add":
                 return await _show(desk._replace(form=with_row(desk.form)))
-            case "remove" if which.isascii() and which.isdigit():
+            case "remove" if which.isascii() and which.isdigit() and len(which) < _DIGITS:
                 return await _show(desk._replace(form=without_row(desk.form, int(which))))
             case "plan":
                 return await _show_plans(desk)

@@ -207,13 +207,15 @@ def test_the_groups_of_other_tabulations_are_not_read_under_the_lock(
     people: Database, meanwhile: list[Callable[[], object]]
 ) -> None:
     (of,) = register(people, "people", LEVEL)
-    meanwhile.append(lambda: tabulate(people, "people", of, ["g"], "0"))
+    groups = [f"g {number}" for number in range(tabulated_groups.AT_ONCE + 1)]
+    meanwhile.append(lambda: tabulate(people, "people", of, groups, "0" * len(groups)))
     with statements() as found:
         tabulate(people, "people", of, ["f"], "0")
     read = [one for one in found if "tabulations.layout" in one.text]
     assert read
     assert not any(one.locked for one in read)
-    assert sum(one.text.startswith("BEGIN") and one.locked for one in found) == 3  # theirs, one in vain, and its own
+    begun = sum(one.text.startswith("BEGIN") and one.locked for one in found)
+    assert begun == 6  # theirs, with two pieces and a mark, one in vain, and its own
 
 
 def _transactions(found: list[Statement]) -> list[list[Statement]]:
