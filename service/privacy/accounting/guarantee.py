@@ -197,7 +197,14 @@ def _best_statements(delta: Fraction, statements: Iterable[ApproximateStatement]
 
 
 def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[DeltaStatement]:
-    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first."""
+    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first.
+
+    Args:
+        epsilon: nats.
+
+    Returns:
+        Each at most 1, with the deltas that mechanisms declare; no ``pure`` or ``zcdp`` where that loss is infinite.
+    """
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
     statements: list[DeltaStatement] = []

@@ -133,6 +133,9 @@ def open_weights(budget: Budget) -> Weights:
     0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
     supermartingales is one, so that it may be tested at every order at once; choosing the order by
     what was spent would not be a filter.
+
+    Returns:
+        Shares that add up to 1, for (epsilon, delta) only; no orders where the budget needs no Rényi curve.
     """
     if budget.definition is Definition.RDP and budget.alpha is not None:
         return Weights((budget.alpha,))
@@ -214,7 +217,7 @@ def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
 
 
 def spent_of_cap(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """Return the figure that the filter compares with the cap; None is infinite."""
+    """Return the figure that the filter compares with the cap (nats, an upper bound); None is infinite."""
     match budget.definition:
         case Definition.PURE:
             return totals.epsilon.value
@@ -270,7 +273,7 @@ def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction,
 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
-    """Return what is left of the cap, never below 0."""
+    """Return what is left of the cap (nats), never below 0."""
     return remaining_after(budget, spent_of_cap(budget, weights, totals))
 
 
@@ -294,12 +297,16 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 
 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
-    """Return what admission would count for a release in an account of its own, whatever was charged before."""
+    """Return what admission would count (nats; None: infinite) for a release that is the first of its account."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
 
 
 def mean_price(totals: Totals, number: int) -> Price:
-    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal."""
+    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal.
+
+    Args:
+        number: the number of charges, above 0.
+    """
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
     return price_as_charged(

@@ -23,6 +23,13 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
     """Return a bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
 
     So the chord between two bounds is a bound; above the last order nothing is known.
+
+    Args:
+        rdp: pairs of an order and a bound (nats), by ascending order.
+        alpha: the order asked for, above 1.
+
+    Returns:
+        Nats, on the chord exactly.
     """
     place = bisect_left(rdp, alpha, key=lambda point: point[0])
     if place == len(rdp):

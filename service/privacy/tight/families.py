@@ -99,6 +99,13 @@ def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
     """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
+
+    Args:
+        size: K(c+it) - K(c), members in rows, t in columns.
+        angle: the largest angle of a term, in radians, of the same shape.
+
+    Returns:
+        The scale of the error, to be multiplied by ``contour.UNIT``.
     """
     if angle.max(initial=0.0) <= 0.5:
         return np.abs(size)

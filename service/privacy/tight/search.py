@@ -48,6 +48,9 @@ def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str
 
     The rough bounds, by which the exact one is placed, answer for it where that takes too long.
 
+    Args:
+        log_delta: log of the delta, below 0.
+
     Raises:
         NotTight: even they take too long.
     """
