@@ -251,6 +251,9 @@ class NoiseSum:
     def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "NoiseSum":
         """Return the sum of so many cells' noise.
 
+        Args:
+            excess: 1 less the largest confidence that will be asked for.
+
         Raises:
             ValueError: the noise is wider than is computed with.
         """
@@ -272,6 +275,12 @@ class NoiseSum:
         """Return the smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
 
         Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
+
+        Returns:
+            The margin in counts, and the coverage.
+
+        Raises:
+            ValueError: a confidence out of range (``excess_of``).
         """
         if isinstance(self.tails, _SingleCell):
             least = margin_of_error(self.law, confidence)
@@ -319,8 +328,11 @@ def variance_of_cell(law: NoiseLaw) -> Fraction:
 def require_finite(value: Fraction | None) -> Fraction:
     """Return the value, which must be finite.
 
+    Args:
+        value: None where it is infinite, or no precision tells.
+
     Raises:
-        ArithmeticError: it does not, or no precision tells.
+        ArithmeticError: the value is None.
     """
     if value is None:
         raise ArithmeticError("expected a finite number")

@@ -37,6 +37,9 @@ def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
     """Return the characteristic function of a joint law at j = 1, ..., period/2; None where one by one is better.
 
     The mass is folded onto one period; what lies beyond half of it must be negligible, and is added as a radius.
+
+    Args:
+        period: even.
     """
     if law.sigma_squared is None or law.scale is None or period > _TABLE:
         return None

@@ -177,7 +177,11 @@ class Mechanism(Keyed, PlanElement, ABC):
         return self
 
     def scaled(self, multiplier: Fraction) -> Self:  # noqa: ARG002
-        """Return the mechanism with its noise scale multiplied; itself where it has none."""
+        """Return the mechanism with its noise scale multiplied; itself where it has none.
+
+        Args:
+            multiplier: above 0, of sigma or b, not of the variance.
+        """
         return self
 
     @abstractmethod
@@ -336,6 +340,10 @@ def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:
 
     epsilon²/2 bounds the rho of every epsilon-DP mechanism (Bun and Steinke 2016, Prop. 3.3); it is the smaller
     only where cancellation exhausts the precision, at epsilon below about 1e-600.
+
+    Args:
+        curve: the formula of rho, without an order.
+        epsilon: the mechanism's pure epsilon, nats.
     """
     rounded, otherwise = ceiling(lambda: curve.at(BALLS)), epsilon * epsilon / 2
     return Loss(otherwise if rounded is None else min(rounded, otherwise), rational=False)

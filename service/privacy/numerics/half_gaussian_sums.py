@@ -24,6 +24,13 @@ def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
     """Return the first ``moments`` moments of g, of y^p g(y) over y >= 0; for x >= 0 or about 0, else they overflow.
 
     A sum where few terms matter, else the Euler-Maclaurin formula; on the real line the integral.
+
+    Args:
+        v: sigma², above 0.
+        lattice: take the trapezoid sum over the integers; False: the integral.
+
+    Returns:
+        Balls at the precision in force, moment 0 first.
     """
     if not lattice:
         return _integrals(x, ball(v), moments)

@@ -80,6 +80,9 @@ def delta_of_cells(
     """Return an upper bound on delta at epsilon of the mechanism on so many cells; None where digits run out.
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
+
+    Args:
+        epsilon: nats.
     """
     law = mechanism.simplest().loss_law()
     match law:
@@ -129,7 +132,14 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
 def least_gaussian(
     kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target
 ) -> CalibratedNoise:
-    """Return the Gaussian noise of least variance."""
+    """Return the Gaussian noise of least variance.
+
+    Args:
+        sensitivity: counts; whole for ``DiscreteGaussian``.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
     below = epsilon_to_rho_analytic(target.epsilon, target.delta)
     rho = gaussian_rho_at(target.epsilon, target.delta, below)
     start = target.cells * sensitivity * sensitivity / (2 * rho)
@@ -162,6 +172,15 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
 
     Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
     they matter.
+
+    Args:
+        sensitivity: counts; whole for ``DiscreteOsgt``.
+
+    Returns:
+        Gaussian noise where no offset is better.
+
+    Raises:
+        NoSuchNoise: none is found.
     """
     gaussian = least_gaussian(Gaussian, sensitivity, target)
 

@@ -26,7 +26,16 @@ _PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
 def least_narrow_noise(
     sensitivity: int, epsilon: float, delta: float, largest_offset: float
 ) -> tuple[float, float] | None:
-    """Return (sigma², m) of about the least variance, m at most so many sigmas; None if no width is narrow enough."""
+    """Return (sigma², m) of about the least variance, m at most so many sigmas; None if no width is narrow enough.
+
+    Args:
+        sensitivity: whole counts.
+        epsilon: nats.
+        largest_offset: of m/sigma; 0 for noise without an offset.
+
+    Returns:
+        Doubles near the best: sigma² in counts squared, m in counts.
+    """
     low, high = 0.0, math.log1p(largest_offset)
     best = (math.inf, 0.0, 0.0)
     for _ in range(_ZOOMS if largest_offset else 1):

@@ -50,7 +50,11 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def pointer_to(self, number: int) -> str:
-        """Return the JSON pointer of a part in the node's document."""
+        """Return the JSON pointer of a part in the node's document.
+
+        Args:
+            number: of the part, from 0.
+        """
 
     @abstractmethod
     def condensed(self, size: int) -> Condensed:
