@@ -154,6 +154,10 @@ def bound_from_residuals(
 
     Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
     bounds is none at this confidence.
+
+    Args:
+        shift: counts, at least 1.
+        risk: one minus the confidence.
     """
     mixed = generator.permutation(residuals)
     choosing, testing = _split(mixed)
@@ -164,7 +168,11 @@ def bound_from_residuals(
 def bound_from_outputs(
     outputs: Floats, neighbouring: Floats, question: BoundMethod, risk: float, generator: np.random.Generator
 ) -> LowerBound:
-    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
+    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one.
+
+    Args:
+        risk: one minus the confidence.
+    """
     (first, tested), (second, also_tested) = (_split(generator.permutation(part)) for part in (outputs, neighbouring))
     families = [
         events

@@ -46,7 +46,11 @@ class Residuals:
         return cumulated
 
     def percentile(self, percent: float) -> float:
-        """Return the percentile, interpolated linearly between order statistics as numpy's default does."""
+        """Return the percentile, interpolated linearly between order statistics as numpy's default does.
+
+        Args:
+            percent: from 0 to 100.
+        """
         index = (self.size - 1) * percent / 100
         low = int(index)
         first, second = self.positions[np.searchsorted(self.cumulated, [low, min(low + 1, self.size - 1)], "right")]
