@@ -86,6 +86,9 @@ def unsealed(row: Row[*tuple[Any, ...]]) -> str:
 def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
     """Yield the rows of accounts, each as the service wrote it.
 
+    Yields:
+        Rows in no particular order; unknown ids are left out.
+
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
@@ -126,6 +129,12 @@ def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, 
     An account that 0.4.0 sealed must have that seal. One without a seal is older still, and is sealed as it is,
     provided that ``without_seal`` says that there can be such accounts. The contents of the rows of spending are not
     checked.
+
+    Args:
+        after: an account's id; only later ones are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
     """
     old = Account.spending_sum.is_(None) | Account.seal.is_(None)
     query = select(*COLUMNS).where(old).order_by(Account.id).limit(limit).with_for_update()

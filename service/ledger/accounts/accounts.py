@@ -136,6 +136,7 @@ def list_accounts(
     """Return a page of accounts by name.
 
     Args:
+        after: the name that the page follows; empty for the first page.
         only: the names to include; None: all.
         parent: the account directly above them; None: any.
     """
@@ -160,6 +161,8 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
 
     Raises:
         NotFound: there is none of this name.
+        Conflict: its line has no root.
+        Unavailable: as ``read_account``.
     """
     line = [read_account(connection, name)]
     while line[-1].parent is not None:
@@ -202,6 +205,9 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
     SQLite has one writer at a time. PostgreSQL locks the rows in the order of their ids, in which every line has its
     root first, so that no two transactions wait for each other.
 
+    Args:
+        at: the present moment; None where overdue holds do not matter.
+
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
         ReservationsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until
@@ -229,7 +235,11 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
 
 
 def lock_account(connection: Connection, line: Line) -> AccountRecord:
-    """Lock and return the account of a line alone, for changes that do not affect those above it."""
+    """Lock and return the account of a line alone, for changes that do not affect those above it.
+
+    Raises:
+        NotFound: the database was replaced by one without it.
+    """
     return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
 
@@ -315,7 +325,15 @@ def _changing(account: AccountRecord) -> dict[str, object]:
 
 
 def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
-    """Return the requested and remaining amounts of a cap, for a refusal."""
+    """Return the requested and remaining amounts of a cap, for a refusal.
+
+    Args:
+        requested: nats, or a probability; None is infinite.
+        remaining: nats, or a probability.
+
+    Returns:
+        Each amount exactly, and as a double: the requested one rounded up, the remaining one rounded down.
+    """
     return Overrun(
         account=account.name,
         definition=account.budget.definition.value,

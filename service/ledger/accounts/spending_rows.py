@@ -189,7 +189,12 @@ def sum_of(secret: Secret, committed: Subplans, held: Subplans) -> int:
 
 
 def sum_after(secret: Secret, account_id: int, stored: str | None, added: int) -> str:
-    """Return the text of an account's sum after an addition; a new account has no sum yet."""
+    """Return the text of an account's sum after an addition; a new account has no sum yet.
+
+    Args:
+        stored: the text of the present sum; None for a new account.
+        added: to the sum; negative where more is taken away than added.
+    """
     if stored is None:
         return stored_sum(secret, account_id, added)
     masked = int(stored[2 * _NONCE :], 16)
