@@ -193,7 +193,7 @@ def sum_after(secret: Secret, account_id: int, stored: str | None, added: int) -
 
     Args:
         stored: the text of the present sum; None for a new account.
-        added: to the sum; negative where more is taken away than added.
+        added: to the sum, of either sign; it counts modulo 2^256.
     """
     if stored is None:
         return stored_sum(secret, account_id, added)
