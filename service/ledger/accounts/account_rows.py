@@ -47,7 +47,11 @@ _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
 def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
-    """Return an account's row as it is, without a check of its seal; None where there is none."""
+    """Return an account's row as it is, without a check of its seal; None where there is none.
+
+    Returns:
+        The columns ``COLUMNS``.
+    """
     return connection.execute(select(*COLUMNS).where(Account.name == name)).one_or_none()
 
 
@@ -70,7 +74,11 @@ def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
 
 
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
-    """Return whether the service wrote a row as it is."""
+    """Return whether the service wrote a row as it is.
+
+    Args:
+        row: the columns ``COLUMNS``.
+    """
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
@@ -98,7 +106,11 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
-    """Return those of these accounts whose rows the service did not write."""
+    """Return those of these accounts whose rows the service did not write.
+
+    Args:
+        account_ids: ids without an account are left out of the result.
+    """
     secret = secret_of(connection)
     return {row.id for row in _rows(connection, list(account_ids)) if not is_sealed(secret, row._mapping)}
 

@@ -269,7 +269,11 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
 
 
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
-    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction."""
+    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction.
+
+    Args:
+        parent_id: None for a root.
+    """
     row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
     del row["id"], row["parent"]
     found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()

@@ -101,7 +101,11 @@ class DeclaringMechanisms:
     times: list[int]
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """Return the number of a mechanism and the number of its runs; None for any other mechanism."""
+        """Return the number of a mechanism and the number of its runs; None for any other mechanism.
+
+        Returns:
+            The number of declaring mechanisms before it, and its runs in a turn of the choice.
+        """
         place = bisect_left(self.names, name)
         if place == len(self.names) or self.names[place] != name:
             return None

@@ -282,7 +282,14 @@ def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tupl
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal up to ``limit`` counters that are older than seals and follow ``after``; return their places."""
+    """Seal up to ``limit`` counters that are older than seals and follow ``after``; return their places.
+
+    Args:
+        after: release, mechanism and repetition; only later places are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
+    """
     query = select(*_ROW).where(_Row.seal.is_(None), tuple_(*_KEY) > tuple_(*after)).order_by(*_KEY).limit(limit)
     rows = connection.execute(query).all()
     for row in rows:

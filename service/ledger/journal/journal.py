@@ -185,7 +185,14 @@ def utf_16_units(name: str) -> bytes:
 
 
 def entry_hash(previous: str, body: str) -> str:
-    """Return SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
+    """Return SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON.
+
+    Args:
+        previous: 64 hexadecimal digits.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
@@ -251,7 +258,11 @@ def append(
     release_id: str | None = None,
     at: str,
 ) -> Head:
-    """Write the next entry of an account that the caller has locked, and return the new head."""
+    """Write the next entry of an account that the caller has locked, and return the new head.
+
+    Raises:
+        RuntimeError: the database dropped the entry.
+    """
     row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
     write(connection, [row])
     return head

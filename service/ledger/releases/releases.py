@@ -77,7 +77,11 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
 
 
 def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
-    """Return releases of an account in the order of their registration; unknown ids are left out."""
+    """Return releases of an account in the order of their registration; unknown ids are left out.
+
+    Raises:
+        Altered: the row of one is not as the service wrote it.
+    """
     query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
     return [_record(connection, row) for row in connection.execute(query)]
 

@@ -98,6 +98,9 @@ def guarantee(
         adaptive: False where the plan is a ledger's history: figures converted from what turned out
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
         tight: False leaves the tight statement out, which no adaptive one needs.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
@@ -203,7 +206,10 @@ def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> li
         epsilon: nats.
 
     Returns:
-        Each at most 1, with the deltas that mechanisms declare; no ``pure`` or ``zcdp`` where that loss is infinite.
+        Each at most 1, with the deltas that mechanisms declare; no analysis whose loss is infinite.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)

@@ -278,7 +278,7 @@ def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
 
 
 def remaining_after(budget: Budget, used: Fraction | None) -> Fraction:
-    """Return what is left of the cap, given the figure that the filter compares with it."""
+    """Return what is left of the cap (nats), never below 0, given the figure to compare with it; None is infinite."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 

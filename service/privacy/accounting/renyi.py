@@ -43,7 +43,14 @@ class RenyiCurve:
         return self._costs.is_linear
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
-        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth."""
+        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth.
+
+        Args:
+            orders: each above 1.
+
+        Returns:
+            One bound for each order, in their order.
+        """
         bounds: dict[int, Loss] = {}  # by place: no number of a client's is a key
         for whole in (True, False):
             places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]

@@ -20,6 +20,9 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
     """Return an upper bound on the zCDP rho of a plan (nats), to 96 bits, under the neighbouring relation.
 
     Ledgers add these figures up. Source: Haney et al. 2021, Lemma 2.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     return fold(plan, neighbouring, Notion(mechanism_rho, total_loss, largest_losses))
 

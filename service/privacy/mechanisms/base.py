@@ -207,7 +207,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def rdp(self) -> RdpBounds:
-        """Return what is known of the Rényi divergences."""
+        """Return the known bounds on the Rényi divergences."""
 
     @abstractmethod
     def loss_law(self) -> LossLaw | None:
@@ -225,7 +225,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def work(self) -> WorkEstimate:
-        """Return how long its figures take."""
+        """Return estimates of the work for its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

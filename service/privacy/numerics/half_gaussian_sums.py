@@ -43,6 +43,9 @@ def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
     """Return log of the moment 0 for any x: left of 0 it is the whole line less the other half.
 
     The whole line is exp(x²/(2 v)) times ``whole_line``.
+
+    Returns:
+        A ball at the precision in force; not a number where that precision does not tell x.
     """
     if not abs(x.rad()) < 1:
         return arb.nan()  # a higher precision tells more

@@ -34,7 +34,7 @@ def variance_of(mechanism: CalibratedNoise) -> Fraction:
 
 
 def gaussian_of_equal_variance(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
-    """Return Gaussian noise with that variance for sigma², rounded down to 12 digits: it has no more noise."""
+    """Return Gaussian noise whose sigma² is the mechanism's variance, rounded down to 12 digits: no more noise."""
     v = value_of_rank(rank_of(variance_of(mechanism)))
     if mechanism.DRAWN:
         return DiscreteGaussian(sigma_squared=v, sensitivity=int(mechanism.sensitivity))

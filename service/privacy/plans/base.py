@@ -46,7 +46,7 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def with_children(self, children: "Iterable[Plan]") -> Self:
-        """Return the node with other parts, as many."""
+        """Return the node with other parts in place of its own, as many and in their order."""
 
     @abstractmethod
     def pointer_to(self, number: int) -> str:

@@ -71,7 +71,7 @@ def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
 
 
 def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
-    """Return the node with other children."""
+    """Return the node with other children; a mechanism as it is."""
     return plan if isinstance(plan, Mechanism) else plan.with_children(parts)
 
 

@@ -172,7 +172,7 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return about how many atoms a composition has; infinite where a law has a density."""
+    """Return the rough number of a composition's atoms; infinite where a law has a density."""
     many = 1.0
     for law, count in laws.items():
         match law:
@@ -192,7 +192,7 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
 
 
 def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return about the range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
+    """Return the rough range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
     width = 0.0
     for law, count in laws.items():
         match law:

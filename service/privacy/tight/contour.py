@@ -158,7 +158,7 @@ class ContourLine:
 
 
 def sketch_of(composition: LossComposition) -> LossComposition:
-    """Return about this composition with fewer numbers: to choose a line by, never to report from."""
+    """Return a rough copy of a composition with fewer numbers: to choose a line by, never to report from."""
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
@@ -180,7 +180,7 @@ def best_c(cumulant: LossComposition, epsilon: float) -> float:
 
 
 def chernoff(cumulant: LossComposition, log_delta: float) -> float:
-    """Return about the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point.
+    """Return a rough least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point.
 
     Args:
         log_delta: log of the delta, below 0.

@@ -45,7 +45,7 @@ class Family(Protocol):
     def take(self, members: NDArray[np.intp]) -> Self: ...
 
     def thinned(self) -> Self:
-        """Return about these losses with few numbers."""
+        """Return a rough copy with few numbers."""
 
 
 FEW_MEMBERS = 64
@@ -68,7 +68,7 @@ class FamilyMembers:
         raise NotImplementedError
 
     def take(self, members: NDArray[np.intp]) -> Self:
-        """Return some of the members."""
+        """Return some of the members, by their places."""
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
 
     def thinned(self) -> Self:

@@ -198,7 +198,7 @@ class AtomFamily:
         return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
     def thinned(self) -> "AtomFamily":
-        """Return about this law with few atoms: neighbours joined at their mean."""
+        """Return a rough copy of this law with few atoms: neighbours joined at their mean."""
         kept = np.flatnonzero(self.p > 0)
         if len(kept) <= FEW_ATOMS:
             return self

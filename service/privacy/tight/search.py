@@ -12,7 +12,11 @@ class LogDeltaBound(Protocol):
     """An upper bound on log delta, good near one epsilon and true everywhere."""
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Return an upper bound on log delta at epsilon, and about its slope."""
+        """Return an upper bound on log delta at epsilon, and about its slope.
+
+        Args:
+            epsilon: nats.
+        """
 
 
 class TightAnalysis(Protocol):
@@ -23,7 +27,14 @@ class TightAnalysis(Protocol):
         """About the composition, to choose by."""
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[LogDeltaBound, str]:
-        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above."""
+        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above.
+
+        Args:
+            epsilon: nats.
+
+        Raises:
+            NotTight: it takes too long, or there are too few digits.
+        """
 
 
 def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, str]:
