@@ -131,7 +131,7 @@ def invariant_residuals(counts: Counts, loss: float, generator: np.random.Genera
 
 
 def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
-    """Return the first count of a row in so many runs of an algorithm on it alone, from its residuals on rows.
+    """Return the first count of a row in ``runs`` runs of an algorithm on it alone, from its residuals on rows.
 
     Args:
         residuals_of: from rows of true counts to residuals in row-major order.

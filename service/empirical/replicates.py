@@ -110,7 +110,7 @@ def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int)
 
 
 def _smoothing_work(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """Return about how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
+    """Return roughly the number of figures that one estimate computes: the nodes of the lattice that kernels see."""
     bandwidth = setting.bandwidth * residuals.deviation
     width = 2 * reach_of(residuals, setting) + 80 * bandwidth
     return width * (residuals.per_unit or _FINENESS / bandwidth)

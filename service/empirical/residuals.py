@@ -75,7 +75,11 @@ def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
 
 
 def round_positions(residuals: Residuals, per_unit: int) -> Residuals:
-    """Return the residuals on a lattice of so many nodes a unit: resampling affords no more where few values repeat."""
+    """Return the residuals on a lattice, to make them few: resampling affords no more where few values repeat.
+
+    Args:
+        per_unit: nodes in a unit.
+    """
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
     return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)

@@ -56,7 +56,7 @@ class Network:
         return cls(tails, heads, needed)
 
     def lacking(self, counts: Integers) -> Integers:
-        """Return what nodes have to give, or to take where it is below 0.
+        """Return the units that each node has to give, or to take where the number is below 0.
 
         Args:
             counts: of each edge.

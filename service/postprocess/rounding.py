@@ -118,7 +118,7 @@ def meets_totals(counts: Integers, crossing: Crossing) -> bool:
 
 
 def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[Integers]:
-    """Return what blocks lack, exactly."""
+    """Return the units that the blocks of each partition lack, exactly."""
     lacking = []
     for number, one in enumerate(crossing.partitions):
         sums = np.zeros(one.totals.size + 1, np.int64)

@@ -106,7 +106,7 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
-    """Return those of these accounts whose rows the service did not write.
+    """Return the ids of these accounts whose rows the service did not write.
 
     Args:
         account_ids: ids without an account are left out of the result.

@@ -88,7 +88,7 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """Return upper bounds on what a plan loses, in every notion that is asked for.
+    """Return upper bounds on a plan's loss, in every notion that is asked for.
 
     Args:
         plan: the release, or all releases.

@@ -192,7 +192,7 @@ def add_price(totals: Totals, amount: Price) -> Totals:
 
 
 def subtract_price(totals: Totals, amount: Price) -> Totals:
-    """Return the totals without a charge that is in them: what ``add_price`` makes of the others, in whatever order."""
+    """Return the totals without a charge that is in them: those of the other charges, added in any order."""
     return Totals(
         epsilon=totals.epsilon.minus(amount.epsilon),
         rho=totals.rho.minus(amount.rho),
@@ -273,12 +273,12 @@ def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction,
 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
-    """Return what is left of the cap (nats), never below 0."""
+    """Return the rest of the cap (nats), never below 0."""
     return remaining_after(budget, spent_of_cap(budget, weights, totals))
 
 
 def remaining_after(budget: Budget, used: Fraction | None) -> Fraction:
-    """Return what is left of the cap (nats), never below 0, given the figure to compare with it; None is infinite."""
+    """Return the rest of the cap (nats), never below 0, given the figure to compare with it; None is infinite."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
@@ -297,12 +297,12 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 
 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
-    """Return what admission would count (nats; None: infinite) for a release that is the first of its account."""
+    """Return the figure that admission would count for an account's first release (nats); None is infinite."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
 
 
 def mean_price(totals: Totals, number: int) -> Price:
-    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal.
+    """Return the average price of the charges in ``totals``, rounded up; their own price if they were equal.
 
     Args:
         number: the number of charges, above 0.
@@ -342,7 +342,7 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 
 def add_prices(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
-    """Return the totals after so many charges of each amount, as ``add_price`` would make them one by one.
+    """Return the totals after several charges of each amount, as ``add_price`` would make them one by one.
 
     A count below 0 takes charges away.
     """

@@ -83,7 +83,7 @@ class RenyiCurve:
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:
-    """Return the least of what is known of a mechanism, in doubles."""
+    """Return the least known bound of a mechanism, in doubles."""
     pure, known = mechanism.pure_epsilon().nats, mechanism.rdp()
     bounds = [np.full_like(alphas, np.inf if pure is None else double(pure))]
     if known.curve is not None:

@@ -221,7 +221,7 @@ def _power(phi: arb, cells: int) -> arb:
 
 
 def _left_out(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
-    """Return what the frequencies beyond the last can add to a tail and to the expected size.
+    """Return bounds on the contributions of the frequencies beyond the last to a tail and to the expected size.
 
     In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
     (2/M) j phi(t)^n pi/t = phi(t)^n to the one, and as much times pi/t to the other, at most.
@@ -249,7 +249,7 @@ class NoiseSum:
 
     @classmethod
     def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "NoiseSum":
-        """Return the sum of so many cells' noise.
+        """Return the sum of several cells' noise.
 
         Args:
             excess: 1 less the largest confidence that will be asked for.

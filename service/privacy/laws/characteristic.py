@@ -63,7 +63,7 @@ def sine(j: int, period: int) -> arb:
 
 
 def _theta(v: Fraction, j: int, period: int) -> arb:
-    """Return that of the discrete Gaussian, by the sum over the integers or its dual (Poisson); cut tails are radii."""
+    """Return the discrete Gaussian's, by the sum over the integers or its dual (Poisson); cut tails are radii."""
     if v < _DUAL_FROM:
         last = term_count(float(v), ctx.prec)
         rate, at, all_mass = 1 / (2 * ball(v)), arb(1), arb(1)

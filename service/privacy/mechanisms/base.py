@@ -139,7 +139,7 @@ class Mechanism(Keyed, PlanElement, ABC):
         return write_fields(self.FIELDS, self)
 
     def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """Yield fields that have no meaning under a neighbouring relation, and what is expected of them.
+        """Yield fields that are not allowed under a neighbouring relation, each with the accepted values.
 
         Args:
             replaced: whether the relation is ``replace_one`` and not ``add_remove``.
@@ -167,7 +167,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def grouped(self, size: int) -> tuple["Mechanism", int]:
-        """Return a mechanism whose loss, composed so many times, is that of ``size`` records that change together.
+        """Return a mechanism and a count: its loss, composed so often, is that of ``size`` records changed together.
 
         ``docs/mathematics/group-privacy.md`` proves that plans can be composed of these as of any mechanisms.
         """
@@ -265,7 +265,7 @@ class Discrete(Mechanism):
         return replace(self, sensitivity=self.sensitivity * size), 1
 
     def simplest(self) -> Mechanism:
-        """Return the same on the integers."""
+        """Return the mechanism on the integers, with a granularity of 1."""
         return self if self.granularity == 1 else replace(self, granularity=Fraction(1))
 
     @abstractmethod

@@ -72,7 +72,7 @@ class RandomizedResponse(Mechanism):
 
 
 def pure_rho_curve(epsilon: Fraction) -> Curve:
-    """Return the formula of rho of whatever is epsilon-DP."""
+    """Return the formula of rho of any epsilon-DP mechanism."""
     return Curve(_rho, (epsilon,))
 
 

@@ -74,7 +74,7 @@ def cost_in_own_unit(noise: QueryNoise) -> Fraction:
 
 
 def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:
-    """Return the noise for which a query costs so much, or a little less where that is too long to be stated.
+    """Return the noise at which a query costs ``amount``, or a little less where its parameter is too long to state.
 
     Args:
         amount: in the mechanism's own unit (epsilon or rho, nats), above 0.
@@ -270,7 +270,7 @@ def least_largest_error(
 
 
 def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
-    """Return about where a growing function is 0, by secants in log x inside a bracket: a place to search from.
+    """Return a rough root of a growing function, by secants in log x inside a bracket: a place to search from.
 
     Raises:
         NoAllocation: not within a factor of 1e12.

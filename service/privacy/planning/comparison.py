@@ -90,7 +90,7 @@ def divergences(mechanism: OffsetTails, orders: Iterable[Fraction]) -> list[Comp
 
 
 def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fraction:
-    """Return a tight upper bound on epsilon (nats) of so many cells at delta, under ``add_remove``.
+    """Return a tight upper bound on epsilon (nats) of ``cells`` cells at delta, under ``add_remove``.
 
     Raises:
         NoSuchNoise: there is no tight figure, or it is 0.
@@ -103,7 +103,7 @@ def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fracti
 
 
 def gaussian_variance(mechanism: OffsetTails, epsilon: Fraction, delta: Fraction, cells: int) -> Fraction:
-    """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for so many cells.
+    """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for ``cells`` cells.
 
     Args:
         epsilon: nats.

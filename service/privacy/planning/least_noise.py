@@ -77,7 +77,7 @@ class Target:
 def delta_of_cells(
     mechanism: CalibratedNoise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)
 ) -> Fraction | None:
-    """Return an upper bound on delta at epsilon of the mechanism on so many cells; None where digits run out.
+    """Return an upper bound on delta at epsilon of the mechanism on ``cells`` cells; None where digits run out.
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
 
@@ -262,7 +262,7 @@ def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Targe
 
 
 def _root(over: Callable[[float], float], start: float) -> float:
-    """Return about the least sigma with over(sigma) <= 0, by secants in log sigma, inside a bracket if there is one."""
+    """Return roughly the least sigma with over(sigma) <= 0, by secants in log sigma, in a bracket if there is one."""
     x, low, high = math.log(start), -math.inf, math.inf
     before: tuple[float, float] | None = None
     start_at = x

@@ -66,7 +66,7 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def in_words(self, parts: str) -> str:
-        """Return a line that says what it is, ``parts`` being its parts in words."""
+        """Return a line that describes the node; ``parts`` are its parts in words."""
 
 
 Plan = Mechanism | Node

@@ -96,7 +96,7 @@ def expm1(x: Doubles, y: Doubles) -> Complexes:
 
 
 def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
-    """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
+    """Return the scale of a cumulant's error: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
 

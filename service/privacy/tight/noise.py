@@ -194,7 +194,7 @@ class AtomFamily:
         return np.full(1, 100.0)  # what rounding made of the sum of p
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
-        """Return all of it, as there is only one member."""
+        """Return the whole family, as there is only one member; a count of 0 where no member is taken."""
         return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
     def thinned(self) -> "AtomFamily":
