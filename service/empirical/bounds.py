@@ -103,13 +103,21 @@ the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
+    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up.
+
+    Args:
+        successes, trials: element by element.
+    """
     bound: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
     return np.where(successes >= trials, 1.0, np.minimum(bound * (1 + _ROUNDING), 1.0))
 
 
 def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down."""
+    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down.
+
+    Args:
+        successes, trials: element by element.
+    """
     bound: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
     return np.where(successes <= 0, 0.0, bound * (1 - _ROUNDING))
 

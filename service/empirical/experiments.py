@@ -270,7 +270,11 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
 def estimate_json(
     estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart."""
+    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart.
+
+    Args:
+        interval, bias: None where none is known.
+    """
     every = -(-estimate.x.size // bins)
     columns = (estimate.x, estimate.density, estimate.smoothed, estimate.ratios)
     points = zip(*(column[::every] for column in columns), strict=True)

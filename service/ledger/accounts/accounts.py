@@ -151,7 +151,11 @@ def list_accounts(
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
-    """Return the names of up to ``limit`` accounts that follow a name, in order, without reading other columns."""
+    """Return the names of up to ``limit`` accounts that follow a name, in order, without reading other columns.
+
+    Args:
+        after: empty for the first names.
+    """
     query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
     return connection.execute(query).scalars().all()
 

@@ -85,11 +85,13 @@ class LossSum:
     infinite: int = 0
 
     def plus(self, value: Fraction | None) -> "LossSum":
+        """Return the sum with one more value; None is infinite."""
         if value is None:
             return LossSum(self.finite, self.infinite + 1)
         return LossSum(self.finite + value, self.infinite)
 
     def minus(self, value: Fraction | None) -> "LossSum":
+        """Return the sum without a value that is in it; None is infinite."""
         if value is None:
             return LossSum(self.finite, self.infinite - 1)
         return LossSum(self.finite - value, self.infinite)

@@ -142,6 +142,7 @@ class EmptyAccount:
 
     @classmethod
     def of(cls, budget: Budget) -> "EmptyAccount":
+        """Return an empty account with this budget."""
         return cls(budget, open_weights(budget))
 
     def spent_by(self, plan: Plan) -> Fraction | None:
@@ -180,7 +181,7 @@ class EmptyAccount:
         return used is not None and used <= self.budget.cap
 
     def rough_cap(self) -> float:
-        """Return the cap as a pure epsilon where it is one, else about as rho."""
+        """Return the nearest double to a pure or zCDP cap (nats), and of any other cap about the rho that it allows."""
         match self.budget:
             case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
                 return double(epsilon_to_rho_at(cap, delta - declared))

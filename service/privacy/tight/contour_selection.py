@@ -48,6 +48,14 @@ class ContourSelector:
 
     @classmethod
     def of(cls, laws: Mapping[ComposedLaw, int]) -> "ContourSelector":
+        """Return the selector of a composition.
+
+        Args:
+            laws: at least one, each with how often it is composed.
+
+        Raises:
+            NotTight: as ``compose_laws``.
+        """
         composition = compose_laws(laws)
         return cls(laws, composition, sketch_of(composition))
 
