@@ -16,7 +16,11 @@ _CHUNK = 1 << 20  # values; larger arrays fall out of the processor's cache
 
 
 def averaged_residuals(shape: int, parts: int, loss: float, generator: np.random.Generator) -> Floats:
-    """Return the residuals of ADPC: the mean of ``parts`` measurements, each with its own noise; one part is GDPC."""
+    """Return the residuals of ADPC: the mean of ``parts`` measurements, each with its own noise; one part is GDPC.
+
+    Args:
+        shape: their number.
+    """
     total = np.zeros(shape)
     for start in range(0, shape, _CHUNK):
         stop = min(shape, start + _CHUNK)
@@ -40,7 +44,11 @@ class RakedResiduals:
 
 
 def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> RakedResiduals:
-    """Return RDPC's residuals (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count above."""
+    """Return RDPC's residuals (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count above.
+
+    Args:
+        counts: true ones, an axis for each level.
+    """
     levels = counts.ndim
     above: Floats = counts.sum() + two_sided_geometric(loss, (1,), generator).astype(np.float64)
     divided = 0
@@ -69,6 +77,12 @@ def raked_first_area_counts(
     """Return ``runs`` outputs of RDPC for the first area: only its ancestors and their siblings play a part.
 
     ``siblings`` holds for each level the true counts of the area's ancestor there, first, and of its siblings.
+
+    Args:
+        people: the true count of the whole.
+
+    Returns:
+        Noisy counts of the area, one for each run, not residuals.
     """
     outputs: Floats = people + two_sided_geometric(loss, runs, generator).astype(np.float64)
     for true in siblings:
@@ -87,6 +101,13 @@ def consistent_residuals(counts: Counts, total_loss: float, loss: float, generat
     each weighted by the loss of its measurement: the most likely counts under this noise. A change of the total by
     one moves some stratum by one, so where a stratum weighs more the strata stay as they were measured, and otherwise
     the total does; of all minimisers that is then the one that spreads the difference evenly.
+
+    Args:
+        total_loss: of the measurement of a total, nats.
+        loss: of the measurement of a stratum, nats.
+
+    Returns:
+        One for each stratum, in row-major order.
     """
     strata = counts + two_sided_geometric(loss, counts.shape, generator)
     totals = counts.sum(axis=1) + two_sided_geometric(total_loss, counts.shape[0], generator)
@@ -101,13 +122,20 @@ def invariant_residuals(counts: Counts, loss: float, generator: np.random.Genera
 
     ``counts`` has one axis for the counties and one for all that is counted in them. The nearest such counts are found
     by least squares; they minimise the sum of absolute differences as well.
+
+    Returns:
+        One for each count, in row-major order.
     """
     noisy = counts + two_sided_geometric(loss, counts.shape, generator)
     return (project_onto_sums(noisy.astype(np.float64), counts.sum(axis=1).astype(np.float64)) - counts).ravel()
 
 
 def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
-    """Return the first count of a row in so many runs of an algorithm on it alone, from its residuals on rows."""
+    """Return the first count of a row in ``runs`` runs of an algorithm on it alone, from its residuals on rows.
+
+    Args:
+        residuals_of: from rows of true counts to residuals in row-major order.
+    """
     outputs = np.empty(runs)
     chunk = max(1, _CHUNK // row.size)
     for start in range(0, runs, chunk):
@@ -118,7 +146,11 @@ def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], F
 
 
 def project_onto_sums(values: Floats, sums: Floats) -> Floats:
-    """Return the nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974)."""
+    """Return the nearest non-negative rows with the given sums, which are non-negative (Held, Wolfe, Crowder 1974).
+
+    Args:
+        sums: one for each row.
+    """
     ordered = -np.sort(-values, axis=1)
     surplus = ordered.cumsum(axis=1) - sums[:, None]
     lowered = surplus / np.arange(1, values.shape[1] + 1)

@@ -103,13 +103,21 @@ the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up."""
+    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up.
+
+    Args:
+        successes, trials: element by element.
+    """
     bound: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
     return np.where(successes >= trials, 1.0, np.minimum(bound * (1 + _ROUNDING), 1.0))
 
 
 def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down."""
+    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down.
+
+    Args:
+        successes, trials: element by element.
+    """
     bound: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
     return np.where(successes <= 0, 0.0, bound * (1 - _ROUNDING))
 
@@ -154,6 +162,10 @@ def bound_from_residuals(
 
     Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
     bounds is none at this confidence.
+
+    Args:
+        shift: counts, at least 1.
+        risk: one minus the confidence.
     """
     mixed = generator.permutation(residuals)
     choosing, testing = _split(mixed)
@@ -164,7 +176,11 @@ def bound_from_residuals(
 def bound_from_outputs(
     outputs: Floats, neighbouring: Floats, question: BoundMethod, risk: float, generator: np.random.Generator
 ) -> LowerBound:
-    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one."""
+    """Return a lower bound from outputs of independent runs of any mechanism, on an input and on a neighbouring one.
+
+    Args:
+        risk: one minus the confidence.
+    """
     (first, tested), (second, also_tested) = (_split(generator.permutation(part)) for part in (outputs, neighbouring))
     families = [
         events

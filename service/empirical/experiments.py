@@ -113,7 +113,8 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     """Return the experiment's result as JSON has it; ``progress`` is called with the part done, from 0 to 1.
 
     Raises:
-        ValueError: the residuals leave nothing to estimate; the message says what would.
+        ValueError: the residuals leave nothing to estimate (the message says what would), or the first area's first
+            stratum has nobody to be moved.
     """
     generator = np.random.default_rng(experiment.seed)
     progress(0.0)
@@ -140,7 +141,12 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
 
 def simulate(experiment: Experiment, generator: np.random.Generator) -> tuple[Floats, Counts, int | None]:
-    """Return residuals at the last level, the true counts, and the number of areas that RDPC divided equally."""
+    """Return residuals at the last level, the true counts, and the number of areas that RDPC divided equally.
+
+    Returns:
+        Residuals in row-major order; the true counts with an axis for each level, and one for strata where there are
+        any; None for the number where the algorithm is not RDPC.
+    """
     tree, loss = experiment.tree, experiment.epsilon
     if experiment.algorithm in STRATIFIED:
         counts = stratified_counts(tree, experiment.strata, generator)
@@ -191,7 +197,14 @@ def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generat
 
 
 def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return the first area's outputs on D and on D', both less its true count in D."""
+    """Return the first area's outputs on D and on D', both less its true count in D.
+
+    Returns:
+        One double for each run, of either input.
+
+    Raises:
+        ValueError: the first area's first stratum has nobody to be moved.
+    """
     tree, runs = experiment.tree, experiment.direct_runs
     true = int(counts.ravel()[0])
     if experiment.algorithm in STRATIFIED:
@@ -238,7 +251,14 @@ def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
 
 
 def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Floats, Floats]:
-    """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened."""
+    """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened.
+
+    Args:
+        percentile: above 50 and at most 100; the range starts at its opposite.
+
+    Returns:
+        The k, ascending, and the ratio at each.
+    """
     both = np.concatenate([first, second])
     low, high = np.percentile(both, [100 - percentile, percentile])
     x = np.unique(np.rint(np.linspace(low, high, min(int(high - low) + 1, MOST_POINTS))))
@@ -250,7 +270,11 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
 def estimate_json(
     estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart."""
+    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart.
+
+    Args:
+        interval, bias: None where none is known.
+    """
     every = -(-estimate.x.size // bins)
     columns = (estimate.x, estimate.density, estimate.smoothed, estimate.ratios)
     points = zip(*(column[::every] for column in columns), strict=True)

@@ -84,6 +84,10 @@ def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
 
 
 def reach_of(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """Return B, where the range goes from -B to B."""
+    """Return B, where the range goes from -B to B.
+
+    Returns:
+        Counts, at least 0.
+    """
     ends = residuals.percentile(100 - setting.percentile), residuals.percentile(setting.percentile)
     return max(abs(end) for end in ends) * setting.multiplier

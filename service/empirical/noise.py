@@ -16,7 +16,11 @@ def two_sided_geometric(loss: float, shape: int | tuple[int, ...], generator: np
 
 
 def two_sided_geometric_counts(loss: float, size: int, generator: np.random.Generator) -> Residuals:
-    """Draw such noise: value by value, or, where fewer values than draws can occur, the count of each value."""
+    """Draw two-sided geometric noise: value by value, or, where fewer values than draws can occur, each value's count.
+
+    Args:
+        size: the number of draws.
+    """
     furthest = int(np.ceil((_BEYOND + np.log(size)) / loss))  # beyond it a sample has a value with probability 1e-20
     if 2 * furthest >= size:
         return residuals_of(two_sided_geometric(loss, size, generator))

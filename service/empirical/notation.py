@@ -8,7 +8,11 @@ from service.empirical.loss import SmoothingSetting
 
 
 def experiment_of(parameters: dict[str, Any]) -> Experiment:
-    """Return the experiment that parameters describe, which are complete and within their limits."""
+    """Return the experiment that parameters describe, which are complete and within their limits.
+
+    Args:
+        parameters: exact numbers as text, whole ones as numbers, by the papers' letters where these have some.
+    """
     exact = {
         name: float(Fraction(parameters[name]))
         for name in ("epsilon", "bandwidth", "percentile", "multiplier", "confidence", "total_share")

@@ -24,6 +24,12 @@ def bootstrap(
     corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
     of 100 samples, where percentiles of the resamples hold it in 0 to 12. None where EPL has no meaning for some
     resample, or where too few are affordable.
+
+    Args:
+        replicates: their number at most; fewer are drawn where the work would be too much.
+
+    Returns:
+        The ends in nats, each at least 0.
     """
     unit = _unit(residuals, setting)
     few = _with_few_values(residuals, setting, unit)
@@ -68,6 +74,9 @@ def estimate_bias(
     The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
     range the same length, and the known loss does not inherit the bias that is to be measured. None where EPL has no
     meaning for such noise, or where too few samples are affordable.
+
+    Args:
+        replicates: their number at most; fewer are drawn where the work would be too much.
     """
     variance = residuals.deviation**2
     epsilon = float(np.arccosh(1 + 1 / variance)) if variance > 0 else np.inf
@@ -101,7 +110,7 @@ def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int)
 
 
 def _smoothing_work(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """Return about how many numbers one estimate computes: the nodes of the lattice that the kernels see."""
+    """Return roughly the number of figures that one estimate computes: the nodes of the lattice that kernels see."""
     bandwidth = setting.bandwidth * residuals.deviation
     width = 2 * reach_of(residuals, setting) + 80 * bandwidth
     return width * (residuals.per_unit or _FINENESS / bandwidth)

@@ -80,21 +80,33 @@ TABLE_C_NOTE = (
 
 
 def table_sa1_a(replicates: int, seed: int) -> Iterator[TableRow]:
-    """Yield EPL against epsilon."""
+    """Yield EPL against epsilon.
+
+    Args:
+        replicates: simulations for each row.
+    """
     generator = np.random.default_rng(seed)
     for label, printed in _EPSILONS.items():
         yield _row(label, printed, float(label), SmoothingSetting(), replicates, generator)
 
 
 def table_sa1_b(replicates: int, seed: int) -> Iterator[TableRow]:
-    """Yield EPL at epsilon = 0.25 against the bandwidth, which really varies."""
+    """Yield EPL at epsilon = 0.25 against the bandwidth, which really varies.
+
+    Args:
+        replicates: simulations for each row.
+    """
     generator = np.random.default_rng(seed)
     for label, printed in _BANDWIDTHS.items():
         yield _row(label, printed, 0.25, SmoothingSetting(bandwidth=float(label)), replicates, generator)
 
 
 def table_sa1_c(replicates: int, seed: int) -> Iterator[TableRow]:
-    """Yield EPL at epsilon = 0.25 against the percentile that ends the range, which really varies."""
+    """Yield EPL at epsilon = 0.25 against the percentile that ends the range, which really varies.
+
+    Args:
+        replicates: simulations for each row.
+    """
     generator = np.random.default_rng(seed)
     for label, printed in _PERCENTILES.items():
         yield _row(label, printed, 0.25, SmoothingSetting(percentile=float(label)), replicates, generator)
@@ -139,7 +151,13 @@ _FIGURE_1: Sequence[tuple[Algorithm, float, int]] = (("gdpc", 0.025, 1), ("adpc"
 
 
 def figure_1(people: int, mean: int, replicates: int, seed: int) -> Iterator[FigurePanel]:
-    """Yield the three algorithms at the budgets that have EPL 0.025, three levels deep."""
+    """Yield the three algorithms at the budgets that have EPL 0.025, three levels deep.
+
+    Args:
+        people: N.
+        mean: mu, people in an area.
+        replicates: of each panel's bootstrap.
+    """
     for algorithm, epsilon, parts in _FIGURE_1:
         experiment = Experiment(
             algorithm=algorithm,

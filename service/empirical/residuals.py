@@ -46,7 +46,11 @@ class Residuals:
         return cumulated
 
     def percentile(self, percent: float) -> float:
-        """Return the percentile, interpolated linearly between order statistics as numpy's default does."""
+        """Return the percentile, interpolated linearly between order statistics as numpy's default does.
+
+        Args:
+            percent: from 0 to 100.
+        """
         index = (self.size - 1) * percent / 100
         low = int(index)
         first, second = self.positions[np.searchsorted(self.cumulated, [low, min(low + 1, self.size - 1)], "right")]
@@ -71,7 +75,11 @@ def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
 
 
 def round_positions(residuals: Residuals, per_unit: int) -> Residuals:
-    """Return the residuals on a lattice of so many nodes a unit: resampling affords no more where few values repeat."""
+    """Return the residuals on a lattice, to make them few: resampling affords no more where few values repeat.
+
+    Args:
+        per_unit: nodes in a unit.
+    """
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])
     return Residuals(moved[starts], np.add.reduceat(residuals.counts, starts), per_unit)

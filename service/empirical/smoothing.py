@@ -25,6 +25,9 @@ _SMALLEST = 1e-300  # a sum of kernel values below has lost digits to the end of
 def densities(residuals: Residuals, bandwidth: float, first: float, number: int) -> Floats:
     """Return the kernel density at ``number`` places from ``first`` on, one apart; 0 where doubles do not hold it.
 
+    Args:
+        bandwidth: the standard deviation of the kernel, in counts.
+
     Raises:
         ValueError: the residuals are so wide that the lattice would not fit in memory.
     """

@@ -54,6 +54,10 @@ def add_noise(
     The sum is formed without wrap-around. Clamping it is post-processing of the noisy count, so it
     costs no privacy, and it happens in practice only to counts that lie at the limits themselves.
 
+    Args:
+        counts: one-dimensional, in the unit of the law.
+        out: of as many values; it is filled and returned.
+
     Raises:
         ValueError: a count that is itself not a 64-bit integer, a law too wide, or an ``out`` of another size.
         OverflowError: as ``sample``.

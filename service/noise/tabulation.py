@@ -91,7 +91,16 @@ class GroupCounts:
 def tabulate(
     groups: GroupCounts, rules: DetailRules, laws: LevelLaws, keystream: Keystream
 ) -> tuple[NDArray[np.int8], Counts]:
-    """Return each group's detail, and the noisy counts of all groups one after the other."""
+    """Return each group's detail, and the noisy counts of all groups one after the other.
+
+    Returns:
+        The details in the order of the groups, and the counts in that order, which can be negative; ``SIZES`` has the
+        number of a group's counts by its detail.
+
+    Raises:
+        ValueError: a law too wide for 64-bit results.
+        OverflowError: as ``add_noise``.
+    """
     details = np.zeros(groups.totals.size, np.int8)
     deciding_totals = add_noise(groups.totals[~groups.total_only], laws.step_1, keystream)
     details[~groups.total_only] = 1 + np.searchsorted(rules.thresholds, deciding_totals, side="right")
@@ -111,7 +120,15 @@ def tabulate(
 
 
 def bin_ages(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
-    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is empty."""
+    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is empty.
+
+    Args:
+        sex_by_age: the last axis has the single years of age, from 0 on.
+        first_ages: of each bin, ascending.
+
+    Returns:
+        An array of that shape with a bin for each first age in the last axis.
+    """
     ages = sex_by_age.shape[-1]
     nonempty = [age for age in first_ages if age < ages]
     sums = np.zeros((*sex_by_age.shape[:-1], len(first_ages)), np.int64)

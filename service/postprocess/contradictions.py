@@ -38,6 +38,12 @@ def check_totals(crossing: Crossing, at: str) -> Reals:
     Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
     known: where totals of very unlike sizes cross, doubles may not get to a table that there is.
 
+    Args:
+        at: JSON pointer of the totals, for faults of all together.
+
+    Returns:
+        A count for each cell of the crossing.
+
     Raises:
         InvalidInput: there is none, which is proven.
     """
@@ -60,6 +66,12 @@ def find_table(crossing: Crossing, at: str) -> Integers:
     """Return a table of whole counts that meets the totals, from the totals alone.
 
     So an adjustment that is asked for these totals can never fail, whatever the noise: it has this table.
+
+    Args:
+        at: JSON pointer of the totals, for faults of all together.
+
+    Returns:
+        A count for each cell of the crossing; none is negative.
 
     Raises:
         InvalidInput: there is none, none is found, or more is asked for than is searched.

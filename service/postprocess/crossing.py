@@ -75,6 +75,10 @@ class Crossing:
     def of(cls, partitions: Sequence[Partition], at: str) -> "Crossing":
         """Return the crossing of partitions, without the cells that have no total.
 
+        Args:
+            partitions: of all cells of the table.
+            at: JSON pointer of the totals, for faults.
+
         Raises:
             InvalidInput: more cells or larger totals than are adjusted.
         """
@@ -97,7 +101,11 @@ class Crossing:
         return cls(places, kept, atom, tuple(one.block[first] for one in kept))
 
     def misses(self, counts: Reals) -> bool:
-        """Tell whether real counts miss a total by more than the tolerance."""
+        """Tell whether real counts miss a total by more than the tolerance.
+
+        Args:
+            counts: of the crossing's cells.
+        """
         return any(
             bool((np.abs(_block_sums(one, counts) - one.totals) > TOLERANCE * np.maximum(one.totals, 1)).any())
             for one in self.partitions
@@ -112,6 +120,12 @@ def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]
     """Return margins as chains, in each of which one includes the next; two chains wherever two are enough.
 
     Margins neither of which includes the other are in different chains. Two chains are a colouring of these pairs.
+
+    Args:
+        margins: each by its axes.
+
+    Returns:
+        Chains with the smallest margin first; equal margins once.
     """
     ordered = sorted(dict.fromkeys(margins), key=len)
     crossing = {one: [other for other in ordered if not (one <= other or other <= one)] for one in ordered}
@@ -147,6 +161,9 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
     """Return counts that meet the totals, in the proportions of the given ones as far as possible; negative ones are 0.
 
     A block without a count above 0 begins with equal ones. May miss totals, if no table meets them: see ``misses``.
+
+    Args:
+        counts: of the crossing's cells.
     """
     fitted = np.maximum(_as_doubles(counts), 0.0)
     for one in crossing.partitions:
@@ -157,7 +174,14 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
 
 
 def project(counts: Integers, crossing: Crossing) -> Reals:
-    """Return the nearest counts that meet the totals; they may miss them if no table meets them, see ``misses``."""
+    """Return the nearest counts that meet the totals; they may miss them if no table meets them, see ``misses``.
+
+    Args:
+        counts: of the crossing's cells.
+
+    Returns:
+        Counts of the same cells; none is negative.
+    """
     return _nearest_counts(_as_doubles(counts), crossing)
 
 

@@ -43,6 +43,12 @@ class Network:
 
     @classmethod
     def of(cls, blocks: tuple[Integers, Integers], totals: tuple[Integers, Integers]) -> "Network":
+        """Return the network of two partitions.
+
+        Args:
+            blocks: for each edge its block in the one partition, and that in the other, or OPEN.
+            totals: of the blocks of the one partition, and of the other.
+        """
         (rows, columns), (first, second) = blocks, totals
         free = first.size + second.size
         needed = np.concatenate([first, -second, [int(second.sum()) - int(first.sum())]])
@@ -50,14 +56,24 @@ class Network:
         return cls(tails, heads, needed)
 
     def lacking(self, counts: Integers) -> Integers:
-        """Return what nodes have to give, or to take where it is below 0."""
+        """Return the units that each node has to give, or to take where the number is below 0.
+
+        Args:
+            counts: of each edge.
+        """
         lacking = self.needed.copy()
         np.subtract.at(lacking, self.tails, counts)
         np.add.at(lacking, self.heads, counts)
         return lacking
 
     def move(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> FlowResult:
-        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more in a cell and ``down`` fewer."""
+        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more in a cell and ``down`` fewer.
+
+        Args:
+            counts: of each edge, in units.
+            up: of each edge, in steps.
+            down: of each edge, in steps.
+        """
         lacking = self.lacking(counts)
         units = np.minimum(np.abs(lacking) >> shift, _LARGEST)
         giving, taking = np.flatnonzero(lacking > 0), np.flatnonzero(lacking < 0)
@@ -82,6 +98,9 @@ class Network:
         """Move units from these counts to non-negative ones that lack as little as possible, many at a time first.
 
         Counts and needs of up to 2^40 units, or as many cells as have 62 bits in all.
+
+        Args:
+            counts: of each edge, in units.
         """
         most = max(int(np.abs(self.lacking(counts)).sum()), 1)
         shifts = [*range(max(0, most.bit_length() - 30), 0, -_BITS), 0]

@@ -55,6 +55,9 @@ class CrossedTotals:
 def blocks_of(shape: Sequence[int], published: Sequence[PlaceTotal]) -> TotalBlocks | CrossedTotals:
     """Return the totals that adjusted cells of a table must add up to.
 
+    Returns:
+        Blocks where the margins are one hierarchy, else crossed totals; cells in row-major order.
+
     Raises:
         InvalidInput: totals that are negative or contradict each other, or for which no whole counts are found.
     """
@@ -107,14 +110,28 @@ def _check(published: Sequence[PlaceTotal]) -> None:
 
 
 def rake(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """Adjust each block in the proportions of its noisy cells, as far as crossing totals let them."""
+    """Adjust each block in the proportions of its noisy cells, as far as crossing totals let them.
+
+    Args:
+        cells: noisy counts in row-major order.
+
+    Returns:
+        Whole counts in that order; none is negative.
+    """
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.rake)
     return _adjust_blocks(cells, blocks, tables.rake)
 
 
 def project(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """Return the nearest whole table, by least squares; a rounding of the nearest one where totals cross."""
+    """Return the nearest whole table, by least squares; a rounding of the nearest one where totals cross.
+
+    Args:
+        cells: noisy counts in row-major order.
+
+    Returns:
+        Whole counts in that order; none is negative.
+    """
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.project)
     return _adjust_blocks(cells, blocks, tables.project)

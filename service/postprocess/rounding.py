@@ -44,7 +44,11 @@ class RoundingSearch:
 
 
 def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
-    """Return whole counts near real ones that meet the totals approximately."""
+    """Return whole counts near real ones that meet the totals approximately.
+
+    Args:
+        real: of the crossing's cells.
+    """
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
     if len(crossing.partitions) <= 2:
         return _cells_from_atoms(real, RoundingSearch(_by_flow(sums, crossing)), crossing)
@@ -55,7 +59,11 @@ def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
 
 
 def find_whole_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
-    """Return any whole counts that meet the totals; real ones that nearly do show where to look first."""
+    """Return any whole counts that meet the totals; real ones that nearly do show where to look first.
+
+    Args:
+        real: of the crossing's cells.
+    """
     if len(crossing.partitions) <= 2:
         return round_counts(real, crossing)
     sums = np.asarray(np.bincount(crossing.atom, real), np.float64)
@@ -87,18 +95,30 @@ def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -
 
 
 def round_adjustment(fit: Adjustment, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
-    """Return whole counts near those of an adjustment; the known table where none are found."""
+    """Return whole counts near those of an adjustment; the known table where none are found.
+
+    Args:
+        counts: noisy counts of the whole table, in row-major order.
+        known: whole counts of the crossing's cells that meet the totals.
+
+    Returns:
+        Counts of the crossing's cells.
+    """
     rounded = round_counts(fit(counts[crossing.places], crossing), crossing).counts
     return known if rounded is None else rounded
 
 
 def meets_totals(counts: Integers, crossing: Crossing) -> bool:
-    """Tell whether whole counts are not negative and meet every total exactly."""
+    """Tell whether whole counts are not negative and meet every total exactly.
+
+    Args:
+        counts: of the crossing's cells.
+    """
     return not (counts < 0).any() and not any(missing.any() for missing in _missing(counts, crossing, of_atoms=False))
 
 
 def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[Integers]:
-    """Return what blocks lack, exactly."""
+    """Return the units that the blocks of each partition lack, exactly."""
     lacking = []
     for number, one in enumerate(crossing.partitions):
         sums = np.zeros(one.totals.size + 1, np.int64)
@@ -208,7 +228,13 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
 
 
 def sum_matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
-    """Return the matrix that adds atoms up: a row for each total, a column for each variable, and more in none."""
+    """Return the matrix that adds atoms up: a row for each total, a column for each variable, and more in none.
+
+    Args:
+        places: the atom of each variable.
+        signs: 1 or -1 for each variable.
+        beside: the number of further columns, all zeros.
+    """
     rows, columns, starts = [], [], 0
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         covered = np.flatnonzero(blocks[places] != OPEN)

@@ -82,6 +82,13 @@ class _Blocks:
 def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
     """Scale each block to its total: negative counts are taken as 0, and parts are equal where none is above 0.
 
+    Args:
+        counts: noisy, in row-major order.
+        integer: return whole counts; False: doubles.
+
+    Returns:
+        Counts in that order; none is negative.
+
     Raises:
         InvalidInput: a shape that the counts do not have, or totals that contradict each other.
     """
@@ -105,6 +112,13 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Margin
     """Return the nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
 
     Of crossing totals whole counts are a rounding of the nearest table.
+
+    Args:
+        counts: noisy, in row-major order.
+        integer: return whole counts; False: doubles.
+
+    Returns:
+        Counts in that order; none is negative.
 
     Raises:
         InvalidInput: a shape that the counts do not have, or totals that contradict each other.

@@ -139,6 +139,10 @@ def change_account(
     If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
     another steward states it too.
 
+    Args:
+        change: a budget, a state, or the new ``approval_above``, in nats of the budget's definition.
+        pointer: the place of the change in the request, for faults.
+
     Raises:
         BudgetExceeded: the new cap is below the spending.
         InvalidInput: the change is not of figures only.

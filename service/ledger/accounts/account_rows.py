@@ -47,7 +47,11 @@ _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
 def read_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
-    """Return an account's row as it is, without a check of its seal; None where there is none."""
+    """Return an account's row as it is, without a check of its seal; None where there is none.
+
+    Returns:
+        The columns ``COLUMNS``.
+    """
     return connection.execute(select(*COLUMNS).where(Account.name == name)).one_or_none()
 
 
@@ -70,7 +74,11 @@ def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
 
 
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
-    """Return whether the service wrote a row as it is."""
+    """Return whether the service wrote a row as it is.
+
+    Args:
+        row: the columns ``COLUMNS``.
+    """
     return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
 
 
@@ -86,6 +94,9 @@ def unsealed(row: Row[*tuple[Any, ...]]) -> str:
 def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
     """Yield the rows of accounts, each as the service wrote it.
 
+    Yields:
+        Rows in no particular order; unknown ids are left out.
+
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
@@ -95,7 +106,11 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:
-    """Return those of these accounts whose rows the service did not write."""
+    """Return the ids of these accounts whose rows the service did not write.
+
+    Args:
+        account_ids: ids without an account are left out of the result.
+    """
     secret = secret_of(connection)
     return {row.id for row in _rows(connection, list(account_ids)) if not is_sealed(secret, row._mapping)}
 
@@ -126,6 +141,12 @@ def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, 
     An account that 0.4.0 sealed must have that seal. One without a seal is older still, and is sealed as it is,
     provided that ``without_seal`` says that there can be such accounts. The contents of the rows of spending are not
     checked.
+
+    Args:
+        after: an account's id; only later ones are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
     """
     old = Account.spending_sum.is_(None) | Account.seal.is_(None)
     query = select(*COLUMNS).where(old).order_by(Account.id).limit(limit).with_for_update()

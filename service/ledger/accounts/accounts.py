@@ -136,6 +136,7 @@ def list_accounts(
     """Return a page of accounts by name.
 
     Args:
+        after: the name that the page follows; empty for the first page.
         only: the names to include; None: all.
         parent: the account directly above them; None: any.
     """
@@ -150,7 +151,11 @@ def list_accounts(
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
-    """Return the names of up to ``limit`` accounts that follow a name, in order, without reading other columns."""
+    """Return the names of up to ``limit`` accounts that follow a name, in order, without reading other columns.
+
+    Args:
+        after: empty for the first names.
+    """
     query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
     return connection.execute(query).scalars().all()
 
@@ -160,6 +165,8 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
 
     Raises:
         NotFound: there is none of this name.
+        Conflict: its line has no root.
+        Unavailable: as ``read_account``.
     """
     line = [read_account(connection, name)]
     while line[-1].parent is not None:
@@ -202,6 +209,9 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
     SQLite has one writer at a time. PostgreSQL locks the rows in the order of their ids, in which every line has its
     root first, so that no two transactions wait for each other.
 
+    Args:
+        at: the present moment; None where overdue holds do not matter.
+
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
         ReservationsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until
@@ -229,7 +239,11 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
 
 
 def lock_account(connection: Connection, line: Line) -> AccountRecord:
-    """Lock and return the account of a line alone, for changes that do not affect those above it."""
+    """Lock and return the account of a line alone, for changes that do not affect those above it.
+
+    Raises:
+        NotFound: the database was replaced by one without it.
+    """
     return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
 
@@ -259,7 +273,11 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
 
 
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
-    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction."""
+    """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction.
+
+    Args:
+        parent_id: None for a root.
+    """
     row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
     del row["id"], row["parent"]
     found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
@@ -315,7 +333,15 @@ def _changing(account: AccountRecord) -> dict[str, object]:
 
 
 def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
-    """Return the requested and remaining amounts of a cap, for a refusal."""
+    """Return the requested and remaining amounts of a cap, for a refusal.
+
+    Args:
+        requested: nats, or a probability; None is infinite.
+        remaining: nats, or a probability.
+
+    Returns:
+        Each amount exactly, and as a double: the requested one rounded up, the remaining one rounded down.
+    """
     return Overrun(
         account=account.name,
         definition=account.budget.definition.value,

@@ -20,6 +20,9 @@ from service.privacy.numerics.numbers import exact_text, parse_exact
 def read_budget(document: dict[str, Any], pointer: str = "") -> Budget:
     """Return the budget that a document (exact numbers as strings) states.
 
+    Args:
+        pointer: the place of the document in the request, for faults.
+
     Raises:
         InvalidInput: a cap that is not above 0, an order not above 1, or deltas out of their range.
     """
@@ -54,6 +57,9 @@ def usual_delta(budget: Budget | None) -> Fraction:
 
     In definitions other than (epsilon, delta), a budget's delta is the one that mechanisms may declare, and cannot
     serve for conversion.
+
+    Args:
+        budget: None stands for any that is not of (epsilon, delta).
     """
     if budget is None or budget.definition is not Definition.APPROXIMATE:
         return USUAL_DELTA

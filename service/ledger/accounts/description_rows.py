@@ -20,6 +20,11 @@ def last_description(account_id: Any, release_id: Any, until: int | None = None)
 
     Rows of descriptions only find the entry. A row has no effect if it belongs to no such entry up to the account's
     head, or up to the earlier entry ``until``.
+
+    Args:
+        account_id: a value, or the column of an outer query.
+        release_id: likewise; None for descriptions of the account itself.
+        until: the number of an entry.
     """
     return (
         select(_previous.hash + _described.hash + _described.body)
@@ -65,6 +70,9 @@ def before_description(connection: Connection, account: AccountHead, release_id:
 
     The journal from there up to the account's head must be followed before the description is believed.
 
+    Args:
+        release_id: None for the description of the account itself.
+
     Raises:
         Altered: its text does not have its hash.
     """
@@ -81,6 +89,11 @@ def metadata_since(
     """Return the metadata of an account or one of its releases, given those at an earlier head.
 
     Only the texts that the chain meets from there to the account's sealed head are believed.
+
+    Args:
+        release_id: None for the metadata of the account itself.
+        since: the earlier head.
+        said: the metadata at that head.
 
     Raises:
         Altered: the journal between the two is not as the service wrote it.

@@ -28,6 +28,9 @@ Patch = dict[str, str | list[str] | None]
 def describe_account(database: Database, request: Request, name: str, patch: Patch) -> Operation[AccountRecord]:
     """Return the operation that merges a patch into an account's metadata; it writes nothing if nothing changes.
 
+    Args:
+        patch: values by name; None removes one (RFC 7396).
+
     Raises:
         NotFound: there is no such account.
         InvalidInput: the merged metadata would be too long.
@@ -53,6 +56,9 @@ def describe_release(
     """Return the operation that merges a patch into a release's metadata, whatever its state.
 
     An account that is closed or has spent its budget can still describe its publications.
+
+    Args:
+        patch: values by name; None removes one (RFC 7396).
 
     Raises:
         NotFound: there is no such account, or it has no such release.

@@ -36,7 +36,14 @@ class KeptFigures(NamedTuple):
 
 
 def read_kept(connection: Connection, secret: Secret, state: str, subjects: Collection[str]) -> dict[str, str]:
-    """Return the known figures of some subjects in this state."""
+    """Return the known figures of some subjects in this state.
+
+    Args:
+        state: the state of the subjects for which the figures hold.
+
+    Returns:
+        The figures by subject; subjects without any, or with figures that the service did not write, are left out.
+    """
     query = select(KnownCost.subject, KnownCost.cost, KnownCost.seal)
     rows = connection.execute(query.where(KnownCost.subject.in_(subjects), KnownCost.state == state)).all()
     return {

@@ -39,7 +39,11 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
-    """Return the number of draws of a release, or of an account and those under it."""
+    """Return the number of draws of a release, or of an account and those under it.
+
+    Args:
+        release_id: None for the account and those under it.
+    """
     query = select(func.count()).select_from(Draw)
     if release_id is not None:
         return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()

@@ -53,7 +53,11 @@ def small_spending(connection: Connection, account: AccountRecord) -> Subplans |
 
 
 def as_plan(subplans: Subplans, tag: str | None = None) -> Plan:
-    """Return subplans with their numbers of occurrences as one plan; with ``tag``, only those that carry it."""
+    """Return subplans with their numbers of occurrences as one plan; with ``tag``, only those that carry it.
+
+    Returns:
+        A sequence of repeats; without parts where there are no subplans, or none carries the tag.
+    """
     parts: list[Plan] = []
     for subplan, occurrences in subplans.items():
         part: Plan | None = nameless(read_plan(json.loads(subplan)))

@@ -61,6 +61,9 @@ def spending_history(connection: Connection, account: AccountRecord, points: int
     """Return an account's spending history up to its head, by at most ``points`` steps; ``points`` is at least 2.
 
     The whole journal is read once.
+
+    Raises:
+        Altered: the journal is not as the service wrote it.
     """
     counting = select(func.count()).where(
         Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), Entry.kind.in_(_CHANGING)

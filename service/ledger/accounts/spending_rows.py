@@ -79,7 +79,11 @@ class SpendingChange(Protocol):
     """A change of the spending of each account of a line; only ``accounts.save`` writes it, with the sums."""
 
     def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
-        """Write the change to the rows of locked accounts, in one order; return its addition to the sum of each."""
+        """Write the change to the rows of locked accounts, in one order; return its addition to the sum of each.
+
+        Returns:
+            A whole number of either sign; it counts modulo 2^256.
+        """
 
 
 class NoSpendingChange:
@@ -189,7 +193,12 @@ def sum_of(secret: Secret, committed: Subplans, held: Subplans) -> int:
 
 
 def sum_after(secret: Secret, account_id: int, stored: str | None, added: int) -> str:
-    """Return the text of an account's sum after an addition; a new account has no sum yet."""
+    """Return the text of an account's sum after an addition; a new account has no sum yet.
+
+    Args:
+        stored: the text of the present sum; None for a new account.
+        added: to the sum, of either sign; it counts modulo 2^256.
+    """
     if stored is None:
         return stored_sum(secret, account_id, added)
     masked = int(stored[2 * _NONCE :], 16)
@@ -197,7 +206,11 @@ def sum_after(secret: Secret, account_id: int, stored: str | None, added: int) -
 
 
 def stored_sum(secret: Secret, account_id: int, total: int) -> str:
-    """Return the text of a sum for the account's row: a nonce, and the sum under the nonce's mask."""
+    """Return the text of a sum for the account's row: a nonce, and the sum under the nonce's mask.
+
+    Args:
+        total: any whole number; it counts modulo 2^256.
+    """
     total %= _MODULUS
     nonce = secret.hmac("spending nonce", b"%d" % account_id, total.to_bytes(32, "big"))[:_NONCE].hex()
     return f"{nonce}{(total + _mask(secret, account_id, nonce)) % _MODULUS:064x}"

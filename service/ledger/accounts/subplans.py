@@ -14,7 +14,11 @@ from service.privacy.plans.walking import parts_of, with_parts
 
 
 def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
-    """Return the summands of a plan as canonical JSON: without names, with the tags that hold for them."""
+    """Return the summands of a plan as canonical JSON: without names, with the tags that hold for them.
+
+    Args:
+        tags: the release's own.
+    """
     return Counter(
         _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
         for part in _summands(plan, frozenset(tags))

@@ -18,6 +18,7 @@ def require_other_person(
     have had both keys.
 
     Args:
+        what: the proposed thing, for the message.
         seen: the keys that were read before the lock.
 
     Raises:

@@ -48,7 +48,11 @@ class LaterDraw(NamedTuple):
 
 
 def path_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
-    """Return the nodes from the root down to a mechanism, each with the index of the child on the way."""
+    """Return the nodes from the root down to a mechanism, each with the index of the child on the way.
+
+    Returns:
+        Empty where the plan is the mechanism itself, or does not have it.
+    """
     if isinstance(plan, Mechanism):
         return []
     for number, part in enumerate(plan.children):
@@ -61,7 +65,14 @@ def path_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:
 
 
 def choice_points_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[ChoicePoint]:
-    """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it."""
+    """Return the choices above a mechanism; the turn of each is the repetition without the repeats below it.
+
+    Args:
+        repetition: from 0, over all repeats above the mechanism.
+
+    Returns:
+        The outermost choice first.
+    """
     way, points, pointer = path_to(plan, mechanism), list[ChoicePoint](), ""
     for depth, (node, number) in enumerate(way):
         if node.CHOOSES:
@@ -90,7 +101,11 @@ class DeclaringMechanisms:
     times: list[int]
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """Return the number of a mechanism and the number of its runs; None for any other mechanism."""
+        """Return the number of a mechanism and the number of its runs; None for any other mechanism.
+
+        Returns:
+            The number of declaring mechanisms before it, and its runs in a turn of the choice.
+        """
         place = bisect_left(self.names, name)
         if place == len(self.names) or self.names[place] != name:
             return None
@@ -119,7 +134,11 @@ class ChoiceBound:
     starts: list[int]
 
     def find(self, mechanism: str) -> tuple[int, range] | None:
-        """Return the branch to a mechanism and its repetitions in the turn; None if it is not bounded here."""
+        """Return the branch to a mechanism and its repetitions in the turn; None if it is not bounded here.
+
+        Returns:
+            Repetitions as numbers from 0, over all repeats above the mechanism.
+        """
         found = self.declaring.find(mechanism)
         if found is None or not self.starts[0] <= found[0] < self.starts[-1]:
             return None
@@ -132,6 +151,12 @@ def bounds_above(plan: Plan, mechanism: Mechanism, repetition: int) -> list[Choi
 
     Each partition takes one branch of a choice, and the choice is charged for one branch. If each mechanism were
     bounded by itself, a caller could invent as many partitions for every branch. A list of names needs no such bound.
+
+    Args:
+        repetition: from 0, over all repeats above the mechanism.
+
+    Returns:
+        The outermost choice first.
     """
     declared, bounds = mechanism.partitions, list[ChoiceBound]()
     if declared is None or declared.names is not None:

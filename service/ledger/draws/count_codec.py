@@ -30,6 +30,9 @@ def digest(values: NDArray[np.int64]) -> str:
 def pack(values: NDArray[np.int64]) -> bytes:
     """Return the bytes to store.
 
+    Args:
+        values: one-dimensional.
+
     Raises:
         TooLarge: they are more than a database holds in one value.
     """
@@ -66,7 +69,11 @@ def unpack(packed: bytes, size: int) -> NDArray[np.int64]:
 
 
 def is_pack_of(packed: bytes, size: int, expected: str) -> bool:
-    """Return whether these bytes, of any origin, hold ``size`` values with this digest."""
+    """Return whether these bytes, of any origin, hold ``size`` values with this digest.
+
+    Args:
+        expected: the digest, as ``digest`` returns it.
+    """
     try:
         return digest(unpack(packed, size)) == expected
     except (MemoryError, ValueError):

@@ -34,7 +34,12 @@ _UPDATE = update(Draw).where(Draw.id == bindparam("draw")).values(seal=bindparam
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str, layout_hash: object) -> str:
-    """Return the seal of a row with this entry hash; ``layout_hash`` is the hash of a tabulation's groups."""
+    """Return the seal of a row with this entry hash; ``layout_hash`` is the hash of a tabulation's groups.
+
+    Args:
+        row: the columns ``FIXED``.
+        layout_hash: None for a draw that is no tabulation.
+    """
     return secret.seal(_PURPOSE, *(row[name] for name in _NAMES), entry_hash, layout_hash)
 
 
@@ -58,7 +63,14 @@ def altered(draw_id: str) -> Altered:
 
 
 def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
-    """Seal up to ``limit`` rows that are older than seals, if their entries agree; return all examined ids."""
+    """Seal up to ``limit`` rows that are older than seals, if their entries agree; return all examined ids.
+
+    Args:
+        after: a draw's id; only later ones are looked at.
+
+    Returns:
+        Ascending, those left without a seal included; empty once none is left to look at.
+    """
     query = select(*FIXED, Entry.hash, Entry.body).where(Draw.seal.is_(None), Draw.id > after)
     query = query.join(Entry, (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq))
     query = query.join(Account, Account.id == Draw.account_id).where(up_to(Draw.seq, Account.head_seq))

@@ -31,6 +31,9 @@ class DeclaredNumbers:
     def take(self, release: str, plan: Plan, repetition: int, taken: PartitionsPerMechanism) -> None:
         """Count a draw of a release, of so many partitions of each mechanism.
 
+        Args:
+            taken: the number of partitions of each mechanism.
+
         Raises:
             BrokenChain: they are more than the plan declares.
         """

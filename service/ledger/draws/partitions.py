@@ -55,6 +55,7 @@ def refusal(
     It is to be raised only if a request was not answered before: earlier versions drew for names of any form.
 
     Args:
+        pointer: from the number of a name to its place in the request, for the fault.
         required: whether a plan must declare the partitions that it is drawn for.
     """
     if not names:
@@ -152,6 +153,9 @@ def branch_runs_of(connection: Connection, release_id: str, bounds: Sequence[Cho
 
     A branch was run as often as its mechanism that was drawn for most partitions. The time grows with the mechanisms
     that were drawn, so this is read before any lock; a draw only adds to it what was drawn since.
+
+    Returns:
+        One for each bound, in their order; branches without a draw can be left out.
 
     Raises:
         Altered: a counter is not as the service wrote it.
@@ -278,7 +282,14 @@ def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tupl
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal up to ``limit`` counters that are older than seals and follow ``after``; return their places."""
+    """Seal up to ``limit`` counters that are older than seals and follow ``after``; return their places.
+
+    Args:
+        after: release, mechanism and repetition; only later places are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
+    """
     query = select(*_ROW).where(_Row.seal.is_(None), tuple_(*_KEY) > tuple_(*after)).order_by(*_KEY).limit(limit)
     rows = connection.execute(query).all()
     for row in rows:

@@ -134,6 +134,12 @@ def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tu
 
     Neither layouts nor plans are read.
 
+    Args:
+        seq: the number of the entry; its own draw is not counted.
+
+    Returns:
+        Numbers by mechanism and repetition.
+
     Raises:
         Altered: the row of a draw, or the numbers of a tabulation, are not as the service wrote them.
     """
@@ -195,6 +201,10 @@ def list_draws(
     """Return a page of a release's draws in order; it ends early once it holds ``counts`` noisy counts.
 
     Draws whose noisy counts were removed are outlines.
+
+    Args:
+        after: the number of the entry that the page follows; 0 for the first page.
+        limit: draws at most.
     """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
@@ -212,7 +222,12 @@ def list_outlines(
     mechanisms: Mechanisms,
     before_reading: BeforeReading | None = None,
 ) -> Page[DrawOutline]:
-    """Return a page of a release's draws without noisy counts, in order; only draws with a layout use ``counts``."""
+    """Return a page of a release's draws without noisy counts, in order; only draws with a layout use ``counts``.
+
+    Args:
+        after: the number of the entry that the page follows; 0 for the first page.
+        limit: draws at most.
+    """
     query = _joined(_OUTLINE).where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE_OF_OUTLINE, limit, counts, before_reading)
     return page_of(rows, lambda row: _outline(connection, row, mechanisms))

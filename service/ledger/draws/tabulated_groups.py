@@ -59,7 +59,11 @@ def refuse_drawn_groups(
 
 
 def tabulation_with(connection: Connection, draw_ids: Sequence[str], groups: Sequence[str]) -> str | None:
-    """Return the first of these tabulations that has one of the groups, by its layout; None if none has."""
+    """Return the first of these tabulations that has one of the groups, by its layout; None if none has.
+
+    Raises:
+        Altered: a tabulation is not as the service wrote it.
+    """
     if not draw_ids:
         return None
     wanted = set(groups)
@@ -72,6 +76,9 @@ def unrecorded(connection: Connection, release_id: str, mechanism: str) -> list[
 
     Args:
         mechanism: the level's second step, as whose draws its tabulations are stored.
+
+    Returns:
+        Ids of draws, in no particular order.
     """
     rows = connection.execute(_LARGE_OF_LEVEL, {"release": release_id, "mechanism": mechanism})
     return [row.id for row in rows if not _is_marked(connection, row)]
@@ -146,7 +153,11 @@ def record_at_once(
 
 
 def marked_of(connection: Connection, account_id: int) -> set[str]:
-    """Return the draws of an account's tabulations that are marked, or so small that they need no mark."""
+    """Return the draws of an account's tabulations that are marked, or so small that they need no mark.
+
+    Returns:
+        Ids of draws.
+    """
     rows = connection.execute(_ALL_OF_ACCOUNT, {"account": account_id})
     return {row.id for row in rows if row.size <= AT_ONCE or _is_marked(connection, row)}
 

@@ -56,6 +56,9 @@ def seal_layout(layout: Layout) -> SealedLayout:
 def checked_layout(packed: bytes, digest: str, level: object, groups: object) -> Layout:
     """Return the layout in these bytes, of any origin, if the journal's values match it.
 
+    Args:
+        digest, level, groups: as the journal's entry has them; ``groups`` is their number.
+
     Raises:
         ValueError: they do not match, or the bytes hold no layout.
     """
@@ -91,7 +94,11 @@ def read_layout(written: bytes) -> Layout:
 
 
 def by_branch(layout: Layout) -> tuple[list[str], list[str]]:
-    """Return the groups marked as total only, and the others: each part takes one branch of the level's choice."""
+    """Return the groups marked as total only, and the others: each part takes one branch of the level's choice.
+
+    Returns:
+        Names in the layout's order.
+    """
     marked: list[str] = []
     others: list[str] = []
     for group, detail in zip(layout.groups, layout.details, strict=True):

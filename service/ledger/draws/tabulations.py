@@ -41,6 +41,7 @@ def tabulate(
     """Store the noisy counts of groups of a level, once. The first draw commits a reservation.
 
     Args:
+        layout: its groups are in the order of their counts.
         noisy: sampled before and without a lock; discarded if the tabulation is refused.
         refusal: an error to raise, unless the same request was answered before.
 

@@ -108,7 +108,11 @@ class AccountState:
         self._volume = 0  # characters of the counted plans
 
     def commit(self, amount: PriceKey, subject: SpendingKey, *, own: bool) -> None:
-        """Count a release that is committed, here or in an account below."""
+        """Count a release that is committed, here or in an account below.
+
+        Args:
+            own: the release was registered in this account, and not in one under it.
+        """
         self.committed += 1
         self.own_committed += own
         self._committed.add(amount)
@@ -157,6 +161,9 @@ class AccountState:
 
     def reprice(self, release: str, was: PriceKey, amount: PriceKey) -> None:
         """Count a release at another price.
+
+        Args:
+            was: the price until now.
 
         Raises:
             BrokenChain: it is held at another price than ``was``.

@@ -63,7 +63,15 @@ def spending_key_of(content: Mapping[str, Any]) -> SpendingKey:
 
 
 def spending_key_in(plan: str, tags: str) -> tuple[SpendingKey, str, str]:
-    """Return the spending key of a row's release, with the texts of its plan and tags as the journal writes them."""
+    """Return the spending key of a row's release, with the texts of its plan and tags as the journal writes them.
+
+    Args:
+        plan: JSON, in the client's order of names.
+        tags: a JSON list.
+
+    Returns:
+        A key of no release, and empty texts, where one of them cannot be read.
+    """
     return (_subject if len(plan) < SHORT else _subject.__wrapped__)(plan, tags)
 
 

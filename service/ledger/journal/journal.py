@@ -186,7 +186,14 @@ def utf_16_units(name: str) -> bytes:
 
 
 def entry_hash(previous: str, body: str) -> str:
-    """Return SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON."""
+    """Return SHA-256 of the previous hash's 32 bytes followed by the entry's canonical JSON.
+
+    Args:
+        previous: 64 hexadecimal digits.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     return hashlib.sha256(bytes.fromhex(previous) + body.encode()).hexdigest()
 
 
@@ -211,7 +218,11 @@ def following(
     release_id: str | None = None,
     at: str,
 ) -> tuple[Row, Head]:
-    """Return an account's next entry as its row, and the head that it makes; entries made by expiry have no actor."""
+    """Return an account's next entry as its row, and the head that it makes; entries made by expiry have no actor.
+
+    Args:
+        release_id: the release that the entry is about; None where it is about none.
+    """
     seq = account.head.seq + 1
     around = {"account": account.name, "seq": seq, "kind": kind, "release": release_id, "time": at} | actor_members(
         actor
@@ -254,7 +265,11 @@ def append(
     release_id: str | None = None,
     at: str,
 ) -> Head:
-    """Write the next entry of an account that the caller has locked, and return the new head."""
+    """Write the next entry of an account that the caller has locked, and return the new head.
+
+    Raises:
+        RuntimeError: the database dropped the entry.
+    """
     row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
     write(connection, [row])
     return head
@@ -275,6 +290,7 @@ def entries(
     """Return a page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
 
     Args:
+        after_seq: 0 for the first page.
         until: the number of the account's head. Entries beyond it are left out, because no seal covers them.
     """
     query = (
@@ -319,6 +335,10 @@ def last_chained(
     connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
 ) -> JournalEntry | None:
     """Return the last entry of some kinds about a release, or about none, that the chain meets between two heads.
+
+    Args:
+        before: the head that the first entry follows.
+        release_id: None for entries about no release.
 
     Raises:
         Altered: the entries between them are not as the service wrote them.
@@ -382,7 +402,11 @@ def has_entry(connection: Connection, account_id: int, head: Head) -> bool:
 
 
 def hash_before(connection: Connection, account_id: int, seq: int) -> str:
-    """Return the hash that an entry follows."""
+    """Return the hash that an entry follows.
+
+    Returns:
+        64 hexadecimal digits; zeros for the first entry, and where the entry before it is missing.
+    """
     if seq == 1:
         return BEFORE_FIRST.hash
     query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
@@ -403,6 +427,9 @@ UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
     """Return the content of an entry, given the head that it follows.
+
+    Returns:
+        All members of the entry; what its kind states is in ``content``.
 
     Raises:
         BrokenChain: it is not the next one, not the hashed text, or filed under other columns.
@@ -433,6 +460,9 @@ def check_link(previous: Head, entry: JournalEntry) -> None:
 
 def read_body(body: str) -> dict[str, Any]:
     """Return the content of an entry's text.
+
+    Returns:
+        All members of the entry; what its kind states is in ``content``.
 
     Raises:
         BrokenChain: it is not the canonical JSON of an object.

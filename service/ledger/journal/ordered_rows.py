@@ -57,6 +57,10 @@ class SeqCursor:
         return found
 
     def end(self, seq: int) -> None:
-        """Refuse rows after the last entry, which is ``seq``."""
+        """Refuse rows after the last entry, which is ``seq``.
+
+        Raises:
+            BadRow: there are some.
+        """
         if self._next is not None:
             raise BadRow(seq, f"a row of {self._what} is of no entry that wrote one")

@@ -36,6 +36,8 @@ def replayed_entries(
     account's head, which the whole journal up to it gives, vouches for them.
 
     Args:
+        chain: of an account whose journal was not read yet.
+        until: the number of the last entry to replay.
         kinds: the kinds of entries to replay and yield; None: all.
 
     Raises:
@@ -65,6 +67,12 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Accoun
     """Return the account right after entry ``until``, from its journal alone.
 
     At the head this gives the stored totals bit for bit: they are sums of the journalled prices.
+
+    Args:
+        until: the number of the entry.
+
+    Raises:
+        Altered: the journal is not as the service wrote it.
     """
     chain = AccountState(account.name)
     for _ in replayed_entries(connection, account, chain, until):

@@ -29,6 +29,9 @@ def record_refusal(database: Database, request: Request, line: Line, refusal: Bu
 
     This is a transaction of its own, because that of the charge was rolled back. The caller gets the refusal only once
     it is recorded.
+
+    Args:
+        refusal: without an entry, nothing is recorded.
     """
     entry = None if refusal.entry is None else refusal.entry()
     if not isinstance(entry, Refused):
@@ -49,8 +52,11 @@ def refusal_of(
     """Return the refusal of a release that does not fit a line of accounts.
 
     Args:
+        line: root first.
+        name: of the release.
         written: the plan as the journal writes it.
         plan: returns the parsed plan.
+        failures: at least one.
     """
     # Readers of this account's journal may have no access to those above it.
     first = failures[0] if failures[0].account == line[-1].name else Overrun()
@@ -80,6 +86,9 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> flo
 
     It is None if there is none, or if the search would take far longer than the refusal that it explains: the serving
     process searches, for any caller whose release is refused.
+
+    Returns:
+        The nearest double where its text is not below the exact factor, else the next one above.
     """
     if effort.of_search(plan, [account.weights.orders for account in line]) > effort.LIGHT:
         return None

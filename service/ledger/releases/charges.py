@@ -132,8 +132,11 @@ def prepare(
     """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
 
     Args:
-        prices: of the plans, by their ids, if they are known already.
+        prices: one for each account of the line, by the ``id`` of the plan, if they are known already.
         deltas: of the releases, as returned by ``deltas_of``, if they are known already.
+
+    Returns:
+        One for each release, in their order.
 
     Raises:
         NotFound: there is no such account.
@@ -193,6 +196,9 @@ _RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
     """Return the delta for showing each release's cost: the account's, unless the release states another.
 
+    Returns:
+        One for each release, in their order.
+
     Raises:
         NotFound: the database was replaced by one without the account.
     """
@@ -233,6 +239,9 @@ def _prepared(
 def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[Registered]]:
     """Return the operation that charges releases, which were prepared for one account, all or none.
 
+    Returns:
+        An operation whose result has one item for each release, in their order.
+
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
     """
@@ -267,6 +276,12 @@ def charge(
 
     The time depends on the plans and not on the ledger's size: the millionth release runs the same statements over as
     many rows as the first.
+
+    Args:
+        line: locked, root first.
+
+    Returns:
+        One for each release, in their order.
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.

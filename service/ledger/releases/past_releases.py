@@ -22,7 +22,11 @@ class OmittedParts:
 
 
 def omitted_parts_at(connection: Connection, account_id: int, release_id: str, seq: int) -> OmittedParts:
-    """Return the state of a release when the entry ``seq`` was the last."""
+    """Return the state of a release when the entry ``seq`` was the last.
+
+    Raises:
+        Altered: a counter or a draw is not as the service wrote it, or a description.
+    """
     said = releases.metadata_of(connection, account_id, release_id, until=seq)
     tags = connection.execute(select(Release.tags).where(Release.id == release_id)).scalar_one()
     return OmittedParts(json.loads(tags), said, _drawn_for(connection, release_id, seq))

@@ -32,7 +32,11 @@ _DIGITS = 64  # of a digest
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str) -> str:
-    """Return the seal of a row with this entry hash."""
+    """Return the seal of a row with this entry hash.
+
+    Args:
+        row: the columns ``FIXED``, and the state.
+    """
     return _sealed(secret, _digest(row, entry_hash), row["id"], row["state"])
 
 
@@ -67,6 +71,9 @@ def sealed_plan(connection: Connection, release_id: str) -> str:
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row with an id and state that the service did not write.
 
+    Args:
+        row: id, state and seal.
+
     Raises:
         Altered: it is one.
     """
@@ -99,7 +106,14 @@ def update_states(connection: Connection, release_ids: Sequence[str], state: str
 
 
 def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> list[str]:
-    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their ids."""
+    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their ids.
+
+    Args:
+        after: a release's id; only later ones are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
+    """
     query = select(*FIXED, Release.state, Entry.hash).where(Release.seal.is_(None), Release.id > after)
     query = query.join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
     rows = connection.execute(query.order_by(Release.id).limit(limit)).all()

@@ -77,7 +77,11 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
 
 
 def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
-    """Return releases of an account in the order of their registration; unknown ids are left out."""
+    """Return releases of an account in the order of their registration; unknown ids are left out.
+
+    Raises:
+        Altered: the row of one is not as the service wrote it.
+    """
     query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
     return [_record(connection, row) for row in connection.execute(query)]
 
@@ -112,13 +116,20 @@ def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at
 
 
 def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
-    """Return the metadata of a release, now or when the account's journal ended with the entry ``until``."""
+    """Return the metadata of a release, now or when the account's journal ended with the entry ``until``.
+
+    Raises:
+        Altered: the text of its last description does not have its hash.
+    """
     said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
     return read_metadata(said, f"release {release_id!r}")
 
 
 def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) -> dict[str, Any]:
     """Return the content of the entry that charged a release; the release's seal holds the entry's hash.
+
+    Returns:
+        All members of the entry; what its kind states is in ``content``.
 
     Raises:
         Altered: the entry is not as the service wrote it.
@@ -147,7 +158,11 @@ def plan_size(connection: Connection, release_id: str, account_id: int | None = 
 
 
 def plan_part(connection: Connection, release_id: str, first: int, size: int) -> str:
-    """Return ``size`` characters of a release's plan from the one with the number ``first``."""
+    """Return ``size`` characters of a release's plan from the one with the number ``first``.
+
+    Args:
+        first: from 0.
+    """
     part = select(func.substr(Release.plan, first + 1, size)).where(Release.id == release_id)
     return str(connection.execute(part).scalar_one())
 
@@ -165,6 +180,7 @@ def list_releases(
     """Return a page of an account's releases in the order of their registration.
 
     Args:
+        after: the number of the entry that the page follows; 0 for the first page.
         tag: only releases that carry it themselves or on a node of their plan.
         state: only releases that are in it at the moment ``at``.
     """

@@ -26,7 +26,11 @@ def expires(plan: Plan) -> bool:
 
 
 def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its seal."""
+    """Return a row with its seal.
+
+    Args:
+        row: release, account, price and expiry.
+    """
     return {**row, "seal": secret.seal(_PURPOSE, *_values(row))}
 
 
@@ -51,7 +55,14 @@ def altered(release_id: str) -> Altered:
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
-    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their places."""
+    """Seal up to ``limit`` rows that are older than seals and follow ``after``; return their places.
+
+    Args:
+        after: a release's id and an account's; only later places are looked at.
+
+    Returns:
+        Ascending; empty once none is left.
+    """
     query = select(*COLUMNS).where(Hold.seal.is_(None), tuple_(Hold.release_id, Hold.account_id) > tuple_(*after))
     query = query.order_by(Hold.release_id, Hold.account_id).limit(limit)
     rows = connection.execute(query).all()

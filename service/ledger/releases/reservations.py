@@ -56,6 +56,9 @@ def void(
 
     Nothing was drawn from it, because the first draw would have committed it.
 
+    Args:
+        attestation: the statement that nothing was published; None where the steward makes none.
+
     Raises:
         NotFound: the account has no such release.
         Conflict: it is committed or expired.
@@ -129,9 +132,13 @@ def commit_for_draw(
 ) -> AccountRecord:
     """Commit a reservation in the transaction of its first draw, and return the account, locked.
 
+    Args:
+        held: as ``held_for_draw`` found it before the lock.
+
     Raises:
         NotFound: the account has no such release.
         Conflict: it is proposed, voided or expired.
+        ReservationsDue: an overdue hold must expire first.
     """
     locked = accounts.lock_line(connection, line, at)
     _refuse_over(connection, line, release_id, at)

@@ -74,7 +74,18 @@ def settle(
     actor: Actor | None,
     at: str,
 ) -> list[AccountRecord]:
-    """Settle held releases of a locked line's account, with an entry in each chain of the line."""
+    """Settle held releases of a locked line's account, with an entry in each chain of the line.
+
+    Args:
+        line: locked, root first.
+        actor: None for an expiry.
+
+    Returns:
+        The accounts of the line, as they are saved.
+
+    Raises:
+        Altered: a release or a hold is not as the service wrote it, or a hold is missing.
+    """
     ids, account_ids = [held.id for held in settled], [account.id for account in line]
     change: SpendingChange = NOTHING
     state = settlement.next_state()
@@ -274,6 +285,9 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
     """Return the account for readers, without overdue holds, and the subplans of these; nothing is written.
 
     Parsing the plans of the holds may take long.
+
+    Raises:
+        Altered: a hold is not as the service wrote it.
     """
     expired: Subplans = Counter()
     stated: Counter[tuple[str, str]] = Counter()
@@ -288,7 +302,11 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
-    """Return the account without overdue holds, where only its totals are needed: no plan is read."""
+    """Return the account without overdue holds, where only its totals are needed: no plan is read.
+
+    Raises:
+        Altered: a hold is not as the service wrote it.
+    """
     return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
 
 

@@ -40,6 +40,7 @@ def adopt(database: Database, secret: Secret, bootstrap: str | None, *, marked: 
     """Seal the rows that are older than seals, if this was not done before.
 
     Args:
+        bootstrap: the operator's token; None where the server was started without one.
         marked: an entry that the installation's journal is known to have. If there is one, and the journal does not say
             that a server sealed rows, then no rows of an older version are left to be sealed, whatever the database
             says. An operator may state otherwise when acknowledging a restored copy.

@@ -24,6 +24,9 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
     All pages are copied in one step, under one snapshot. Page by page, a copy would begin again whenever another
     process writes, and under load it would never end.
 
+    Returns:
+        Heads by the accounts' names; none of a ledger that was never migrated.
+
     Raises:
         Conflict: the file exists already; an older backup is never overwritten.
         Unavailable: the ledger cannot be read, the file cannot be written, or the copy is not sound.

@@ -140,6 +140,11 @@ class Audit:
     ) -> None:
         """Check the next entry, whose text is known to register this release at once.
 
+        Args:
+            accountant: the version that priced the release.
+            amount: the price that the entry states.
+            own: the release was registered in this account, and not in one under it.
+
         Raises:
             BrokenChain: it is invalid here; the text says how.
         """
@@ -153,6 +158,10 @@ class Audit:
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
         """Check an entry that registers a release at once against the life of the key that it names.
+
+        Args:
+            key: its id.
+            own: as for ``take_committed``.
 
         Raises:
             BrokenChain: the key cannot have made it.

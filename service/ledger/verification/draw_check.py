@@ -77,6 +77,9 @@ class DrawOverlaps:
     def take_groups(self, seq: int, release: str, draw: str, level: Level, layout: Layout) -> None:
         """Check the groups of a tabulation, by the branch of the level's choice that each has.
 
+        Args:
+            draw: the id of the tabulation's draw.
+
         Raises:
             BadRow: one of them was drawn or tabulated, or the whole input was drawn.
         """
@@ -93,6 +96,9 @@ class DrawOverlaps:
 
     def check_rows(self, connection: Connection, account_id: int, last: int) -> None:
         """Compare all draws with the rows of the branches that they took.
+
+        Args:
+            last: the number of the account's last entry, for faults of no single entry.
 
         Raises:
             BadRow: the rows are not those of the draws.

@@ -72,6 +72,9 @@ class ExportedAccount:
 def members(connection: Connection, names: Collection[str] | None = None) -> list[ExportedAccount]:
     """Return every account, ancestors first; with ``names``, the whole families that share releases with these.
 
+    Returns:
+        Each account before those under it.
+
     Raises:
         NotFound: there is no account of such a name.
         Unavailable: the row of one is not as the service wrote it.
@@ -101,6 +104,13 @@ def export(database: Database, signer: Signer, exported: list[ExportedAccount], 
 
     Entries and draws are never changed, so they are read in short transactions of their own. However long a client
     takes, no other request waits for it.
+
+    Args:
+        exported: ancestors first, as ``members`` returns them.
+        at: the moment that the first line states.
+
+    Yields:
+        JSON objects, each with its line feed.
     """
     heads = [{"account": member.name, "seq": member.head.seq, "hash": member.head.hash} for member in exported]
     yield _line(signer.sign(STATEMENT, {"version": VERSION, "at": at, "accountant": ACCOUNTANT, "accounts": heads}))
@@ -186,7 +196,12 @@ class _Expected:
 
 
 class Reader:
-    """A reader of an export, line by line; ``line`` is the number of the last one."""
+    """A reader of an export, line by line; ``line`` is the number of the last one.
+
+    Args:
+        file: binary, at the start of the export; one that cannot be searched is read once only.
+        public_key: of the ledger that signed the export; None: the one that the first line names.
+    """
 
     def __init__(self, file: BinaryIO, public_key: str | None) -> None:
         self.line = 0
@@ -225,7 +240,7 @@ class Reader:
 
     @property
     def heads(self) -> dict[str, Head]:
-        """Return the accounts that the first line names, with their heads."""
+        """Return the accounts that the first line names, with their heads; none until ``entries`` has begun."""
         return {name: expected.head for name, expected in self._accounts.items()}
 
     def _next(self) -> dict[str, Any] | None:

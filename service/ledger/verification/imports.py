@@ -39,6 +39,12 @@ _AT_ONCE = 1000  # rows that wait to be written together
 def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: str) -> dict[str, Head]:
     """Import an export into a ledger without accounts; return the heads of the accounts.
 
+    Args:
+        open_file: opens the export at its start, anew for each attempt of the transaction.
+
+    Returns:
+        Heads by the accounts' names.
+
     Raises:
         BadExport: the file is not whole or not as it was signed by the holder of ``public_key``; nothing is imported.
         Conflict: there are accounts already.

@@ -92,8 +92,11 @@ class PartitionRecount:
     ) -> None:
         """Check the groups of a tabulation, each drawn by some mechanisms, against the release's plan.
 
+        Args:
+            drawn: each mechanism with the groups that it was drawn for.
+
         Raises:
-            Bad, BrokenChain: as ``check_draw``.
+            BadRow, BrokenChain: as ``check_draw``.
         """
         for mechanism, groups in drawn:
             if groups:
@@ -122,6 +125,9 @@ class PartitionRecount:
 
     def check_end(self, last: int) -> None:
         """Compare the counters of each mechanism, and of the account, with all draws together.
+
+        Args:
+            last: the number of the account's last entry, for faults of no single entry.
 
         Raises:
             BadRow: a counter differs.

@@ -26,6 +26,9 @@ _FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash",
 def receipt_of(connection: Connection, account: AccountRecord, release_id: str, at: str) -> dict[str, Any]:
     """Return the ledger's statement of a release for signing, without its cost in the notions for readers.
 
+    Args:
+        at: the moment of issue, at which the release's state is stated.
+
     Raises:
         NotFound: the account has no such release.
         Unavailable: its row, or its entry, is not as the service wrote it.
@@ -78,6 +81,9 @@ def check_receipt(receipt: object, public_key: str) -> None:
 
     No database is needed: the receipt gives both the journal entry and the hash before it, from which the entry's hash
     is computed.
+
+    Args:
+        receipt: the parsed JSON.
 
     Raises:
         BadSignature: the text says what is wrong.

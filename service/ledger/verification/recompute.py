@@ -67,9 +67,13 @@ class RepricedRelease:
 def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     """Price an account's releases again; with ``apply``, write the differences into its journal and its totals.
 
+    Args:
+        apply: write the differences; False: only report them.
+
     Raises:
         NotFound: there is no such account.
         Conflict: another request prices the account again at the same time.
+        Altered: the journal, or a row of the account, is not as the service wrote it.
     """
     with database.read() as connection:
         account = accounts.read_account(connection, name)
@@ -85,6 +89,9 @@ def differences(connection: Connection, account: AccountRecord) -> list[Differen
 
     The journal gives the charges and their settlements; releases whose price is right are not kept. The connection must
     be in a read transaction, as for every use of ``replayed_entries``.
+
+    Returns:
+        At most one for each release.
 
     Raises:
         Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.

@@ -30,6 +30,10 @@ class RowVerifier:
     """The check of the rows that an account's entries wrote, entry by entry.
 
     Entries about releases of accounts under it wrote no rows here; those releases are read where they are.
+
+    Args:
+        audit: of the account, from its first entry on; ``take`` advances it.
+        until: closes the cursors.
     """
 
     def __init__(self, connection: Connection, account_id: int, audit: Audit, until: ExitStack) -> None:

@@ -51,6 +51,9 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
         kept: the heads that were kept elsewhere.
         lives: of keys, from the installation's journal; read from it where this is None.
 
+    Returns:
+        The first fault only; entries before it are good.
+
     Raises:
         NotFound: there is no such account.
     """

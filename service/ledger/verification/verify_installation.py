@@ -20,7 +20,11 @@ from service.ledger.storage.tables import Account, ApiKey, Installation
 
 
 def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Yield the faults of the installation's data, in words."""
+    """Yield the faults of the installation's data, in words.
+
+    Yields:
+        One line of text for each fault; nothing where there is none.
+    """
     bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
     if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
         yield "installation: expected one row, with the fingerprint of the secret"

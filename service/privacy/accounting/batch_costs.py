@@ -122,7 +122,14 @@ class BatchCosts:
         return not len(self._steps[-1].places)
 
     def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
-        """Return upper bounds of the whole plan's cost (nats) at the orders."""
+        """Return upper bounds of the whole plan's cost (nats) at the orders.
+
+        Args:
+            orders: each above 1; the order 1 where the cost has none.
+
+        Returns:
+            One bound for each order; 1e-11 of itself above the truth at most.
+        """
         slope = self.slope.nats
         straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
         if self.is_linear or slope is None:
@@ -142,8 +149,11 @@ class BatchCosts:
     def excess(self, orders: Sequence[Fraction]) -> Doubles:
         """Return upper bounds (nats) of the cost's excess over the exact part, at the orders.
 
+        Returns:
+            One double for each order, rounded up; infinite where the cost is.
+
         Raises:
-            Beyond: doubles do not reach.
+            BeyondDoubles: doubles do not reach.
         """
         if any(step.how_many and len(step.places) * step.how_many > _LARGEST_EXACT_COUNT for step in self._steps):
             raise BeyondDoubles
@@ -169,7 +179,15 @@ class BatchCosts:
         return math.inf if nats is None else double_up(nats)
 
     def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:
-        """Return the whole cost in doubles, to search with; ``other`` where there is no formula for arrays."""
+        """Return the whole cost in doubles, to search with; ``other`` where there is no formula for arrays.
+
+        Args:
+            alphas: orders, each above 1.
+            other: a mechanism's cost (nats) at these orders.
+
+        Returns:
+            Nats, one double near the cost for each order, on either side of it.
+        """
         with np.errstate(all="ignore"):
             straight = _slope_up(self.slope) * alphas
             if self.is_linear:

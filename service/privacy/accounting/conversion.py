@@ -52,6 +52,10 @@ def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fract
     Doubles round either way here, and may: every order above 1 gives a valid bound, which callers evaluate at the
     returned order with directed rounding. An eighth of the values has the same vertex, to the last bit unless it is
     below the normal doubles, and neither sum nor difference of it overflows.
+
+    Args:
+        objective: a function of two arrays of equal length; NaN counts as infinite.
+        near: an order above 1 to search from; None: from the grid.
     """
 
     def at(t: Doubles) -> tuple[int, Doubles]:
@@ -154,6 +158,9 @@ def rdp_to_epsilon(
         near: an order from which to search; only for a curve whose (alpha-1) tau(alpha) is convex. Then what
             is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
             and a convex function over alpha - 1 falls up to a point and rises from there.
+
+    Returns:
+        The order is None where ``cap`` is the least.
     """
     log_inverse_delta = _rough_log(1 / delta)
     best = BoundAtOrder(cap, None)
@@ -176,7 +183,16 @@ def rdp_to_delta(
     kinks: Iterable[Fraction] = (),
     near: Fraction | None = None,
 ) -> BoundAtOrder:
-    """Return the least delta (an upper bound, at most 1) that a Rényi curve gives at ``epsilon`` (nats)."""
+    """Return the least delta (an upper bound, at most 1) that a Rényi curve gives at ``epsilon`` (nats).
+
+    Args:
+        exact, rough: the curve.
+        epsilon: nats.
+        kinks, near: as in ``rdp_to_epsilon``.
+
+    Returns:
+        The order is None where no order gives a delta below 1.
+    """
     target = double(epsilon)
     best = BoundAtOrder(Loss(Fraction(1)), None)
 
@@ -200,6 +216,10 @@ def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
 
     Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
     (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
+
+    Args:
+        pure: the pure epsilon, nats.
+        epsilon: nats.
     """
     if epsilon >= pure:
         return Loss(Fraction(0))
@@ -211,6 +231,13 @@ def epsilon_to_rho_at(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Return the largest rho whose zCDP guarantee implies (epsilon, delta), rounded down.
 
     For each order, rho = (epsilon - conversion)/alpha suffices; the best order gives the most.
+
+    Args:
+        epsilon: nats.
+        delta: above 0.
+
+    Returns:
+        Nats, at least 0.
     """
     log_inverse_delta, target = _rough_log(1 / delta), double(epsilon)
     alpha = best_order(lambda t, alpha: ((log_inverse_delta + _rough_excess(t, alpha)) / np.exp(t) - target) / alpha)
@@ -222,12 +249,21 @@ def rho_to_epsilon_analytic(rho: Fraction, delta: Fraction) -> Loss:
 
     Source: Bun and Steinke 2016, Prop. 1.3; Haney et al. 2021, Lemma 5. It serves for comparison: ``rdp_to_epsilon``
     gives less.
+
+    Args:
+        rho: nats.
+        delta: above 0 and at most 1.
     """
     return Loss(ceiling(lambda: ball(rho) + (-4 * ball(rho) * ball(delta).log()).sqrt()), rational=False)
 
 
 def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
-    """Return exp(-(epsilon - rho)²/(4 rho)), an upper bound on delta, rounded up; 1 where epsilon is below rho."""
+    """Return exp(-(epsilon - rho)²/(4 rho)), an upper bound on delta, rounded up; 1 where epsilon is below rho.
+
+    Args:
+        rho: nats.
+        epsilon: nats.
+    """
     if epsilon <= rho or rho == 0:
         return Loss(Fraction(rho > 0))
     return Loss(ceiling(lambda: (-(ball(epsilon - rho) ** 2) / (4 * ball(rho))).exp()), rational=False)
@@ -237,6 +273,13 @@ def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Solve the analytic bound for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
 
     As epsilon²/(sum of the two roots)², in which nothing cancels.
+
+    Args:
+        epsilon: nats.
+        delta: above 0 and below 1.
+
+    Returns:
+        Nats, at least 0.
     """
 
     def solved() -> arb:

@@ -88,7 +88,7 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """Return upper bounds on what a plan loses, in every notion that is asked for.
+    """Return upper bounds on a plan's loss, in every notion that is asked for.
 
     Args:
         plan: the release, or all releases.
@@ -98,6 +98,9 @@ def guarantee(
         adaptive: False where the plan is a ledger's history: figures converted from what turned out
             to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
         tight: False leaves the tight statement out, which no adaptive one needs.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
@@ -197,7 +200,17 @@ def _best_statements(delta: Fraction, statements: Iterable[ApproximateStatement]
 
 
 def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> list[DeltaStatement]:
-    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first."""
+    """Return upper bounds on the delta at which a plan is (epsilon, delta)-private, by analysis; the least first.
+
+    Args:
+        epsilon: nats.
+
+    Returns:
+        Each at most 1, with the deltas that mechanisms declare; no analysis whose loss is infinite.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
+    """
     condensed = condense(plan)
     losses = _PlanLosses.of(condensed, neighbouring)
     statements: list[DeltaStatement] = []

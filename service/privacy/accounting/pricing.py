@@ -96,7 +96,7 @@ def estimate_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fractio
     themselves at most: far less than the unit by which each end is moved up here. At one order it is the price.
 
     Raises:
-        Beyond: doubles do not reach.
+        BeyondDoubles: doubles do not reach.
     """
     if len(orders) <= 1:
         return price(plan, neighbouring, orders)

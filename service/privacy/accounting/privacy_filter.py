@@ -85,11 +85,13 @@ class LossSum:
     infinite: int = 0
 
     def plus(self, value: Fraction | None) -> "LossSum":
+        """Return the sum with one more value; None is infinite."""
         if value is None:
             return LossSum(self.finite, self.infinite + 1)
         return LossSum(self.finite + value, self.infinite)
 
     def minus(self, value: Fraction | None) -> "LossSum":
+        """Return the sum without a value that is in it; None is infinite."""
         if value is None:
             return LossSum(self.finite, self.infinite - 1)
         return LossSum(self.finite - value, self.infinite)
@@ -133,6 +135,9 @@ def open_weights(budget: Budget) -> Weights:
     0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
     supermartingales is one, so that it may be tested at every order at once; choosing the order by
     what was spent would not be a filter.
+
+    Returns:
+        Shares that add up to 1, for (epsilon, delta) only; no orders where the budget needs no Rényi curve.
     """
     if budget.definition is Definition.RDP and budget.alpha is not None:
         return Weights((budget.alpha,))
@@ -189,7 +194,7 @@ def add_price(totals: Totals, amount: Price) -> Totals:
 
 
 def subtract_price(totals: Totals, amount: Price) -> Totals:
-    """Return the totals without a charge that is in them: what ``add_price`` makes of the others, in whatever order."""
+    """Return the totals without a charge that is in them: those of the other charges, added in any order."""
     return Totals(
         epsilon=totals.epsilon.minus(amount.epsilon),
         rho=totals.rho.minus(amount.rho),
@@ -214,7 +219,7 @@ def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:
 
 
 def spent_of_cap(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """Return the figure that the filter compares with the cap; None is infinite."""
+    """Return the figure that the filter compares with the cap (nats, an upper bound); None is infinite."""
     match budget.definition:
         case Definition.PURE:
             return totals.epsilon.value
@@ -270,12 +275,12 @@ def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction,
 
 
 def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
-    """Return what is left of the cap, never below 0."""
+    """Return the rest of the cap (nats), never below 0."""
     return remaining_after(budget, spent_of_cap(budget, weights, totals))
 
 
 def remaining_after(budget: Budget, used: Fraction | None) -> Fraction:
-    """Return what is left of the cap, given the figure that the filter compares with it."""
+    """Return the rest of the cap (nats), never below 0, given the figure to compare with it; None is infinite."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 
@@ -294,12 +299,16 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 
 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
-    """Return what admission would count for a release in an account of its own, whatever was charged before."""
+    """Return the figure that admission would count for an account's first release (nats); None is infinite."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
 
 
 def mean_price(totals: Totals, number: int) -> Price:
-    """Return the average price of so many charges of ``totals``, rounded up: their own where they were equal."""
+    """Return the average price of the charges in ``totals``, rounded up; their own price if they were equal.
+
+    Args:
+        number: the number of charges, above 0.
+    """
     infinite = totals.infinite or (0,) * len(totals.quanta)
     quanta = totals.quanta or (0,) * len(infinite)
     return price_as_charged(
@@ -335,7 +344,7 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 
 def add_prices(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
-    """Return the totals after so many charges of each amount, as ``add_price`` would make them one by one.
+    """Return the totals after several charges of each amount, as ``add_price`` would make them one by one.
 
     A count below 0 takes charges away.
     """

@@ -11,10 +11,18 @@ _DELTA = Notion(lambda mechanism: mechanism.delta(), total_loss, largest_losses)
 
 
 def plan_epsilon(plan: Foldable, neighbouring: Neighbouring) -> Loss:
-    """Return an upper bound on the pure epsilon of a plan, in nats, under the neighbouring relation."""
+    """Return an upper bound on the pure epsilon of a plan, in nats, under the neighbouring relation.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
+    """
     return fold(plan, neighbouring, _EPSILON)
 
 
 def plan_delta(plan: Foldable, neighbouring: Neighbouring) -> Fraction:
-    """Return the sum of the deltas that a plan's declared mechanisms spend, which can exceed 1."""
+    """Return the sum of the deltas that a plan's declared mechanisms spend, which can exceed 1.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
+    """
     return fold(plan, neighbouring, _DELTA).nats or Fraction(0)

@@ -23,6 +23,13 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
     """Return a bound at alpha from bounds at some orders: (alpha-1) tau(alpha) is convex and 0 at alpha = 1.
 
     So the chord between two bounds is a bound; above the last order nothing is known.
+
+    Args:
+        rdp: pairs of an order and a bound (nats), by ascending order.
+        alpha: the order asked for, above 1.
+
+    Returns:
+        Nats, on the chord exactly.
     """
     place = bisect_left(rdp, alpha, key=lambda point: point[0])
     if place == len(rdp):
@@ -35,13 +42,24 @@ def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> 
 
 @memoised(maxsize=1 << 16)
 def mechanism_tau(mechanism: Mechanism, alpha: Fraction) -> Loss:
-    """Return tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon caps it."""
+    """Return tau(alpha) of one cell moved by the sensitivity (nats), rounded up; pure epsilon caps it.
+
+    Args:
+        alpha: above 1.
+    """
     return _bounded_taus(mechanism, (alpha,))[0]
 
 
 @lru_cache(maxsize=1 << 9)
 def mechanism_taus(mechanism: Mechanism, orders: FractionsKey) -> tuple[Loss, ...]:
-    """Return tau of one cell at many orders (nats), rounded up."""
+    """Return tau of one cell at many orders (nats), rounded up.
+
+    Args:
+        orders: each above 1.
+
+    Returns:
+        One bound for each order, in their order.
+    """
     return _bounded_taus(mechanism, orders)
 
 
@@ -78,6 +96,12 @@ def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Los
     """Return an upper bound on tau(alpha) of a plan (nats), to 96 bits, under the neighbouring relation.
 
     Ledgers add these figures up. Source: Haney et al. 2021, Lemma 3.
+
+    Args:
+        alpha: above 1.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     return fold(
         plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total_loss, largest_losses)

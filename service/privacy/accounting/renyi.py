@@ -18,7 +18,8 @@ class RenyiCurve:
     """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3).
 
     Attributes:
-        whole: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its slope.
+        linear_at_integers: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its
+            slope.
         is_convex: whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima.
     """
 
@@ -42,7 +43,14 @@ class RenyiCurve:
         return self._costs.is_linear
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
-        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth."""
+        """Return upper bounds on tau (nats) at the orders, less than 1e-11 of themselves above the truth.
+
+        Args:
+            orders: each above 1.
+
+        Returns:
+            One bound for each order, in their order.
+        """
         bounds: dict[int, Loss] = {}  # by place: no number of a client's is a key
         for whole in (True, False):
             places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]
@@ -54,18 +62,28 @@ class RenyiCurve:
     def slope_and_excess(self, orders: Sequence[Fraction]) -> tuple[Loss, Doubles]:
         """Return c and r with tau(alpha) <= c*alpha + r at each order; the discrete Gaussian counts with its slope.
 
+        Args:
+            orders: each above 1.
+
+        Returns:
+            c exact or rounded up, and r rounded up, one double for each order; nats.
+
         Raises:
-            Beyond: doubles do not reach.
+            BeyondDoubles: doubles do not reach.
         """
         return self._at_whole_orders.slope, self._at_whole_orders.excess(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
-        """Return tau at many orders in doubles: to choose an order by, never to report."""
+        """Return tau at many orders in doubles: to choose an order by, never to report.
+
+        Args:
+            alphas: each above 1.
+        """
         return self._costs.rough(alphas, _rough)
 
 
 def _rough(mechanism: Mechanism, alphas: Doubles) -> Doubles:
-    """Return the least of what is known of a mechanism, in doubles."""
+    """Return the least known bound of a mechanism, in doubles."""
     pure, known = mechanism.pure_epsilon().nats, mechanism.rdp()
     bounds = [np.full_like(alphas, np.inf if pure is None else double(pure))]
     if known.curve is not None:
@@ -87,6 +105,10 @@ def _interpolated(points: Sequence[tuple[Fraction, Fraction]], alphas: Doubles) 
 
 
 def declared_orders(plan: CompositionProgram) -> list[Fraction]:
-    """Return the orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there."""
+    """Return the orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there.
+
+    Returns:
+        Ascending, each once.
+    """
     points = (point for mechanism in plan.mechanisms for point in mechanism.rdp().points)
     return [order for order, _ in groupby(sorted(order for order, _ in points))]

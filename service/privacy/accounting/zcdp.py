@@ -20,6 +20,9 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
     """Return an upper bound on the zCDP rho of a plan (nats), to 96 bits, under the neighbouring relation.
 
     Ledgers add these figures up. Source: Haney et al. 2021, Lemma 2.
+
+    Raises:
+        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     return fold(plan, neighbouring, Notion(mechanism_rho, total_loss, largest_losses))
 
@@ -27,7 +30,8 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
 def certified_rho(plan: LinearCosts) -> Loss:
     """Return a plan's rho by intervals of doubles, less than 1e-11 of itself above: for thousands of mechanisms.
 
-    ``plan``: with the mechanisms whose rho is rational.
+    Args:
+        plan: its costs, split into those of mechanisms with a rational rho and the others.
     """
     curves = [mechanism.rho_curve() for mechanism in plan.plan.mechanisms]
     costs = BatchCosts(plan, curves, lambda mechanism, _: mechanism_rho(mechanism), orders=False)

@@ -127,7 +127,11 @@ def _round_down(value: Fraction) -> Fraction:
 
 
 def rank_of(value: Fraction) -> int:
-    """Return the rank of ``value``, rounded down to 12 digits, among all such numbers ascending; 1 has rank 0."""
+    """Return the rank of ``value``, rounded down to 12 digits, among all such numbers ascending; 1 has rank 0.
+
+    Args:
+        value: above 0.
+    """
     rounded = _TWELVE_DIGITS_DOWN.divide(Decimal(value.numerator), Decimal(value.denominator))
     exponent = rounded.adjusted()
     digits = int(_TWELVE_DIGITS_DOWN.scaleb(rounded, 11 - exponent))

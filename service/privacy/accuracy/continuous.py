@@ -62,7 +62,7 @@ class ContinuousSum:
         return self.law.sigma_squared is not None and self.law.scale is not None
 
     def variance(self) -> Fraction:
-        """Return Var S, rounded up."""
+        """Return Var S (the square of the answer's unit), rounded up."""
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return 2 * b * b * self.cells
@@ -72,7 +72,7 @@ class ContinuousSum:
                 return require_finite(ceiling(lambda: self._moment(2)))
 
     def mean_size(self) -> Fraction:
-        """Return E|S|, rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
+        """Return E|S| (in the answer's unit), rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
         n = self.cells
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
@@ -87,6 +87,12 @@ class ContinuousSum:
 
         Of confidences below a millionth some 1e-6 above: the density falls with |x|, so that a part of a margin covers
         at least as large a part of what the margin does.
+
+        Returns:
+            The margin in the answer's unit, and the coverage, rounded down to a double.
+
+        Raises:
+            ValueError: a confidence out of range (``excess_of``).
         """
         excess = excess_of(confidence)
         if confidence < _FLAT:
@@ -104,7 +110,14 @@ class ContinuousSum:
         return moments[power] / moments[0]
 
     def tail_probability(self, x: Fraction) -> arb:
-        """Return P(|S| > x)."""
+        """Return P(|S| > x).
+
+        Args:
+            x: at least 0, in the answer's unit.
+
+        Returns:
+            A ball at the precision in force.
+        """
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
                 return _laplace_tail(ball(x / b), self.cells)

@@ -221,7 +221,7 @@ def _power(phi: arb, cells: int) -> arb:
 
 
 def _left_out(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
-    """Return what the frequencies beyond the last can add to a tail and to the expected size.
+    """Return bounds on the contributions of the frequencies beyond the last to a tail and to the expected size.
 
     In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
     (2/M) j phi(t)^n pi/t = phi(t)^n to the one, and as much times pi/t to the other, at most.
@@ -249,7 +249,10 @@ class NoiseSum:
 
     @classmethod
     def of(cls, law: NoiseLaw, cells: int, excess: Fraction) -> "NoiseSum":
-        """Return the sum of so many cells' noise.
+        """Return the sum of several cells' noise.
+
+        Args:
+            excess: 1 less the largest confidence that will be asked for.
 
         Raises:
             ValueError: the noise is wider than is computed with.
@@ -272,6 +275,12 @@ class NoiseSum:
         """Return the smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
 
         Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
+
+        Returns:
+            The margin in counts, and the coverage.
+
+        Raises:
+            ValueError: a confidence out of range (``excess_of``).
         """
         if isinstance(self.tails, _SingleCell):
             least = margin_of_error(self.law, confidence)
@@ -319,8 +328,11 @@ def variance_of_cell(law: NoiseLaw) -> Fraction:
 def require_finite(value: Fraction | None) -> Fraction:
     """Return the value, which must be finite.
 
+    Args:
+        value: None where it is infinite, or no precision tells.
+
     Raises:
-        ArithmeticError: it does not, or no precision tells.
+        ArithmeticError: the value is None.
     """
     if value is None:
         raise ArithmeticError("expected a finite number")

@@ -20,6 +20,9 @@ _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
 def tail(law: NoiseLaw, margin: int) -> arb:
     """Return a ball that contains P(|X| > margin), about as narrow as the precision in force, absolutely.
 
+    Args:
+        margin: counts.
+
     Raises:
         ValueError: a margin below 0.
     """
@@ -44,7 +47,15 @@ def excess_of(confidence: Fraction) -> Fraction:
 
 
 def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
-    """Tell whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not."""
+    """Tell whether P(|X| > margin) <= excess is proven; a tie that no precision decides is not.
+
+    Args:
+        margin: counts.
+        excess: the probability that is allowed beyond it.
+
+    Raises:
+        ValueError: a margin below 0.
+    """
     for bits in _PRECISIONS:
         with precision(bits):
             beyond, allowed = tail(law, margin), ball(excess)
@@ -70,6 +81,9 @@ def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
 def coverage(law: NoiseLaw, margin: int) -> float:
     """Return P(|X| <= margin), rounded down to a double; so it is below 1.
 
+    Args:
+        margin: counts.
+
     Raises:
         ValueError: a margin below 0.
     """
@@ -83,6 +97,10 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 
     Two calls where ``guess`` is right, about log2 of its error more where it is not: steps grow
     eightfold until they straddle the answer, then halve.
+
+    Args:
+        holds: false somewhere and true somewhere, else the search does not end.
+        guess: an integer near the answer.
     """
     step = 1
     if holds(guess):

@@ -37,6 +37,9 @@ def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
     """Return the characteristic function of a joint law at j = 1, ..., period/2; None where one by one is better.
 
     The mass is folded onto one period; what lies beyond half of it must be negligible, and is added as a radius.
+
+    Args:
+        period: even.
     """
     if law.sigma_squared is None or law.scale is None or period > _TABLE:
         return None
@@ -60,7 +63,7 @@ def sine(j: int, period: int) -> arb:
 
 
 def _theta(v: Fraction, j: int, period: int) -> arb:
-    """Return that of the discrete Gaussian, by the sum over the integers or its dual (Poisson); cut tails are radii."""
+    """Return the discrete Gaussian's, by the sum over the integers or its dual (Poisson); cut tails are radii."""
     if v < _DUAL_FROM:
         last = term_count(float(v), ctx.prec)
         rate, at, all_mass = 1 / (2 * ball(v)), arb(1), arb(1)

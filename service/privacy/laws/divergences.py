@@ -34,6 +34,13 @@ def laplace(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> Nu
     Source: Mironov 2017, Prop. 6.
 
     The terms of first order cancel exactly: alpha zS = z alpha S.
+
+    Args:
+        z: the order less 1, above 0.
+        at: the arithmetic of all the numbers.
+
+    Returns:
+        Nats.
     """
     return _two_sided(sensitivity / scale, z / (2 * z + 1), lambda: 0, z, at)
 
@@ -48,6 +55,14 @@ def geometric(scale: Number, sensitivity: Number, z: Number, at: Arithmetic) -> 
     r = (1-T)/2 = q (1 - q^(2z))/((1+q) (1 - q^(2w))), q = e^(-e). The terms of first order are
     S (2wT - 1)/2, and 2wT = (1 + C(we))/(1 + C(e/2)) for C(x) = x coth x - 1. For s = 1
     M is cosh(we)/cosh(e/2).
+
+    Args:
+        sensitivity: whole, in the unit of ``scale``.
+        z: the order less 1, above 0.
+        at: the arithmetic of all the numbers.
+
+    Returns:
+        Nats.
     """
     rate = 1 / scale
     loss, q, y = sensitivity * rate, at.exp(-rate), 2 * z + 1
@@ -65,6 +80,15 @@ def discrete_gaussian(variance: Number, sensitivity: Number, z: Number, at: Arit
 
     Completing the square in P^alpha Q^(1-alpha) gives it; theta has period 1 and s is whole, so u is
     z*s taken off centre.
+
+    Args:
+        variance: sigma².
+        sensitivity: whole.
+        z: the order less 1, above 0.
+        at: the arithmetic of all the numbers.
+
+    Returns:
+        Nats.
     """
     u = at.off_centre(z * sensitivity)
     moved = at.log1p(at.gaussian_side(u, variance)) - at.log1p(at.gaussian_side(0 * u, variance))
@@ -76,6 +100,15 @@ def randomized_response(epsilon: Number, values: Number, z: Number, at: Arithmet
 
     The losses are epsilon with probability p = 1/(1 + (k-1) e^-epsilon), -epsilon with p e^-epsilon and 0,
     so that M - 1 = p (e^(z epsilon) - 1) (1 - e^(-alpha epsilon)).
+
+    Args:
+        epsilon: nats.
+        values: k, at least 2.
+        z: the order less 1, above 0.
+        at: the arithmetic of all the numbers.
+
+    Returns:
+        Nats.
     """
     alpha, lost = z + 1, at.exp(-epsilon)
 

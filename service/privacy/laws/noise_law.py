@@ -56,5 +56,10 @@ class NoiseLaw(Keyed):
 
 
 def offset_law(sigma_squared: Fraction, m: Fraction) -> NoiseLaw:
-    """Return offset symmetric Gaussian tails; without an offset the Gaussian law."""
+    """Return offset symmetric Gaussian tails; without an offset the Gaussian law.
+
+    Args:
+        sigma_squared: counts squared.
+        m: counts, at least 0.
+    """
     return NoiseLaw(sigma_squared=sigma_squared, scale=sigma_squared / m if m else None)

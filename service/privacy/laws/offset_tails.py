@@ -63,7 +63,15 @@ def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction
 
 
 def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
-    """Return tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses."""
+    """Return tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses.
+
+    Args:
+        z: the order less 1, above 0.
+        at: ``DOUBLES`` or ``BALLS``, the arithmetic of z.
+
+    Returns:
+        Nats.
+    """
     v, lattice = mechanism.sigma_squared, mechanism.on_integers
     m, s, loss = at.number(mechanism.m), at.number(Fraction(mechanism.sensitivity)), at.number(_loss_at_0(mechanism))
     alpha, y = 1 + z, 1 + 2 * z
@@ -87,6 +95,9 @@ def product_tau(mechanism: TailParameters, alpha: Fraction) -> Fraction:
     Completing the square, E[exp(zL)] is exp(alpha z s²/(2v)) times the mean of exp(-m (alpha |x| - z |x-s|)/v)
     over a Gaussian about -z s, over that of exp(-m |x|/v) about 0. alpha |x| - z |x-s| >= |x| - z s, and
     the Gaussian about 0 gives the most: both factors have transforms that are nowhere negative.
+
+    Returns:
+        Nats, exact.
     """
     s, v = Fraction(mechanism.sensitivity), mechanism.sigma_squared
     return alpha * s * s / (2 * v) + s * mechanism.m / v
@@ -101,6 +112,9 @@ def loss_moments(mechanism: TailParameters, how_many: int = 2) -> list[arb]:
     """Return E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
 
     L is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s.
+
+    Returns:
+        The first ``how_many`` moments (powers of nats), as balls at the precision in force.
     """
     v, lattice = mechanism.sigma_squared, mechanism.on_integers
     m, s, loss = ball(mechanism.m), ball(Fraction(mechanism.sensitivity)), ball(_loss_at_0(mechanism))

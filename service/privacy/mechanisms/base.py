@@ -139,7 +139,7 @@ class Mechanism(Keyed, PlanElement, ABC):
         return write_fields(self.FIELDS, self)
 
     def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """Yield fields that have no meaning under a neighbouring relation, and what is expected of them.
+        """Yield fields that are not allowed under a neighbouring relation, each with the accepted values.
 
         Args:
             replaced: whether the relation is ``replace_one`` and not ``add_remove``.
@@ -167,7 +167,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def grouped(self, size: int) -> tuple["Mechanism", int]:
-        """Return a mechanism whose loss, composed so many times, is that of ``size`` records that change together.
+        """Return a mechanism and a count: its loss, composed so often, is that of ``size`` records changed together.
 
         ``docs/mathematics/group-privacy.md`` proves that plans can be composed of these as of any mechanisms.
         """
@@ -177,7 +177,11 @@ class Mechanism(Keyed, PlanElement, ABC):
         return self
 
     def scaled(self, multiplier: Fraction) -> Self:  # noqa: ARG002
-        """Return the mechanism with its noise scale multiplied; itself where it has none."""
+        """Return the mechanism with its noise scale multiplied; itself where it has none.
+
+        Args:
+            multiplier: above 0, of sigma or b, not of the variance.
+        """
         return self
 
     @abstractmethod
@@ -203,7 +207,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def rdp(self) -> RdpBounds:
-        """Return what is known of the Rényi divergences."""
+        """Return the known bounds on the Rényi divergences."""
 
     @abstractmethod
     def loss_law(self) -> LossLaw | None:
@@ -221,7 +225,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def work(self) -> WorkEstimate:
-        """Return how long its figures take."""
+        """Return estimates of the work for its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +265,7 @@ class Discrete(Mechanism):
         return replace(self, sensitivity=self.sensitivity * size), 1
 
     def simplest(self) -> Mechanism:
-        """Return the same on the integers."""
+        """Return the mechanism on the integers, with a granularity of 1."""
         return self if self.granularity == 1 else replace(self, granularity=Fraction(1))
 
     @abstractmethod
@@ -336,6 +340,10 @@ def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:
 
     epsilon²/2 bounds the rho of every epsilon-DP mechanism (Bun and Steinke 2016, Prop. 3.3); it is the smaller
     only where cancellation exhausts the precision, at epsilon below about 1e-600.
+
+    Args:
+        curve: the formula of rho, without an order.
+        epsilon: the mechanism's pure epsilon, nats.
     """
     rounded, otherwise = ceiling(lambda: curve.at(BALLS)), epsilon * epsilon / 2
     return Loss(otherwise if rounded is None else min(rounded, otherwise), rational=False)

@@ -129,7 +129,7 @@ class Declared(Mechanism):
         return replace(self, guarantee=_group_declaration(self.guarantee, size), add_remove=one_sided), 1
 
     def simplest(self) -> Mechanism:
-        """Return the same without its reference."""
+        """Return the mechanism without its reference."""
         return replace(self, reference="")
 
     def pure_epsilon(self) -> Loss:
@@ -204,7 +204,7 @@ def _write_declaration(declaration: Declaration) -> dict[str, Any]:
 
 
 def _group_declaration(one: Declaration, size: int) -> Declaration:
-    """Return what a guarantee for one record says for ``size`` of them.
+    """Return the guarantee for ``size`` records that follows from a guarantee for one.
 
     Pure: size*epsilon. zCDP: size² rho (Bun and Steinke 2016, Prop. 1.9), where there is no delta: for rho
     beside a delta, and for Rényi orders, nothing is known and the loss is infinite. Where not even epsilon
@@ -218,7 +218,7 @@ def _group_declaration(one: Declaration, size: int) -> Declaration:
 
 
 def _group_delta_factor(epsilon: Fraction, size: int) -> Fraction:
-    """Return 1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: what ``size`` changes in a row make of delta.
+    """Return 1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: the factor on delta of ``size`` changes in a row.
 
     (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017,
     Lemma 2.2). Where it is too large to write out, 2^9999, any delta that can be declared has long passed 1.

@@ -39,7 +39,11 @@ class DiscreteGaussian(Discrete):
         return replace(self, sigma_squared=self.sigma_squared * multiplier**2)
 
     def with_share(self, share: Fraction) -> Self:
-        """Return the mechanism with this share of its rho."""
+        """Return the mechanism with this share of its rho.
+
+        Args:
+            share: above 0; above 1 for more rho.
+        """
         return replace(self, sigma_squared=self.sigma_squared / share)
 
     def pure_epsilon(self) -> Loss:

@@ -37,7 +37,7 @@ class DiscreteOsgt(Discrete):
     m: Fraction
 
     def simplest(self) -> Mechanism:
-        """Return the same on the integers; without an offset the discrete Gaussian."""
+        """Return the mechanism on the integers, with a granularity of 1; without an offset the discrete Gaussian."""
         if self.m:
             return Discrete.simplest(self)
         shared = {one.name: getattr(self, one.name) for one in fields(DiscreteGaussian)}

@@ -33,7 +33,11 @@ class Geometric(Discrete):
         return replace(self, scale=self.scale * multiplier)
 
     def with_share(self, share: Fraction) -> Self:
-        """Return the mechanism with this share of its epsilon."""
+        """Return the mechanism with this share of its epsilon.
+
+        Args:
+            share: above 0; above 1 for more epsilon.
+        """
         return replace(self, scale=self.scale / share)
 
     def pure_epsilon(self) -> Loss:

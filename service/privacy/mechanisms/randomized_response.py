@@ -45,7 +45,7 @@ class RandomizedResponse(Mechanism):
         return self, 1
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
-        """Return it ``size`` times: so many records move so many answers, randomised independently."""
+        """Return the mechanism and ``size``: so many records move so many answers, randomised independently."""
         return self, size
 
     def pure_epsilon(self) -> Loss:
@@ -72,7 +72,7 @@ class RandomizedResponse(Mechanism):
 
 
 def pure_rho_curve(epsilon: Fraction) -> Curve:
-    """Return the formula of rho of whatever is epsilon-DP."""
+    """Return the formula of rho of any epsilon-DP mechanism."""
     return Curve(_rho, (epsilon,))
 
 

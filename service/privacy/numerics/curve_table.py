@@ -26,11 +26,19 @@ class Curve(NamedTuple):
     in_arrays: bool = True
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
-        """Return the curve's value for one mechanism."""
+        """Return the curve's value for one mechanism.
+
+        Args:
+            orders: alpha - 1, in this arithmetic, where the formula has an order.
+        """
         return self.prepared(arithmetic)(*orders)
 
     def prepared(self, arithmetic: Arithmetic) -> Callable[..., Number]:
-        """Return the formula with its parameters, as a function of the orders."""
+        """Return the formula with its parameters, as a function of the orders.
+
+        Returns:
+            A function of alpha - 1, or of nothing where the formula has no order.
+        """
         parameters = tuple(map(arithmetic.number, self.parameters))
         return lambda *orders: self.formula(*parameters, *orders, arithmetic)
 
@@ -63,7 +71,14 @@ class CurveTable:
             self._blocks.append(_Block(np.array(places), formula, tuple(columns)))
 
     def rough(self, *orders: Doubles) -> Doubles:
-        """Return the values in doubles, to search with."""
+        """Return the values in doubles, to search with.
+
+        Args:
+            orders: an array of alpha - 1; none where the formulas have no order.
+
+        Returns:
+            A row for each curve, a column for each order; one column without orders.
+        """
         values = np.empty((self._rows, _width(orders)))
         with np.errstate(all="ignore"):
             for block, part in self._parts(values.shape[1]):
@@ -72,7 +87,14 @@ class CurveTable:
         return values
 
     def bounds(self, *orders: Interval) -> Interval:
-        """Return bounds of the values; not a number, or not narrow, where doubles do not reach."""
+        """Return bounds of the values; not a number, or not narrow, where doubles do not reach.
+
+        Args:
+            orders: as in ``rough``.
+
+        Returns:
+            Ends of the shape that ``rough`` returns.
+        """
         low, high = np.empty((2, self._rows, _width([order.high for order in orders])))
         with np.errstate(all="ignore"):
             for block, part in self._parts(low.shape[1]):

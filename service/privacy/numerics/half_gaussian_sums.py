@@ -24,6 +24,13 @@ def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
     """Return the first ``moments`` moments of g, of y^p g(y) over y >= 0; for x >= 0 or about 0, else they overflow.
 
     A sum where few terms matter, else the Euler-Maclaurin formula; on the real line the integral.
+
+    Args:
+        v: sigma², above 0.
+        lattice: take the trapezoid sum over the integers; False: the integral.
+
+    Returns:
+        Balls at the precision in force, moment 0 first.
     """
     if not lattice:
         return _integrals(x, ball(v), moments)
@@ -36,6 +43,9 @@ def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
     """Return log of the moment 0 for any x: left of 0 it is the whole line less the other half.
 
     The whole line is exp(x²/(2 v)) times ``whole_line``.
+
+    Returns:
+        A ball at the precision in force; not a number where that precision does not tell x.
     """
     if not abs(x.rad()) < 1:
         return arb.nan()  # a higher precision tells more

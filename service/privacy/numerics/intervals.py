@@ -85,7 +85,11 @@ class Interval:
         return _interval(other) / self
 
     def narrow(self, relative: float) -> NDArray[np.bool_]:
-        """Tell, element by element, whether the ends are finite, positive and no further apart than ``relative``."""
+        """Tell, element by element, whether the ends are finite, positive and no further apart than ``relative``.
+
+        Args:
+            relative: of the lower end.
+        """
         return np.isfinite(self.high) & (self.low > 0) & (self.high - self.low <= relative * self.low)
 
 

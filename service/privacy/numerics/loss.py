@@ -54,7 +54,14 @@ def total_loss(weighted: Iterable[tuple[Loss, int]]) -> Loss:
 
 
 def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
-    """Return the sum of the ``how_many`` largest of losses, each present ``count`` times."""
+    """Return the sum of the ``how_many`` largest of losses, each present ``count`` times.
+
+    Args:
+        how_many: more than there are takes all.
+
+    Returns:
+        An upper bound, as ``total_loss`` rounds it.
+    """
     chosen: list[tuple[Loss, int]] = []
     remaining = how_many
     for loss, count in sorted(weighted, key=lambda pair: pair[0], reverse=True):

@@ -184,6 +184,9 @@ def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fract
     """Return the ``ceiling`` of a function at many places, most of which one precision decides.
 
     ``prepare`` gives the function at the precision then in force.
+
+    Returns:
+        One for each value, in their order; None where no finite one is found.
     """
     with precision(_PRECISIONS[0]):
         function = prepare()

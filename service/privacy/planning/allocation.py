@@ -74,13 +74,20 @@ def cost_in_own_unit(noise: QueryNoise) -> Fraction:
 
 
 def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:
-    """Return the noise for which a query costs so much, or a little less where that is too long to be stated."""
+    """Return the noise at which a query costs ``amount``, or a little less where its parameter is too long to state.
+
+    Args:
+        amount: in the mechanism's own unit (epsilon or rho, nats), above 0.
+    """
     s, c = query.sensitivity, query.cells
     return _with_parameter(kind, query, _shortened(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
 
 
 def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, confidence: Fraction) -> QueryNoise:
     """Return the cheapest noise of 12 digits that stays within a margin of error (counts) with this confidence.
+
+    Args:
+        margin: counts; rounded down for integer noise, which reaches whole margins only.
 
     Raises:
         ValueError: a margin or a confidence out of range.
@@ -135,10 +142,18 @@ class EmptyAccount:
 
     @classmethod
     def of(cls, budget: Budget) -> "EmptyAccount":
+        """Return an empty account with this budget."""
         return cls(budget, open_weights(budget))
 
     def spent_by(self, plan: Plan) -> Fraction | None:
-        """Return the figure that the filter would compare with the cap; a little more, never less. None is infinite."""
+        """Return the figure that the filter would compare with the cap; a little more, never less. None is infinite.
+
+        Args:
+            plan: priced under ``add_remove``.
+
+        Returns:
+            Nats.
+        """
         totals = Totals()
         query = plan, Neighbouring.ADD_REMOVE, self.weights.orders
         try:
@@ -148,7 +163,11 @@ class EmptyAccount:
         return spent_of_cap(self.budget, self.weights, add_price(totals, price_as_charged(totals, amount)))
 
     def log_excess(self, plan: Plan) -> float:
-        """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted."""
+        """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted.
+
+        Raises:
+            NoAllocation: the plan's loss is infinite under the budget's definition.
+        """
         used = self.spent_by(plan)
         if used is None:
             raise NoAllocation("expected a budget in a definition in which this mechanism's loss is finite")
@@ -162,7 +181,7 @@ class EmptyAccount:
         return used is not None and used <= self.budget.cap
 
     def rough_cap(self) -> float:
-        """Return the cap as a pure epsilon where it is one, else about as rho."""
+        """Return the nearest double to a pure or zCDP cap (nats), and of any other cap about the rho that it allows."""
         match self.budget:
             case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
                 return double(epsilon_to_rho_at(cap, delta - declared))
@@ -172,7 +191,7 @@ class EmptyAccount:
                 return double(self.budget.cap)
 
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
-        """Return the cap in the mechanism's own unit; None where it is in another."""
+        """Return the cap in the mechanism's own unit (epsilon or rho, nats); None where it is in another."""
         match self.budget.definition:
             case Definition.PURE if _is_pure(kind):
                 return self.budget.cap
@@ -188,6 +207,12 @@ def divide_budget(
     account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], shares: Listed[Fraction]
 ) -> list[QueryNoise]:
     """Return the least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
+
+    Args:
+        shares: of the amount, one for each query.
+
+    Returns:
+        One mechanism for each query, in their order.
 
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
@@ -217,6 +242,12 @@ def least_largest_error(
 ) -> list[QueryNoise]:
     """Return the noise whose largest weight times margin of error is as small as the budget admits.
 
+    Args:
+        confidence: of the margins, above 0 and below 1.
+
+    Returns:
+        One mechanism for each query, in their order.
+
     Raises:
         NoAllocation: no noise keeps the budget, or none within reach.
     """
@@ -240,7 +271,7 @@ def least_largest_error(
 
 
 def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0.0) -> float:
-    """Return about where a growing function is 0, by secants in log x inside a bracket: a place to search from.
+    """Return a rough root of a growing function, by secants in log x inside a bracket: a place to search from.
 
     Raises:
         NoAllocation: not within a factor of 1e12.
@@ -274,6 +305,9 @@ def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: L
 
     At the optimum every query has the same gain, weight times variance, per loss. Losses are those of a pure budget,
     else rho, which is what losses converted to (epsilon, delta) go by.
+
+    Returns:
+        One share for each query, in their order, a multiple of 1e-15.
     """
     weight, s = (
         np.array([double(getattr(query, field)) for query in queries])[:, None] for field in ("weight", "sensitivity")

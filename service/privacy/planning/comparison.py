@@ -28,13 +28,13 @@ class ComparedFigures:
 
 
 def variance_of(mechanism: CalibratedNoise) -> Fraction:
-    """Return the variance of a mechanism's noise, rounded up."""
+    """Return the variance of a mechanism's noise (counts squared), rounded up."""
     law = mechanism.noise_law()
     return variance_of_cell(law) if mechanism.DRAWN else ContinuousSum(law, 1).variance()
 
 
 def gaussian_of_equal_variance(mechanism: OffsetTails) -> Gaussian | DiscreteGaussian:
-    """Return Gaussian noise with that variance for sigma², rounded down to 12 digits: it has no more noise."""
+    """Return Gaussian noise whose sigma² is the mechanism's variance, rounded down to 12 digits: no more noise."""
     v = value_of_rank(rank_of(variance_of(mechanism)))
     if mechanism.DRAWN:
         return DiscreteGaussian(sigma_squared=v, sensitivity=int(mechanism.sensitivity))
@@ -51,7 +51,17 @@ def is_sub_gaussian(mechanism: OffsetTails) -> bool:
 
 
 def deltas(mechanism: OffsetTails, epsilons: Iterable[Fraction]) -> list[ComparedFigures]:
-    """Return delta (upper bounds) of one cell at equal variance."""
+    """Return delta (upper bounds) of one cell at equal variance.
+
+    Args:
+        epsilons: nats.
+
+    Returns:
+        One for each epsilon, in their order.
+
+    Raises:
+        ArithmeticError: no precision tells a figure.
+    """
     gaussian = gaussian_of_equal_variance(mechanism)
     return [
         ComparedFigures(
@@ -62,7 +72,14 @@ def deltas(mechanism: OffsetTails, epsilons: Iterable[Fraction]) -> list[Compare
 
 
 def divergences(mechanism: OffsetTails, orders: Iterable[Fraction]) -> list[ComparedFigures]:
-    """Return tau(alpha) (upper bounds, nats) of one cell at equal variance."""
+    """Return tau(alpha) (upper bounds, nats) of one cell at equal variance.
+
+    Args:
+        orders: each above 1.
+
+    Returns:
+        One for each order, in their order.
+    """
     gaussian = gaussian_of_equal_variance(mechanism)
     return [
         ComparedFigures(
@@ -73,10 +90,10 @@ def divergences(mechanism: OffsetTails, orders: Iterable[Fraction]) -> list[Comp
 
 
 def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fraction:
-    """Return a tight upper bound on epsilon (nats) of so many cells at delta, under ``add_remove``.
+    """Return a tight upper bound on epsilon (nats) of ``cells`` cells at delta, under ``add_remove``.
 
     Raises:
-        NoSuchNoise: there is no tight figure.
+        NoSuchNoise: there is no tight figure, or it is 0.
     """
     profile = TightProfile.of(replace(mechanism, cells=cells), Neighbouring.ADD_REMOVE)
     bound = None if profile is None else profile.epsilon(delta)
@@ -86,20 +103,41 @@ def tight_epsilon(mechanism: OffsetTails, cells: int, delta: Fraction) -> Fracti
 
 
 def gaussian_variance(mechanism: OffsetTails, epsilon: Fraction, delta: Fraction, cells: int) -> Fraction:
-    """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for so many cells."""
+    """Return sigma² of the least Gaussian noise that keeps (epsilon, delta) for ``cells`` cells.
+
+    Args:
+        epsilon: nats.
+
+    Returns:
+        Counts squared, a number of 12 digits.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
     kind = DiscreteGaussian if mechanism.DRAWN else Gaussian
     least = least_gaussian(kind, Fraction(mechanism.sensitivity), Target(epsilon, delta, cells))
     return least.sigma_squared
 
 
 def tails(mechanism: OffsetTails, distances: Iterable[Fraction]) -> list[ComparedFigures]:
-    """Return P(|X| > x) (upper bounds) at equal variance."""
+    """Return P(|X| > x) (upper bounds) at equal variance.
+
+    Args:
+        distances: counts, each at least 0; rounded down for integer noise.
+
+    Returns:
+        One for each distance, in their order.
+    """
     gaussian = gaussian_of_equal_variance(mechanism)
     return [ComparedFigures(at, _beyond(mechanism, at), _beyond(gaussian, at)) for at in distances]
 
 
 def tail_bound(mechanism: OffsetTails, x: Fraction) -> Fraction:
-    """Return 2 exp(-x²/(2 sigma²)), rounded up, which bounds P(|X| > x) of sub-Gaussian noise."""
+    """Return 2 exp(-x²/(2 sigma²)), rounded up, which bounds P(|X| > x) of sub-Gaussian noise.
+
+    Args:
+        x: counts.
+    """
     return require_finite(ceiling(lambda: 2 * (-ball(x * x / (2 * mechanism.sigma_squared))).exp()))
 
 

@@ -77,9 +77,12 @@ class Target:
 def delta_of_cells(
     mechanism: CalibratedNoise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)
 ) -> Fraction | None:
-    """Return an upper bound on delta at epsilon of the mechanism on so many cells; None where digits run out.
+    """Return an upper bound on delta at epsilon of the mechanism on ``cells`` cells; None where digits run out.
 
     What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
+
+    Args:
+        epsilon: nats.
     """
     law = mechanism.simplest().loss_law()
     match law:
@@ -129,7 +132,14 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
 def least_gaussian(
     kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target
 ) -> CalibratedNoise:
-    """Return the Gaussian noise of least variance."""
+    """Return the Gaussian noise of least variance.
+
+    Args:
+        sensitivity: counts; whole for ``DiscreteGaussian``.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
     below = epsilon_to_rho_analytic(target.epsilon, target.delta)
     rho = gaussian_rho_at(target.epsilon, target.delta, below)
     start = target.cells * sensitivity * sensitivity / (2 * rho)
@@ -162,6 +172,15 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
 
     Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
     they matter.
+
+    Args:
+        sensitivity: counts; whole for ``DiscreteOsgt``.
+
+    Returns:
+        Gaussian noise where no offset is better.
+
+    Raises:
+        NoSuchNoise: none is found.
     """
     gaussian = least_gaussian(Gaussian, sensitivity, target)
 
@@ -243,7 +262,7 @@ def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Targe
 
 
 def _root(over: Callable[[float], float], start: float) -> float:
-    """Return about the least sigma with over(sigma) <= 0, by secants in log sigma, inside a bracket if there is one."""
+    """Return roughly the least sigma with over(sigma) <= 0, by secants in log sigma, in a bracket if there is one."""
     x, low, high = math.log(start), -math.inf, math.inf
     before: tuple[float, float] | None = None
     start_at = x

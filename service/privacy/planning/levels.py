@@ -39,7 +39,12 @@ def find_level(plan: Plan, name: str) -> Level | None:
 
 
 def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
-    """Yield the levels from left to right; none under another ``choice``, which a tabulation would have to follow."""
+    """Yield the levels from left to right; none under another ``choice``, which a tabulation would have to follow.
+
+    Args:
+        pointer: the JSON pointer of ``plan`` itself.
+        count: how often ``plan`` itself is repeated.
+    """
     if isinstance(plan, Choice):
         level = _level(plan, pointer, count)
         if level is not None:
@@ -75,7 +80,7 @@ def _sole_mechanism(part: Plan) -> Mechanism | None:
 
 
 def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
-    """Return the noise of its total and its two steps; None where it is not whole counts."""
+    """Return the noise of a level's total, step 1 and step 2, in this order; None where it is not whole counts."""
     mechanisms = (level.total, level.step_1, level.step_2)
     total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
     return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

@@ -26,7 +26,17 @@ _PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
 def least_narrow_noise(
     sensitivity: int, epsilon: float, delta: float, largest_offset: float
 ) -> tuple[float, float] | None:
-    """Return (sigma², m) of about the least variance, m at most so many sigmas; None if no width is narrow enough."""
+    """Return (sigma², m) of nearly the least variance; None if no width is narrow enough.
+
+    Args:
+        sensitivity: whole counts.
+        epsilon: nats.
+        largest_offset: of m/sigma; 0 for noise without an offset.
+        delta: above 0.
+
+    Returns:
+        Doubles near the best: sigma² in counts squared, m in counts.
+    """
     low, high = 0.0, math.log1p(largest_offset)
     best = (math.inf, 0.0, 0.0)
     for _ in range(_ZOOMS if largest_offset else 1):
@@ -67,7 +77,7 @@ def _keeps(
 def _deltas_and_variances(
     sigmas: Doubles, offsets: Doubles, sensitivity: int, epsilon: float
 ) -> tuple[Doubles, Doubles]:
-    """Return delta and the variance of noise with such offsets in sigmas."""
+    """Return delta and the variance of noise with these sigmas, and with these offsets in sigmas."""
     x = np.arange(-_PLACES - sensitivity, _PLACES + sensitivity + 1)
     size = np.abs(x) / sigmas[:, None]
     mass = np.exp(-size * (size / 2 + offsets[:, None]))

@@ -12,7 +12,11 @@ _LARGEST = 10**12
 
 
 def scaled(plan: Plan, multiplier: Fraction) -> Plan:
-    """Return the plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m."""
+    """Return the plan with every noise scale (sigma, b) multiplied; that of offset tails is sigma with m.
+
+    Args:
+        multiplier: above 0.
+    """
     if isinstance(plan, Mechanism):
         return plan.scaled(multiplier)
     return with_parts(plan, (scaled(part, multiplier) for part in parts_of(plan)))
@@ -23,6 +27,12 @@ def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | Non
 
     None where growing noise does not help: the plan holds a guarantee without a noise scale, or there
     is next to nothing left. ``fits`` must be monotone, which it is: more noise never costs more.
+
+    Args:
+        plan: does not fit as it is.
+
+    Returns:
+        A multiple of 1e-6 above 1 that fits, at most 1e-6 of itself above the smallest one.
     """
     if not all(mechanism.ADDITIVE for mechanism in mechanisms_of(plan)):
         return None

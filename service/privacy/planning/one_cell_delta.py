@@ -13,7 +13,11 @@ from service.privacy.numerics.numbers import ball, ceiling
 
 
 def rough_osgt_delta(loss: OsgtLoss, epsilon: float) -> float:
-    """Return log delta of one cell of offset tails, in doubles; see ``osgt_delta``."""
+    """Return log delta of one cell of offset tails, in doubles; see ``osgt_delta``.
+
+    Args:
+        epsilon: nats.
+    """
     sigma, s = math.sqrt(loss.sigma_squared), float(loss.sensitivity)
     s, m = s / sigma, float(loss.m) / sigma
     base = math.log(2) + log_ndtr(-m)
@@ -31,6 +35,12 @@ def osgt_delta(loss: OsgtLoss, epsilon: Fraction) -> Fraction | None:
     With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
     From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))
     over 2 Q(m). Below, they lie left of y* = (s (s/2 + m) - epsilon)/(s + 2m), between the kinks.
+
+    Args:
+        epsilon: nats.
+
+    Returns:
+        None where digits run out.
     """
     v, s, m = loss.sigma_squared, loss.sensitivity, loss.m
     beyond = epsilon * v >= s * (s / 2 + m)
@@ -54,6 +64,13 @@ def integer_delta(law: NoiseLaw, s: int, epsilon: Fraction, negligible: Fraction
     It is P(X <= x*) - e^epsilon P(X <= x* - s).
 
     Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
+
+    Args:
+        s: the sensitivity, in the unit of the noise.
+        epsilon: nats.
+
+    Returns:
+        None where digits run out.
     """
     v, m = law.sigma_squared or Fraction(0), law.offset
     short = Fraction(s * s, 2) + s * m - v * epsilon

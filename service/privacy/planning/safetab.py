@@ -84,6 +84,10 @@ def step_2_noise(
 ) -> Geometric | DiscreteGaussian:
     """Return the mechanism of step 2 that meets a margin of error.
 
+    Args:
+        margin: counts.
+        exact: as in ``Design``.
+
     Raises:
         ValueError: a margin or a confidence out of range.
     """
@@ -117,6 +121,9 @@ def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
 
     At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
     groups of one record cost, each with a choice of its own; the cells of a table are disjoint, so one cell is moved.
+
+    Args:
+        noise: of each level, in the design's order.
     """
     levels = tuple(
         Repeat(
@@ -130,7 +137,12 @@ def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
 
 
 def printed_analysis(design: Design, noise: Listed[LevelNoise], delta: Fraction) -> SafeTabAnalysis:
-    """Return epsilon of the plan by the paper's formula as it is printed."""
+    """Return epsilon of the plan by the paper's formula as it is printed.
+
+    Args:
+        noise: of each level, in the design's order.
+        delta: above 0.
+    """
     if design.kind is Geometric:
         shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
         return SafeTabAnalysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
@@ -199,7 +211,11 @@ _TABLE_2: dict[SafeTabNoiseType, tuple[tuple[str, str, int], ...]] = {
 
 
 def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
-    """Return Table 2 of the paper, where the design is the paper's; figures are rounded, so that none is a bound."""
+    """Return Table 2 of the paper, where the design is the paper's; figures are rounded, so that none is a bound.
+
+    Returns:
+        Empty for any other design or delta.
+    """
     same = [level.margin for level in design.levels] == [level.margin for level in PAPER.levels]
     if not same or design.exact or delta != PAPER_DELTA:
         return []
@@ -212,7 +228,11 @@ def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
 
 
 def printed_level(design: Design, level: TargetLevel) -> tuple[Fraction, Fraction] | None:
-    """Return step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction."""
+    """Return step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction.
+
+    Returns:
+        Losses in nats, as they are printed; None where the paper prints none for the level.
+    """
     if design.exact or (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
         return None
     printed = _TABLE_4[design.kind].get(level.margin)

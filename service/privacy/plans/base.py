@@ -46,11 +46,15 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def with_children(self, children: "Iterable[Plan]") -> Self:
-        """Return the node with other parts, as many."""
+        """Return the node with other parts in place of its own, as many and in their order."""
 
     @abstractmethod
     def pointer_to(self, number: int) -> str:
-        """Return the JSON pointer of a part in the node's document."""
+        """Return the JSON pointer of a part in the node's document.
+
+        Args:
+            number: of the part, from 0.
+        """
 
     @abstractmethod
     def condensed(self, size: int) -> Condensed:
@@ -62,7 +66,7 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def in_words(self, parts: str) -> str:
-        """Return a line that says what it is, ``parts`` being its parts in words."""
+        """Return a line that describes the node; ``parts`` are its parts in words."""
 
 
 Plan = Mechanism | Node

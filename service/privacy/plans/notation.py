@@ -39,7 +39,11 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
 
 
 def walk(plan: Plan, pointer: str = "") -> Iterator[tuple[str, Plan]]:
-    """Yield every node with its JSON pointer in the plan's document, parents first."""
+    """Yield every node with its JSON pointer in the plan's document, parents first.
+
+    Args:
+        pointer: the JSON pointer of ``plan`` itself.
+    """
     yield pointer, plan
     for step, part in children_with_pointers(plan):
         yield from walk(part, pointer + step)
@@ -104,7 +108,10 @@ def _tags(document: Document) -> tuple[str, ...]:
 
 
 def check_relation(plan: Plan, neighbouring: Neighbouring, pointer: str = "") -> None:
-    """Refuse what has no meaning under the neighbouring relation.
+    """Refuse mechanisms and fields that are not allowed under the neighbouring relation.
+
+    Args:
+        pointer: the JSON pointer of ``plan`` itself, for faults.
 
     Raises:
         InvalidInput: with one fault for each such mechanism.

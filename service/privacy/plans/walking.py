@@ -58,7 +58,11 @@ def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
 
 
 def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
-    """Yield the mechanisms of a plan from left to right, with how often each runs."""
+    """Yield the mechanisms of a plan from left to right, with how often each runs.
+
+    Args:
+        times: how often ``plan`` itself runs.
+    """
     if isinstance(plan, Mechanism):
         yield plan, times
     else:
@@ -67,7 +71,7 @@ def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
 
 
 def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
-    """Return the node with other children."""
+    """Return the node with other children; a mechanism as it is."""
     return plan if isinstance(plan, Mechanism) else plan.with_children(parts)
 
 

@@ -57,7 +57,7 @@ class TightProfile:
 
     Attributes:
         laws: of the finite losses, with their counts.
-        kept: log of the probability that the loss is finite, rounded down.
+        log_finite: log of the probability that the loss is finite, rounded down.
         analysis: of the laws; None where they are continuous Gaussians, or nothing.
         largest: above it there is no finite loss, nats; None where there is no such bound.
         work: what one figure may take.
@@ -71,7 +71,11 @@ class TightProfile:
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "TightProfile | None":
-        """Return a plan's profile for ``figures`` figures; None where none is known, or it would take too long."""
+        """Return a plan's profile for ``figures`` figures; None where none is known, or it would take too long.
+
+        Args:
+            figures: how many figures will be asked for; they share one limit on the work.
+        """
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
                 laws, kept = evaluate_sum(plan_sum(plan, neighbouring))
@@ -85,7 +89,11 @@ class TightProfile:
             return None
 
     def epsilon(self, delta: Fraction) -> TightBound | None:
-        """Return an upper bound on epsilon (nats) at delta; None if none is found, as below a certain loss."""
+        """Return an upper bound on epsilon (nats) at delta; None if none is found, as below a certain loss.
+
+        Args:
+            delta: above 0 and below 1, with the deltas that mechanisms declare.
+        """
         finite_delta = delta
         if self.log_finite < 0:
             finite_delta -= Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING)
@@ -104,7 +112,11 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
-        """Return an upper bound on delta at epsilon, at most 1; None where digits run out."""
+        """Return an upper bound on delta at epsilon, at most 1; None where digits run out.
+
+        Args:
+            epsilon: nats, at least 0.
+        """
         lost = min(Fraction(1), Fraction(-math.expm1(self.log_finite)) * (1 + ROUNDING))
         conditional: Fraction | None = None
         if self.analysis is None:

@@ -57,7 +57,7 @@ def convolve(one: Atoms, two: Atoms) -> Atoms:
     """Return the sum of two independent losses; equal losses once, and the rarest taken for infinite.
 
     Raises:
-        NotTight: more than MOST atoms.
+        NotTight: more than ``MOST_ATOMS`` atoms.
     """
     if len(one.x) * len(two.x) > MOST_ATOMS:
         raise NotTight
@@ -68,7 +68,17 @@ def convolve(one: Atoms, two: Atoms) -> Atoms:
 
 
 def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
-    """Sort atoms, and join nearly equal losses at the largest of them: an upper bound at every epsilon."""
+    """Sort atoms, and join nearly equal losses at the largest of them: an upper bound at every epsilon.
+
+    Args:
+        x: losses, nats, in any order.
+        p: their probabilities.
+        infinite: the probability of an infinite loss.
+        rounding: bound on the relative error of p.
+
+    Returns:
+        Atoms with ascending losses; the probability of the rarest is moved to ``infinite``.
+    """
     order = np.argsort(x)
     x, p = x[order], p[order]
     new = np.diff(x, prepend=-math.inf) > EQUAL_LOSSES * max(abs(x[0]), abs(x[-1]), 1e-300)
@@ -84,6 +94,9 @@ def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> At
 
 def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
     """Return the atoms of a whole composition.
+
+    Args:
+        laws: each with how often it is composed.
 
     Raises:
         NotTight: too many, or a law with a density.
@@ -101,7 +114,14 @@ def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
 
 
 def profile(law: Atoms, epsilons: Doubles) -> Doubles:
-    """Return upper bounds on delta at each epsilon >= 0: sums of p (1 - exp(epsilon - x)) over losses x above it."""
+    """Return upper bounds on delta at each epsilon >= 0: sums of p (1 - exp(epsilon - x)) over losses x above it.
+
+    Args:
+        epsilons: nats, in any order.
+
+    Returns:
+        One bound for each epsilon, in their order.
+    """
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
@@ -121,6 +141,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
     Args:
         epsilons: nats, ascending; multiples of ``spacing`` where it is given.
         deltas: the bounds, descending.
+        spacing: of the losses; then losses without probability are kept, so that they stay a run of multiples.
     """
     spend(16 * len(epsilons))
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
@@ -151,7 +172,7 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return about how many atoms a composition has; infinite where a law has a density."""
+    """Return the rough number of a composition's atoms; infinite where a law has a density."""
     many = 1.0
     for law, count in laws.items():
         match law:
@@ -171,7 +192,7 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
 
 
 def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return about the range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
+    """Return the rough range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
     width = 0.0
     for law, count in laws.items():
         match law:
@@ -208,7 +229,13 @@ class AtomEnumeration:
     def log_delta(self, epsilon: float) -> tuple[float, float]:
         """Return log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, rounded up, and its slope.
 
-        Losses are known to SAME of the largest, by which epsilon is taken lower.
+        Losses are known to ``EQUAL_LOSSES`` of the largest, by which epsilon is taken lower.
+
+        Args:
+            epsilon: nats.
+
+        Returns:
+            Minus infinity, and a slope of -1, where no loss is above epsilon.
         """
         epsilon -= EQUAL_LOSSES * float(abs(self.atoms.x[-1]))
         first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))

@@ -36,7 +36,11 @@ class Lattice:
     spacing: Fraction
 
     def above(self, epsilons: Doubles) -> Doubles:
-        """Return the distance from each epsilon to the first lattice point above it."""
+        """Return the distance from each epsilon to the first lattice point above it.
+
+        Returns:
+            Nats, one double for each epsilon, above 0 and at most the spacing.
+        """
         off = [(self.offset - Fraction(epsilon)) % self.spacing or self.spacing for epsilon in epsilons.tolist()]
         return np.array([float(one) for one in off])
 
@@ -54,7 +58,17 @@ class LossComposition:
     lattice: Lattice | None = None
 
     def cumulant(self, c: Doubles) -> Doubles:
-        """Return K at real c."""
+        """Return K at real c.
+
+        Args:
+            c: each above 0.
+
+        Returns:
+            One double for each c.
+
+        Raises:
+            NotTight: it would take too long.
+        """
         total = self.rho * c * (c + 1)
         for family in self.families:
             step = max(1, SMALL_BLOCK // len(c))
@@ -105,7 +119,14 @@ class ContourLine:
         return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
 
     def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
-        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out."""
+        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out.
+
+        Args:
+            epsilons: nats.
+
+        Raises:
+            NotTight: it would take too long.
+        """
         spend(len(self.t) * len(epsilons))
         kernel, falling = self._kernels(epsilons)
         turned = np.exp(self.change[:, None] - 1j * np.outer(self.t, epsilons))
@@ -122,24 +143,32 @@ class ContourLine:
         return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Return log delta and its slope at one epsilon."""
+        """Return an upper bound on log delta at one epsilon, and about its slope; infinite where digits ran out."""
         value, slope = self.log_deltas(np.array([epsilon]))
         return float(value[0]), float(slope[0])
 
     def smoothed(self, rho: float) -> "ContourLine":
-        """Return the line with one more continuous Gaussian in the composition."""
+        """Return the line with one more continuous Gaussian in the composition.
+
+        Args:
+            rho: of the added Gaussian, nats.
+        """
         more = rho * (1j * self.t * (2 * self.c + 1) - self.t * self.t)
         return replace(self, change=self.change + more, at_c=self.at_c + rho * self.c * (self.c + 1))
 
 
 def sketch_of(composition: LossComposition) -> LossComposition:
-    """Return about this composition with fewer numbers: to choose a line by, never to report from."""
+    """Return a rough copy of a composition with fewer numbers: to choose a line by, never to report from."""
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
 @lru_cache(maxsize=8)  # a search asks again where it stands
 def best_c(cumulant: LossComposition, epsilon: float) -> float:
-    """Return the c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least, where the line passes the saddle point."""
+    """Return the c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least, where the line passes the saddle point.
+
+    Args:
+        epsilon: nats.
+    """
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -151,7 +180,14 @@ def best_c(cumulant: LossComposition, epsilon: float) -> float:
 
 
 def chernoff(cumulant: LossComposition, log_delta: float) -> float:
-    """Return about the least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point."""
+    """Return a rough least epsilon of delta <= exp(K(c) - c epsilon) c^c/(1+c)^(1+c) over c: a starting point.
+
+    Args:
+        log_delta: log of the delta, below 0.
+
+    Returns:
+        Nats, at least 0, on either side of a bound.
+    """
 
     def objective(log_c: Doubles) -> Doubles:
         c = np.exp(log_c)
@@ -179,6 +215,13 @@ def period(cumulant: LossComposition, c: float, epsilon: float) -> float:
 
     delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
     exp(K(b) - b epsilon -+ (b - c)P) for each b on the right side of c.
+
+    Args:
+        c: of the line.
+        epsilon: nats.
+
+    Returns:
+        Nats; infinite where none is known to be long enough.
     """
     b = c * np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 3.0, 6.0])
     with np.errstate(all="ignore"):
@@ -220,7 +263,11 @@ class _MemberQueue:
 def trace_line(composition: LossComposition, c: float, h: float, points: int, beyond: float) -> ContourLine:
     """Evaluate M at t = 0, h, ..., h*(points-1); points where it is negligible are left out, with a bound on them.
 
-    ``beyond`` bounds the part of ``left_out`` that lies at larger t.
+    Args:
+        c: where the line crosses the real axis, above 0.
+        h: step in t.
+        points: their number.
+        beyond: bound on the part of ``left_out`` that lies at larger t.
 
     Raises:
         NotTight: it would take too long.

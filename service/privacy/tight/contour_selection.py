@@ -48,11 +48,30 @@ class ContourSelector:
 
     @classmethod
     def of(cls, laws: Mapping[ComposedLaw, int]) -> "ContourSelector":
+        """Return the selector of a composition.
+
+        Args:
+            laws: at least one, each with how often it is composed.
+
+        Raises:
+            NotTight: as ``compose_laws``.
+        """
         composition = compose_laws(laws)
         return cls(laws, composition, sketch_of(composition))
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[ContourLine, str]:
-        """Return the line for epsilons near this one, and the method's name; a rough one is shorter."""
+        """Return the line for epsilons near this one, and the method's name; a rough one is shorter.
+
+        Args:
+            epsilon: nats.
+            rough: take the shorter line, whose bounds are further above.
+
+        Returns:
+            The method is ``lattice`` or ``contour``.
+
+        Raises:
+            NotTight: there are too few digits, or it would take too long.
+        """
         c = best_c(self.sketch, epsilon)
         repetition = period(self.sketch, c, epsilon)
         if not 0 < repetition < 1e60 or c * epsilon > LARGEST_PHASE:

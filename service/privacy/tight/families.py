@@ -45,7 +45,7 @@ class Family(Protocol):
     def take(self, members: NDArray[np.intp]) -> Self: ...
 
     def thinned(self) -> Self:
-        """Return about these losses with few numbers."""
+        """Return a rough copy with few numbers."""
 
 
 FEW_MEMBERS = 64
@@ -68,7 +68,7 @@ class FamilyMembers:
         raise NotImplementedError
 
     def take(self, members: NDArray[np.intp]) -> Self:
-        """Return some of the members."""
+        """Return some of the members, by their places."""
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
 
     def thinned(self) -> Self:
@@ -96,9 +96,16 @@ def expm1(x: Doubles, y: Doubles) -> Complexes:
 
 
 def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
-    """Return what bounds the error of a cumulant: its size, and beyond half a turn that of the angle.
+    """Return the scale of a cumulant's error: its size, and beyond half a turn that of the angle.
 
     An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
+
+    Args:
+        size: K(c+it) - K(c), members in rows, t in columns.
+        angle: the largest angle of a term, in radians, of the same shape.
+
+    Returns:
+        The scale of the error, to be multiplied by ``contour.UNIT``.
     """
     if angle.max(initial=0.0) <= 0.5:
         return np.abs(size)

@@ -18,6 +18,10 @@ def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
     """Return delta(epsilon) of Gaussian noise, rounded up (Balle and Wang 2018, Theorem 8).
 
     Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) for mu = sqrt(2 rho).
+
+    Args:
+        rho: of the noise, nats; at 0 there is no loss.
+        epsilon: nats.
     """
     if rho == 0:
         return Loss(Fraction(0))

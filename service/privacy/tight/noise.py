@@ -194,11 +194,11 @@ class AtomFamily:
         return np.full(1, 100.0)  # what rounding made of the sum of p
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
-        """Return all of it, as there is only one member."""
+        """Return the whole family, as there is only one member; a count of 0 where no member is taken."""
         return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
     def thinned(self) -> "AtomFamily":
-        """Return about this law with few atoms: neighbours joined at their mean."""
+        """Return a rough copy of this law with few atoms: neighbours joined at their mean."""
         kept = np.flatnonzero(self.p > 0)
         if len(kept) <= FEW_ATOMS:
             return self

@@ -130,7 +130,11 @@ def _with_rungs(law: ComposedLaw) -> ComposedLaw:
 
 
 def evaluate_worst(worst: WorstLaw) -> Atoms:
-    """Return the law whose profile is the pointwise maximum of the branches', joined linearly between its points."""
+    """Return the law whose profile is the pointwise maximum of the branches', joined linearly between its points.
+
+    Raises:
+        NotTight: beyond the bounds on time and memory.
+    """
     spend(CALL * len(worst.branches))
     branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
     every = [branch.atoms for branch in branches]

@@ -12,7 +12,11 @@ class LogDeltaBound(Protocol):
     """An upper bound on log delta, good near one epsilon and true everywhere."""
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Return an upper bound on log delta at epsilon, and about its slope."""
+        """Return an upper bound on log delta at epsilon, and about its slope.
+
+        Args:
+            epsilon: nats.
+        """
 
 
 class TightAnalysis(Protocol):
@@ -23,7 +27,14 @@ class TightAnalysis(Protocol):
         """About the composition, to choose by."""
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[LogDeltaBound, str]:
-        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above."""
+        """Return the bound near epsilon, and the method's name; a rough one is quicker and further above.
+
+        Args:
+            epsilon: nats.
+
+        Raises:
+            NotTight: it takes too long, or there are too few digits.
+        """
 
 
 def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, str]:
@@ -47,6 +58,9 @@ def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str
     """Return an epsilon >= 0 (nats) near the least that is proven at log delta, and the method; None if none is found.
 
     The rough bounds, by which the exact one is placed, answer for it where that takes too long.
+
+    Args:
+        log_delta: log of the delta, below 0.
 
     Raises:
         NotTight: even they take too long.

@@ -17,7 +17,11 @@ _work_left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 @contextmanager
 def work_limit(numbers: float) -> Iterator[None]:
-    """Limit the work done within the block, also by the outer limit, against which it counts too."""
+    """Limit the work done within the block, also by the outer limit, against which it counts too.
+
+    Args:
+        numbers: as ``spend`` counts them.
+    """
     outer = _work_left.get()
     allowed = min(numbers, outer)
     token = _work_left.set(allowed)
@@ -43,5 +47,9 @@ def spend(numbers: float) -> None:
 
 
 def attempt_budget() -> float:
-    """Return most of the remaining budget: an attempt may use it, and the rest is for the alternative."""
+    """Return most of the remaining budget: an attempt may use it, and the rest is for the alternative.
+
+    Returns:
+        Numbers, as ``spend`` counts them; infinite outside every ``work_limit``.
+    """
     return _work_left.get() * 7 / 8

@@ -34,7 +34,7 @@ class LawSum(Keyed):
 
     Attributes:
         items: laws with their counts, each law once.
-        kept: log of the probability that no declared delta strikes, at most 0.
+        log_finite: log of the probability that no declared delta strikes, at most 0.
     """
 
     items: tuple[tuple["ComposedLaw | WorstLaw", int], ...]

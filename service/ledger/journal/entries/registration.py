@@ -129,7 +129,12 @@ class Registration(Content):
         return False
 
     def along(self, prices: Sequence[PriceKey], origin: Origin) -> Iterator[CanonicalObject]:
-        """Yield the content for each account of a line, root first, at that account's price; this one is the last."""
+        """Yield the content for each account of a line, root first, at that account's price; this one is the last.
+
+        Args:
+            prices: one for each account of the line, root first; the last one is that of this content.
+            origin: of the release, for the accounts above.
+        """
         members, write_price = self.members(), self.FORMS["price"].write
         for amount in prices[:-1]:
             yield CanonicalObject.of({**members, "origin": origin.write(), "price": write_price(amount)})
@@ -294,6 +299,7 @@ def find_unknown(
     Args:
         start: the result of ``start_of``.
         plan: as canonical JSON, like ``tags``.
+        origin: account and entry of the registration, for a release of an account under this one; None for its own.
 
     Returns:
         None if the text is not, letter by letter, that of such an entry with all the other values.
