@@ -284,10 +284,10 @@ def test_an_entry_is_marked_although_a_row_without_its_seal_ends_before_it(
     _unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
     keeper.advance()
     assert not database.has_committed()
-    assert database.stopped is None
+    assert database.refused() is None
     _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
     keeper.advance(everything=True)
-    assert database.stopped is not None
+    assert database.refused() is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
         check_mark(replica, file)
 
