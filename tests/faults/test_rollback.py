@@ -144,6 +144,7 @@ def test_entries_that_are_deleted_under_a_server_stop_it(tmp_path: Path) -> None
         _load(client, 4)
         _until_marked(tmp_path, 6)
         with closing(sqlite3.connect(tmp_path / "data" / "ledger.db")) as raw, raw:
+            raw.execute("BEGIN IMMEDIATE")  # so that no look finds the triggers gone
             triggers = raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
             for trigger, _ in triggers:
                 raw.execute(f"DROP TRIGGER {trigger}")
