@@ -12,6 +12,7 @@ from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
 from service.ledger.installation.high_water import (
+    INSTALLATION,
     BrokenMark,
     Mark,
     MissingEntry,
@@ -19,7 +20,7 @@ from service.ledger.installation.high_water import (
     missing_entries,
     present_heads,
 )
-from service.ledger.journal.journal import BrokenChain
+from service.ledger.journal.journal import BrokenChain, Head
 from service.ledger.storage import clock
 
 _NAMED = 1000  # journals that the entry lists
@@ -54,7 +55,10 @@ def acknowledge(
     except BrokenMark as broken:
         mark, fault = None, str(broken)
     with database.read() as connection:
-        missing = [] if mark is None else missing_entries(connection, mark.heads, last_entries(connection))
+        entries = last_entries(connection)
+        missing = [] if mark is None else missing_entries(connection, mark.heads, entries)
+        unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
+        heads = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed]).sound
         try:
             waits = waits_for_adoption(connection, secret)
         except BrokenChain as broken:
@@ -69,20 +73,18 @@ def acknowledge(
 
     content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
 
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> Head:
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
-        installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+        return installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
 
-    database.write(work, is_committed=lambda *_: False)
-    with database.read() as connection:
-        entries = last_entries(connection)
-        unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
-        heads = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed]).sound
-    kept = {} if mark is None else dict(mark.heads)
+    own = database.write(work, is_committed=lambda *_: False)
+    # Only what the operator is told is missing is forgotten, whatever the database has shown since.
+    forgotten = {one.journal for one in missing}
+    kept = heads if mark is None else {name: head for name, head in mark.heads.items() if name not in forgotten}
+    found = {name: head for name, head in heads.items() if name in forgotten}
+    file.replace(kept | found | {INSTALLATION: own}, clock.now())
     altered = sorted(one[1] for one in entries if one[0] in unsealed)
-    lost = {one.journal for one in missing}
-    file.replace({name: kept[name] for name in altered if name in kept and name not in lost} | heads, clock.now())
     database.close()
     for name in altered:
         typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row, select, text
 from service.errors import StartupRefused
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import LARGEST_INTEGER, Head
+from service.ledger.journal.journal import LARGEST_INTEGER, Head, entry_hash
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Entry, InstallationEntry
@@ -331,6 +331,27 @@ def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[Missi
         for name, seq in (last[entry.account_id],)
         if entry[:3] not in present or (entry.account_id in older and seq < entry.seq)
     ]
+
+
+def is_linked(connection: Connection, entry: NewEntry, marked: Head) -> bool:
+    """Return whether an entry and a marked head are of one chain, by the hashes of the texts between them.
+
+    Whatever the database shows, it cannot link two heads that are of different chains.
+    """
+    lower, higher = sorted((Head(entry.seq, entry.hash), marked), key=lambda head: head.seq)
+    if entry.account_id == installation_journal.NO_ACCOUNT:
+        query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
+        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= higher.seq)
+    else:
+        query = select(Entry.seq, Entry.body).order_by(Entry.seq)
+        query = query.where(Entry.account_id == entry.account_id, Entry.seq > lower.seq, Entry.seq <= higher.seq)
+    last = lower
+    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+        for row in rows:
+            if row.seq != last.seq + 1 or not isinstance(row.body, str):
+                return False
+            last = Head(row.seq, entry_hash(last.hash, row.body))
+    return last == higher
 
 
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:

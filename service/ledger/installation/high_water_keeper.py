@@ -16,6 +16,7 @@ from service.ledger.installation.high_water import (
     HighWaterFile,
     Mark,
     MissingEntry,
+    is_linked,
     last_entries,
     lost_entries,
     missing_entries,
@@ -144,7 +145,12 @@ class MarkKeeper:
             journals = None if everything or not self.file.path.exists() else [entry.account for entry in made]
             in_use = not last if self._serves else None
             if made:
-                self.file.advance(_heads_of(made), clock.now(), in_use=in_use)
+                forked = self._forked(made)
+                linked = [entry for entry in made if entry.account not in {one.journal for one in forked}]
+                self.file.advance(_heads_of(linked), clock.now(), in_use=in_use)
+                if forked:
+                    self._stop("entries of the ledger are missing that were there before; nothing is written", forked)
+                    return
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
             if not lost:
@@ -156,6 +162,30 @@ class MarkKeeper:
         except BaseException:
             self._database.put_back_committed(made)
             raise
+
+    def _forked(self, made: list[NewEntry]) -> list[MissingEntry]:
+        """Find the journals whose marked head and the entries of this process are of two chains.
+
+        Then the ledger went back behind the marked entry before this process added to it.
+        """
+        own: dict[str, list[NewEntry]] = {}
+        for entry in sorted(made):
+            own.setdefault(entry.account, []).append(entry)
+        marked = self.file.marked(own)
+        # Another process may have added entries between; a single server's follow from the mark, or have reached it.
+        apart = {
+            name: head
+            for name, head in marked.items()
+            if head.hash not in {own[name][0].previous, *(entry.hash for entry in own[name])}
+        }
+        if not apart:
+            return []
+        with self._reading() as connection:
+            return [
+                MissingEntry(name, head, own[name][-1].seq)
+                for name, head in apart.items()
+                if not is_linked(connection, own[name][-1], head)
+            ]
 
     def _advance(self, made: list[NewEntry], journals: list[str] | None, in_use: bool | None) -> list[MissingEntry]:
         """Write the heads of these journals, or of all, unless entries are missing; return the lost entries.

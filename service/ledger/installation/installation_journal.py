@@ -75,7 +75,7 @@ def append(
     row = {"seq": new.seq, "kind": kind, "body": body, "hash": new.hash}
     row["seal"] = secret.seal(_PURPOSE, new.seq, new.hash)  # the hash stands for the entry and for all before it
     require_written(connection.execute(_INSERT, row), 1)
-    note_entries(connection, [NewEntry(NO_ACCOUNT, new.seq, new.hash)])
+    note_entries(connection, [NewEntry(NO_ACCOUNT, new.seq, new.hash, previous=last.hash)])
     note_ends(connection, _ends(kind, content))
     return new
 

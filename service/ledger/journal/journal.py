@@ -232,7 +232,7 @@ def following(
     body = CanonicalObject.of(members).text
     head = Head(seq, entry_hash(account.head.hash, body))
     row: Row = {"account_id": account.id, "seq": seq, "kind": kind, "release_id": release_id, "body": body}
-    return row | {"hash": head.hash}, head
+    return row | {"hash": head.hash, "previous": account.head.hash}, head
 
 
 def write(connection: Connection, rows: Sequence[Row]) -> None:
@@ -243,16 +243,17 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     Raises:
         RuntimeError: the database dropped some of them.
     """
-    require_written(connection.execute(_INSERT, batch(rows)), len(rows))
+    stored = [{name: value for name, value in row.items() if name != "previous"} for row in rows]
+    require_written(connection.execute(_INSERT, batch(stored)), len(stored))
     for kind, number in Counter(row["kind"] for row in rows).items():
         count_metric(connection, "entries", str(kind), number)
     note_entries(connection, [_new_entry(**row) for row in rows])  # type: ignore[arg-type]
 
 
-def _new_entry(account_id: int, seq: int, hash: str, body: str, **_: object) -> NewEntry:  # noqa: A002
+def _new_entry(account_id: int, seq: int, hash: str, body: str, previous: str, **_: object) -> NewEntry:  # noqa: A002
     """Return a row as a new entry, with the account's name from the start of its text."""
     name: str = _DECODER.raw_decode(body, len(_START))[0]
-    return NewEntry(account_id, seq, hash, name)
+    return NewEntry(account_id, seq, hash, name, previous)
 
 
 def append(

@@ -27,12 +27,14 @@ class NewEntry(NamedTuple):
 
     Attributes:
         account: the account's name as the entry states it; empty for the installation's journal, and where it was read.
+        previous: the hash of the entry before it; empty where it was read.
     """
 
     account_id: int
     seq: int
     hash: str
     account: str = ""
+    previous: str = ""
 
 
 @dataclass
