@@ -20,7 +20,7 @@ from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.privacy_filter import LossSum, Totals
+from service.privacy.accounting.totals import LossSum, Totals
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 

@@ -48,14 +48,8 @@ from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
-from service.privacy.accounting.privacy_filter import (
-    MOST_COUNTED,
-    Budget,
-    Definition,
-    count_fitting,
-    mean_price,
-    spent_of_cap,
-)
+from service.privacy.accounting.privacy_filter import MOST_COUNTED, Budget, Definition, count_fitting, spent_of_cap
+from service.privacy.accounting.totals import mean_price
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.plans.walking import Neighbouring, condense
 

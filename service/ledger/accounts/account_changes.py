@@ -28,7 +28,8 @@ from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_b
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
-from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, open_weights, spent_of_cap
+from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_of_cap
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.walking import Neighbouring
 

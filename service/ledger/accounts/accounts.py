@@ -24,7 +24,8 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry, Hold, Release
 from service.ledger.storage.transaction import leave_holds, secret_of
-from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, Weights
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.plans.walking import Neighbouring
 

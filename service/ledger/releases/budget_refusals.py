@@ -18,7 +18,8 @@ from service.ledger.storage.idempotency import Request
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.pricing import Price, estimate_price
-from service.privacy.accounting.privacy_filter import add_price, price_as_charged, shortfalls
+from service.privacy.accounting.privacy_filter import shortfalls
+from service.privacy.accounting.totals import add_price, price_as_charged
 from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan

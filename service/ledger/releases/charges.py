@@ -32,14 +32,8 @@ from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
 from service.ledger.storage.writing_time import require_brief
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
-from service.privacy.accounting.privacy_filter import (
-    Definition,
-    Totals,
-    add_price,
-    price_as_charged,
-    shortfalls,
-    spent_alone,
-)
+from service.privacy.accounting.privacy_filter import Definition, shortfalls, spent_alone
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk

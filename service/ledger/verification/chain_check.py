@@ -35,7 +35,7 @@ from service.ledger.journal.journal import (
 )
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
-from service.privacy.accounting.privacy_filter import is_charge_of
+from service.privacy.accounting.totals import is_charge_of
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices

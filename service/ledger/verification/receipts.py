@@ -16,7 +16,7 @@ from service.ledger.releases import release_rows
 from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.storage.tables import Release
 from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
-from service.privacy.accounting.privacy_filter import is_charge_of
+from service.privacy.accounting.totals import is_charge_of
 from service.privacy.numerics.numbers import exact_text
 
 STATEMENT = "receipt"

@@ -25,14 +25,8 @@ from service.ledger.storage.tables import Hold, Release
 from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.pricing import ACCOUNTANT, Price
-from service.privacy.accounting.privacy_filter import (
-    Shortfall,
-    Totals,
-    add_price,
-    price_as_charged,
-    shortfalls,
-    subtract_price,
-)
+from service.privacy.accounting.privacy_filter import Shortfall, shortfalls
+from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
 
 ACTOR = Actor("recompute")
 _AT_ONCE = 500  # releases that are priced again in one transaction
@@ -127,7 +121,7 @@ def _with_prices(
     """
     totals, prices = account.totals, []
     for difference in found:
-        totals = subtract_price(totals, price_of_key(difference.old))
+        totals = add_prices(totals, [(price_of_key(difference.old), -1)])
         if totals.is_below_zero:
             raise release_rows.altered(difference.release)
         amount = price_as_charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away

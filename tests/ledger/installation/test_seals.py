@@ -25,7 +25,7 @@ from service.ledger.verification import exports
 from service.ledger.verification.receipts import receipt_of
 from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import (
     ANN,
     SECRET,

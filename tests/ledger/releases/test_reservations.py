@@ -26,7 +26,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import (
     ANN,
     account_of,

@@ -24,7 +24,7 @@ from service.ledger.storage.tables import Base
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting.pricing import ACCOUNTANT
-from service.privacy.accounting.privacy_filter import LossSum
+from service.privacy.accounting.totals import LossSum
 from tests.ledger.charging import (
     SECRET,
     account_of,

@@ -88,7 +88,7 @@ class Enumeration:
         self.left = cache(self._left)
 
     def _per_cell(self, mechanism: Mechanism) -> Fraction:
-        found = self.cost(replace(mechanism, name=None, tags=(), cells=None, cells_added=None))
+        found = self.cost(replace(mechanism, name=None, tags=(), cells=None, cells_added=None).simplest())
         return Fraction(10**9) if found.nats is None else found.nats
 
     def _left(self, plan: Plan) -> Fraction:
