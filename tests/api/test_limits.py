@@ -28,7 +28,7 @@ from service.api.http.fair_places import FairPlaces
 from service.api.identity.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from service.server import bound_socket

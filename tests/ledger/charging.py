@@ -17,8 +17,9 @@ from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal import journal
 from service.ledger.journal.journal import ExpectedHead, JournalEntry
 from service.ledger.journal.replay import replay
-from service.ledger.releases import charges, release_rows, releases, reservation_rows, reservations
-from service.ledger.releases.charges import NewRelease, Prepared, Registered
+from service.ledger.releases import charges, preparation, release_rows, releases, reservation_rows, reservations
+from service.ledger.releases.charges import Registered
+from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
@@ -146,7 +147,7 @@ def prepared(
     new = [
         NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for) for plan in plans
     ]
-    return charges.prepare(database, name, new)
+    return preparation.prepare(database, name, new)
 
 
 def half_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.http.fair_places import FairPlaces
 from service.errors import InvalidInput
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database

@@ -22,7 +22,8 @@ from service.ledger.installation.high_water import (
     missing_entries,
     present_heads,
 )
-from service.ledger.journal.journal import BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import OTHER_VERSION, Database

@@ -17,9 +17,10 @@ from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.account_state import AccountState, ends_by_itself
+from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, Registration, Rows
 from service.ledger.journal.entry_texts import price_of, read_text
-from service.ledger.journal.journal import BEFORE_FIRST, UNREADABLE, Head, has_entry
+from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.journal.replay import as_row
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock

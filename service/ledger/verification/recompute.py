@@ -11,9 +11,10 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger.accounts import accounts, budgets
-from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.journal import entry_texts, journal
+from service.ledger.accounts import accounts, budgets, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
+from service.ledger.journal import chains, entry_texts, journal
 from service.ledger.journal.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import Actor, Head, has_entry
@@ -136,7 +137,7 @@ def _over(account: AccountRecord) -> list[Shortfall]:
 
 def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> RepricedRelease:
     """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
-    line, seen = accounts.line_of(database, account.name), account.head
+    line, seen = lines.line_of(database, account.name), account.head
     done: list[tuple[str, PriceKey, PriceKey]] = []
     for first in range(0, len(found), _AT_ONCE):
         some = found[first : first + _AT_ONCE]
@@ -156,8 +157,8 @@ def _write(
 
     Changes since ``found`` was computed are read only in the texts that the chain meets.
     """
-    account, at = accounts.lock_account(connection, line), clock.now()
-    since = [(entry.kind, entry.release_id) for entry in journal.chained(connection, account.id, seen, account.head)]
+    account, at = lines.lock_account(connection, line), clock.now()
+    since = [(entry.kind, entry.release_id) for entry in chains.chained(connection, account.id, seen, account.head)]
     if any(kind == PriceChanged.KIND for kind, _ in since):
         raise Conflict(f"account {account.name!r} is being priced again by somebody else")
     gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}

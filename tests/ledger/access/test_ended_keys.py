@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unauthenticated, Unavailable
+from service.ledger.access.authentication import authenticate
 from service.ledger.access.key_events import keys_of, require_valid
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import authenticate, create_key, list_keys, revoke_key, rotate_key
+from service.ledger.access.keys import create_key, list_keys, revoke_key, rotate_key
 from service.ledger.installation.installation_journal import follow
-from service.ledger.journal.journal import Actor, BrokenChain
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import Actor
 from service.ledger.storage.database import Database, open_database
 from tests.ledger.charging import SECRET, asking, charge, open_account
 from tests.ledger.ledgers import Clock

@@ -13,7 +13,8 @@ from service.ledger.access.keys import create_key, revoke_key, rotate_key
 from service.ledger.accounts import account_changes, descriptions
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import Actor, BadEntry, entry_hash
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import Actor, entry_hash
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify

@@ -12,19 +12,16 @@ from sqlalchemy.exc import IntegrityError
 
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, StartupRefused, Unauthenticated, Unavailable
 from service.ledger.access import keys
+from service.ledger.access.authentication import Principal, authenticate
 from service.ledger.access.key_records import ROLES, KeyRecord, Role
+from service.ledger.access.key_rows import read_key, seal_key, token_of
 from service.ledger.access.keys import (
-    Principal,
     add_bootstrap_key,
-    authenticate,
     create_key,
     ensure_first_key,
     list_keys,
-    read_key,
     revoke_key,
     rotate_key,
-    seal_key,
-    token_of,
 )
 from service.ledger.installation.binding import check_secret
 from service.ledger.journal.journal import Actor

@@ -22,7 +22,7 @@ from service.ledger.accounts.spending_rows import ManySubplans, stored_sum, sum_
 from service.ledger.draws import draws
 from service.ledger.installation.installation_journal import append, read
 from service.ledger.installation.signing import Signer
-from service.ledger.journal.journal import BadEntry
+from service.ledger.journal.chains import BadEntry
 from service.ledger.releases import settlement
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database

@@ -17,8 +17,9 @@ from service.ledger.accounts.budgets import read_budget
 from service.ledger.idempotent_write import idempotent_write
 from service.ledger.installation.installation_journal import append
 from service.ledger.journal import journal
+from service.ledger.journal.chains import BadEntry, BrokenChain
 from service.ledger.journal.entries import Approved, HoldCommitted, Voided
-from service.ledger.journal.journal import Actor, BadEntry, BrokenChain
+from service.ledger.journal.journal import Actor
 from service.ledger.journal.replay import replay
 from service.ledger.releases import reservations
 from service.ledger.storage.database import Database

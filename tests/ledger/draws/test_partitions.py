@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger.accounts import accounts, registry
+from service.ledger.accounts import lines, registry
 from service.ledger.draws import draws, partitions, stored_draws as drawn
 from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
 from service.ledger.draws.stored_draws import Turn
@@ -194,7 +194,7 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
         assert partitions.total(connection, ids[0]) == (0, 0)
         assert registry.count_draws(connection, ids[0], None) == 0
         with pytest.raises(Conflict, match="has no root"):
-            accounts.line_above(connection, "people")
+            lines.line_above(connection, "people")
 
 
 def test_a_draw_that_is_refused_moves_no_counter(database: Database) -> None:

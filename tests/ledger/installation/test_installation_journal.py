@@ -12,7 +12,8 @@ from service.errors import Conflict
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.installation_journal import Kind, append, has_entry, head, read
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from service.ledger.storage.secret import Secret

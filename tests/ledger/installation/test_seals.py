@@ -14,8 +14,9 @@ from service.ledger.accounts.registry import largest_budget
 from service.ledger.accounts.spending_history import spending_history
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal import journal
-from service.ledger.journal.journal import Actor, BadEntry, Head, entry_hash
+from service.ledger.journal import canonical_json, journal
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import Actor, Head, entry_hash
 from service.ledger.journal.replay import replay
 from service.ledger.releases import charges, past_releases, settlement
 from service.ledger.storage import clock
@@ -179,7 +180,7 @@ def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
     _write(
         database,
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 3, 'change_proposed', :body, '')",
-        body=journal.canonical(body),
+        body=canonical_json.canonical(body),
     )
     change = read_budget(_MORE)
     told = change_account(database, "people", change)
@@ -275,7 +276,7 @@ def test_a_release_that_was_never_charged_is_not_read(database: Database) -> Non
         database,
         f"INSERT INTO releases SELECT 'new', {columns} FROM releases",
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 7, 'committed', :body, '')",
-        body=journal.canonical(entry | {"seq": 7}),
+        body=canonical_json.canonical(entry | {"seq": 7}),
     )
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         release_of(database, "new")
@@ -404,7 +405,7 @@ def _below_one(database: Database, seq: int, kind: journal.Kind, content: dict[s
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, :seq, :kind, :body, :hash)",
         seq=seq,
         kind=kind,
-        body=journal.canonical(body | {"time": "2026-11-22T10:00:00.000000Z"}),
+        body=canonical_json.canonical(body | {"time": "2026-11-22T10:00:00.000000Z"}),
         hash="0" * 64,
     )
 

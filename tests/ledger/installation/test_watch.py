@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from service.errors import Unavailable
-from service.ledger.access import keys
+from service.ledger.access import authentication, keys
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
@@ -87,16 +87,16 @@ def test_nothing_is_written_and_no_key_valid_while_no_look_succeeds(
     )
     keeper = MarkKeeper(served, file)
     with keeper.keeping(), _session(served.url) as locking:
-        assert keys.authenticate(served, secret, token, at) is not None
+        assert authentication.authenticate(served, secret, token, at) is not None
         with locking.transaction():
             locking.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
             _until(lambda: served.unwatched() is not None)
             with pytest.raises(Unavailable, match="could not be checked for some seconds"):
                 charge(served, _PLAN)
             with pytest.raises(Unavailable, match="could not be checked for some seconds"):
-                keys.authenticate(served, secret, token, at)
+                authentication.authenticate(served, secret, token, at)
         _until(lambda: served.unwatched() is None)
-        assert keys.authenticate(served, secret, token, at) is not None
+        assert authentication.authenticate(served, secret, token, at) is not None
         charge(served, _PLAN)
         assert served.stopped is None
 

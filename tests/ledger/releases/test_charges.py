@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
-from service.ledger.releases import budget_refusals, charges
+from service.ledger.releases import budget_refusals, charges, preparation
 from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate_price
@@ -147,7 +147,7 @@ def test_what_was_prepared_for_one_account_is_not_charged_to_another(database: D
 def test_a_release_is_priced_before_its_account_is_locked(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(database)
     ready = prepared(database, _TENTH)
-    monkeypatch.delattr(charges, "price")  # whoever prices under the lock fails now
+    monkeypatch.delattr(preparation, "price")  # whoever prices under the lock fails now
     (registered,) = charges.dry_run(database, ready)
     assert registered.account.totals.rho.finite == Fraction(1, 10)
 

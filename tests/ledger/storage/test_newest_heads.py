@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.access import key_events, keys
+from service.ledger.access import key_events, key_rows
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.accounts import accounts
+from service.ledger.accounts import accounts, lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal import journal
+from service.ledger.journal import chains
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
@@ -111,7 +111,7 @@ _READS: dict[str, Callable[[Database], object]] = {
     "balance": account_of,
     "head": lambda database: signer_of(SECRET).sign_head("people", account_of(database).head),
     "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, None)),
-    "line": lambda database: _read(database, lambda found: accounts.line_above(found, "people")),
+    "line": lambda database: _read(database, lambda found: lines.line_above(found, "people")),
     "export": lambda database: exported(database, signer_of(SECRET)),
     "dry run": lambda database: charges.dry_run(database, prepared(database, PLAN)),
     "charge": lambda database: charge(database, PLAN),
@@ -143,7 +143,7 @@ def test_verification_misses_the_entries_that_an_older_row_leaves_out(
     _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
     with database.read() as connection:
         bad = verify(connection, "people").first_bad
-    assert bad == journal.BadEntry(3, journal.MISSING)
+    assert bad == chains.BadEntry(3, chains.MISSING)
 
 
 def test_a_row_without_its_seal_stops_its_account_alone(database: Database, old: Callable[[], None]) -> None:
@@ -326,7 +326,7 @@ def _append(database: Database, secret: Secret, kind: Any) -> None:
     content: dict[str, object] = {}
     if kind == "key_made":
         record = KeyRecord("k", "ann", "steward", None, clock.now(), None)
-        content = keys.journalled_values(record)
+        content = key_rows.journalled_values(record)
     database.write(
         lambda connection: installation_journal.append(connection, secret, kind, content, actor=None, at=clock.now()),
         is_committed=lambda *_: False,

@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import make_url, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.access import keys
+from service.ledger.access import authentication, keys
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
-from service.ledger.journal import journal
+from service.ledger.journal import canonical_json
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate, prepare
@@ -77,7 +77,7 @@ def test_tables_of_a_schema_that_the_role_finds_first_are_not_read(served: Datab
     said = json.loads(true[1].body)
     said["content"]["plan"] = _CHEAP
     with _owner(postgresql_url) as owner:
-        _make_evil_schema(owner, {2: journal.canonical(said)})
+        _make_evil_schema(owner, {2: canonical_json.canonical(said)})
     with closing(open_database(served.url)) as database:
         database.secret = served.secret
         assert entries_of(database) == true
@@ -244,9 +244,9 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
             hidden = "current_query() ~ 'max[(]' OR current_query() ~ 'installation_journal.seq = '"
         _put_view(owner, "installation_journal", f"seq <= {last[0]} OR NOT ({hidden})")
         owner.execute("UPDATE api_keys SET revoked_at = %s, seal = %s", row)
-        assert keys.authenticate(served, secret, token, at) is not None, "until the next look"
+        assert authentication.authenticate(served, secret, token, at) is not None, "until the next look"
         keeper._look()
         keeper._follow_ends(sound=True)
     assert served.stopped is not None
     with pytest.raises(Unavailable, match="went back"):
-        keys.authenticate(served, secret, token, at)
+        authentication.authenticate(served, secret, token, at)

@@ -11,21 +11,16 @@ from sqlalchemy import Connection, text
 
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import jobs
+from service.ledger.access.authentication import authenticate
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import (
-    authenticate,
-    create_key,
-    ensure_first_key,
-    read_key,
-    revoke_key,
-    rotate_key,
-    token_of,
-)
+from service.ledger.access.key_rows import read_key, token_of
+from service.ledger.access.keys import create_key, ensure_first_key, revoke_key, rotate_key
 from service.ledger.accounts import accounts
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.binding import SEALED_ROWS, check_secret, older_tables
 from service.ledger.installation.installation_journal import append, read
-from service.ledger.journal.journal import BEFORE_FIRST, BadEntry, Head
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer

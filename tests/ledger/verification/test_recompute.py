@@ -10,10 +10,10 @@ import pytest
 
 from service.errors import Conflict
 from service.ledger.accounts.budgets import read_price
+from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.entries import PriceChanged
 from service.ledger.journal.entry_texts import price_key_of, price_of
-from service.ledger.journal.journal import BadEntry
-from service.ledger.releases import charges
+from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import Database
 from service.ledger.verification import chain_check, recompute as module
 from service.ledger.verification.recompute import RepricedRelease, recompute
@@ -41,7 +41,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """While it is in force, the accountant is an older one, which asks for half of what is right."""
 
     with monkeypatch.context() as patch:
-        patch.setattr(charges, "price", half_price)
+        patch.setattr(preparation, "price", half_price)
         patch.setattr(charges, "ACCOUNTANT", "0")
         yield patch
 

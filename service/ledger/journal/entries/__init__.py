@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, assert_never, get_args
 
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entries.account_changed import (
     AccountClosure,
     AccountReopened,
@@ -30,7 +31,7 @@ from service.ledger.journal.entries.refused import Refused
 from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entries.repriced import PriceChanged
 from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
-from service.ledger.journal.journal import UNREADABLE, BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 
 
 def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:

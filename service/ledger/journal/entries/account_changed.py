@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
     BUDGET,
     WRONG,
@@ -21,7 +22,7 @@ from service.ledger.journal.entries.base import (
     exact,
     whole,
 )
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Budget
 
 OPEN: Literal["open"] = "open"  # the only state that can be proposed

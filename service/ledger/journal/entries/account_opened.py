@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, ParsedEntry, Text, exact, text_or_none
-from service.ledger.journal.journal import Kind, canonical
+from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
 from service.privacy.plans.walking import Neighbouring
 

@@ -16,19 +16,10 @@ from sqlalchemy import Connection
 from service.ledger.accounts import budgets
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.canonical_json import CanonicalObject, canonical
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
-from service.ledger.journal.journal import (
-    BEFORE_FIRST,
-    UNREADABLE,
-    AccountHead,
-    Actor,
-    BrokenChain,
-    CanonicalObject,
-    Head,
-    Kind,
-    Row,
-    canonical,
-)
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, Row
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
 from service.privacy.accounting.privacy_filter import Budget

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
     WRONG,
     Content,
@@ -17,7 +18,7 @@ from service.ledger.journal.entries.base import (
     text,
     whole,
 )
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.ledger.storage.tables import Draw
 
 

@@ -15,6 +15,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 from service.ledger.journal.account_state import AccountState, HeldRelease
+from service.ledger.journal.canonical_json import CanonicalObject, canonical
 from service.ledger.journal.entries.base import (
     AROUND,
     AmountField,
@@ -38,7 +39,7 @@ from service.ledger.journal.entry_texts import (
     tags_of,
     write,
 )
-from service.ledger.journal.journal import CanonicalObject, Kind, canonical
+from service.ledger.journal.journal import Kind
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Release, ReleaseTag
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast, get_args
 
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows, Text, TextOrNone
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.ledger.releases.reservation_rows import State
 
 

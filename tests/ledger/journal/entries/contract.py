@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from service.ledger.journal import entries
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import WRONG, Content, Filing, ParsedEntry
-from service.ledger.journal.journal import BrokenChain
 from tests.compatibility.files import VERSIONS
 
 FILING = Filing(3, 7, "a-release", "2030-01-01T00:00:00.000000Z")

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 
 from service.ledger.journal import entries
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import (
     KINDS,
     AccountClosure,
@@ -26,7 +27,7 @@ from service.ledger.journal.entries import (
     Reserved,
     Voided,
 )
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from tests.ledger.journal.entries.contract import EntryContract, content_in, recorded
 
 
