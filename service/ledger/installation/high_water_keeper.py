@@ -26,7 +26,8 @@ from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.database import OTHER_VERSION, Database
+from service.ledger.storage.boundaries import OTHER_VERSION
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.schema import unexpected
