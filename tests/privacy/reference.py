@@ -91,3 +91,10 @@ def share(mechanism: Mechanism, of_budget: Fraction) -> Mechanism:
         return Geometric(scale=mechanism.scale / of_budget)
     assert isinstance(mechanism, DiscreteGaussian)
     return DiscreteGaussian(sigma_squared=mechanism.sigma_squared / of_budget)
+
+
+def assert_bounds(bound: Fraction, truth: Any, relative: float = 1e-25, error: Fraction = Fraction(1, 10**40)) -> None:
+    """``truth``, which is computed up to a relative error, is not above the bound, and close to it."""
+    exact = exactly(truth)
+    assert bound >= exact * (1 - error)
+    assert bound <= exact * (1 + Fraction(relative))

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.access.key_records import Role
@@ -20,13 +20,10 @@ from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, approve, asking, carry_out, change_account, charge, open_account
 from tests.ledger.ledgers import Clock
+from tests.ledger.writing import never, unprotected
 
 _PLAN = {"type": "gaussian", "rho": "1/64", "name": "m"}
 _HOUR = timedelta(hours=1)
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
 
 
 def _make(
@@ -43,18 +40,18 @@ def _make(
         lambda connection: create_key(
             connection, SECRET, name=name, role=role, accounts=accounts, expires_at=end, at=at, by=by
         ),
-        is_committed=_never,
+        is_committed=never,
     )[0].id
 
 
 def _revoke(database: Database, key: str) -> None:
-    database.write(lambda connection: revoke_key(connection, SECRET, key, at=clock.now(), by=None), is_committed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, key, at=clock.now(), by=None), is_committed=never)
 
 
 def _rotate(database: Database, key: str) -> None:
     database.write(
         lambda connection: rotate_key(connection, SECRET, key, overlap=timedelta(), at=clock.now(), by=None),
-        is_committed=_never,
+        is_committed=never,
     )
 
 
@@ -64,7 +61,7 @@ def _acknowledge(database: Database, written_at: str) -> None:
         lambda connection: installation_journal.append(
             connection, SECRET, "mark_acknowledged", content, actor=None, at=clock.now()
         ),
-        is_committed=_never,
+        is_committed=never,
     )
 
 
@@ -227,20 +224,6 @@ def _propose(database: Database, actor: Actor) -> None:
     change_account(database, "people", budget, request)
 
 
-def _unprotected(database: Database, statement: str, **values: Any) -> None:
-    drops = {
-        "sqlite": ["DROP TRIGGER IF EXISTS journal_no_update"],
-        "postgresql": ["SET LOCAL session_replication_role = replica"],
-    }[database.kind]
-
-    def work(connection: Connection) -> None:
-        for drop in drops:
-            connection.execute(text(drop))
-        connection.execute(text(statement), values)
-
-    database.write(work, is_committed=_never)
-
-
 @pytest.mark.parametrize("hashed", [False, True])
 def test_a_proposal_that_names_somebody_else_for_a_moment_is_refused_or_found(
     database: Database, time: Clock, hashed: bool
@@ -257,10 +240,10 @@ def test_a_proposal_that_names_somebody_else_for_a_moment_is_refused_or_found(
     forged = body.replace('"actor":"one"', '"actor":"zoe"').replace(f',"key":"{one.key}"', "")
     digest = entry_hash(before, forged) if hashed else stored
     change = "UPDATE journal SET body = :body, hash = :hash WHERE seq = 2"
-    _unprotected(database, change, body=forged, hash=digest)
+    unprotected(database, "journal", change, body=forged, hash=digest)
     with pytest.raises(Exception, match="is not as the service wrote it"):
         _propose(database, two)
-    _unprotected(database, change, body=body, hash=stored)
+    unprotected(database, "journal", change, body=body, hash=stored)
     assert _found(database) is None
 
 

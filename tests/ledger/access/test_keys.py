@@ -30,14 +30,11 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
+from tests.ledger.writing import never
 
 AT = "2026-01-02T00:00:00.000000Z"
 LATER = "2026-01-02T00:00:00.000001Z"
 BOOTSTRAP = "b" * 32
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
 
 
 def _create(
@@ -53,14 +50,12 @@ def _create(
         lambda connection: create_key(
             connection, secret, name=name, role=role, accounts=accounts, expires_at=expires_at, at=at
         ),
-        is_committed=_never,
+        is_committed=never,
     )
 
 
 def _revoke(database: Database, key_id: str, at: str) -> KeyRecord:
-    return database.write(
-        lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=_never
-    )
+    return database.write(lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=never)
 
 
 def _authenticate(database: Database, token: str, at: str = AT) -> Principal | None:
@@ -116,13 +111,13 @@ def test_a_revoked_key_is_useless_from_then_on(database: Database, secret: Secre
     record, token = _create(database, secret)
     _, other = _create(database, secret)
     revoked = database.write(
-        lambda connection: revoke_key(connection, SECRET, record.id, at=AT, by=None), is_committed=_never
+        lambda connection: revoke_key(connection, SECRET, record.id, at=AT, by=None), is_committed=never
     )
     assert revoked.revoked_at == AT
     assert _authenticate(database, token) is None
     assert _authenticate(database, other) is not None
     again = database.write(
-        lambda connection: revoke_key(connection, SECRET, record.id, at=LATER, by=None), is_committed=_never
+        lambda connection: revoke_key(connection, SECRET, record.id, at=LATER, by=None), is_committed=never
     )
     assert again == revoked
     with database.read() as connection:
@@ -176,7 +171,7 @@ def _rotate(
 ) -> tuple[KeyRecord, str]:
     return database.write(
         lambda connection: rotate_key(connection, secret, key_id, overlap=overlap, at=at, by=Actor("bob")),
-        is_committed=_never,
+        is_committed=never,
     )
 
 
@@ -267,7 +262,7 @@ def test_a_key_that_is_older_than_the_rule_is_rotated(database: Database, secret
         seal_key(connection, secret, old.id, token_of(secret, old.id))
         return rotate_key(connection, secret, old.id, overlap=timedelta(0), at=AT, by=None)
 
-    assert database.write(rotate, is_committed=_never)[0].name == " ann "
+    assert database.write(rotate, is_committed=never)[0].name == " ann "
 
 
 @pytest.mark.parametrize("name", ["oidc:ann", "oidc:"])
@@ -282,15 +277,15 @@ def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret:
         raise Conflict("rolled back")
 
     with pytest.raises(Conflict):
-        database.write(slip_in, is_committed=_never)
+        database.write(slip_in, is_committed=never)
     assert _create(database, secret, name="oidc")[0].name == "oidc"
 
 
 def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database, secret: Secret) -> None:
-    first = database.write(lambda connection: add_bootstrap_key(connection, SECRET, BOOTSTRAP, AT), is_committed=_never)
+    first = database.write(lambda connection: add_bootstrap_key(connection, SECRET, BOOTSTRAP, AT), is_committed=never)
     assert first is not None
     assert first.role == "steward"
-    second = database.write(lambda connection: add_bootstrap_key(connection, SECRET, "c" * 32, AT), is_committed=_never)
+    second = database.write(lambda connection: add_bootstrap_key(connection, SECRET, "c" * 32, AT), is_committed=never)
     assert second is None
     assert _listed(database) == [first]
     known = _authenticate(database, BOOTSTRAP)
@@ -376,7 +371,7 @@ def _act(database: Database, by: Actor, at: str) -> KeyRecord:
         lambda connection: create_key(
             connection, SECRET, name="bob", role="auditor", accounts=None, expires_at=None, at=at, by=by
         ),
-        is_committed=_never,
+        is_committed=never,
     )[0]
 
 
@@ -406,7 +401,7 @@ def test_what_the_journal_knows_as_no_valid_key_makes_ends_and_rotates_none(data
     ]
     for act in acts:
         with pytest.raises(Forbidden if end == "auditor" else Unauthenticated):
-            database.write(act, is_committed=_never)
+            database.write(act, is_committed=never)
     assert _listed(database) == before
 
 
@@ -416,7 +411,7 @@ def test_no_key_is_made_with_another_while_the_journal_is_not_sound(database: Da
         "INSERT INTO installation_journal (seq, kind, body, hash, seal) SELECT seq + 1, kind, body, hash, seal"
         " FROM installation_journal"
     )
-    database.write(lambda connection: connection.execute(forged), is_committed=_never)
+    database.write(lambda connection: connection.execute(forged), is_committed=never)
     with pytest.raises(Unavailable) as refused:
         _act(database, eve, AT)
     assert "the installation's journal is not sound: entry 2" in str(refused.value.for_operator)
@@ -444,10 +439,10 @@ def test_verification_finds_what_was_done_with_a_key_after_its_end(
 def test_a_key_that_ends_itself_was_valid_then(database: Database) -> None:
     check_secret(database, SECRET)
     eve, bob = _steward(database), _steward(database)
-    database.write(lambda connection: revoke_key(connection, SECRET, eve.key or "", at=AT, by=eve), is_committed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, eve.key or "", at=AT, by=eve), is_committed=never)
     database.write(
         lambda connection: rotate_key(connection, SECRET, bob.key or "", overlap=timedelta(), at=AT, by=bob),
-        is_committed=_never,
+        is_committed=never,
     )
     with database.read() as connection:
         assert list(verify_installation(connection, SECRET)) == []

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,15 @@ from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import note_entries
 from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
+from tests.ledger.writing import unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/8"}
-
-
-@pytest.fixture
-def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
-    return HighWaterFile(tmp_path / "service.high-water", secret)
-
-
-@pytest.fixture
-def replica(database: Database) -> Iterator[Database]:
-    """Another server of the same ledger."""
-    other = open_database(database.url)
-    other.secret = database.secret
-    yield other
-    other.close()
 
 
 @pytest.fixture(autouse=True)
@@ -60,28 +46,13 @@ def _made(database: Database) -> NewEntry:
     return NewEntry(account.id, account.head.seq, account.head.hash, account.name)
 
 
-def _unprotected(database: Database, table: str, *statements: str) -> None:
-    """Drop the triggers, as an attacker does who writes the database."""
-    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry")
-    drops = {
-        "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],
-        "postgresql": ["SET LOCAL session_replication_role = replica"],
-    }[database.kind]
-
-    def work(connection: Connection) -> None:
-        for statement in (*drops, *statements):
-            connection.execute(text(statement))
-
-    database.write(work, is_committed=lambda *_: False)
-
-
 def _roll_back(database: Database, seq: int) -> None:
     """Delete the last entries with what they wrote, and have the account's row fit."""
     with database.read() as connection:
         head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
     for table in ("journal", "releases"):
-        _unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
-    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
+        unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
+    unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
     seal(database)  # as it was in the older ledger
 
 
@@ -238,7 +209,7 @@ def test_the_installations_journal_cannot_be_rewritten_either(
     append(database, "key_revoked")
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
-    _unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
     append(replica, "key_rotated")
     append(replica, "key_made")
     keeper.advance(everything=True)
@@ -275,7 +246,7 @@ def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_th
     last = account_of(database).head.hash
     _roll_back(database, 1)
     charge(replica, PLAN, PLAN)
-    _unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
+    unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
     keeper.advance()
     assert database.stopped is not None
 
@@ -303,8 +274,8 @@ def test_entries_that_are_taken_back_during_a_look_stop_the_server(
 def test_an_account_that_is_gone_stops_the_server(database: Database, file: HighWaterFile) -> None:
     MarkKeeper(database, file).advance(everything=True)
     open_account(database)
-    _unprotected(database, "journal", "DELETE FROM journal")
-    _unprotected(database, "accounts", "DELETE FROM accounts")
+    unprotected(database, "journal", "DELETE FROM journal")
+    unprotected(database, "accounts", "DELETE FROM accounts")
     MarkKeeper(database, file).advance()
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 0 and had 1"):
@@ -320,7 +291,7 @@ def test_an_entry_of_the_installations_journal_that_is_taken_back_stops_the_serv
         lambda connection: installation_journal.append(connection, secret, "key_made", {}, actor=None, at=clock.now()),
         is_committed=lambda *_: False,
     )
-    _unprotected(database, "installation_journal", "DELETE FROM installation_journal")
+    unprotected(database, "installation_journal", "DELETE FROM installation_journal")
     keeper.advance()
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the installation's journal ends with entry 0 and had 1"):
@@ -338,7 +309,7 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
     before = _marked(file)
     made = _made(database)
     charge(database, PLAN, name="places")
-    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
+    unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
     database.put_back_committed([made])
     for everything in (False, True):
         keeper.advance(everything=everything)
@@ -357,11 +328,11 @@ def test_a_row_that_shows_an_earlier_head_at_each_look_keeps_no_entry_from_being
     for everything in (False, True):
         charge(database, PLAN)
         true = _made(database)
-        _unprotected(database, "accounts", show.format(earlier))
+        unprotected(database, "accounts", show.format(earlier))
         keeper.advance(everything=everything)
         assert _marked(file)["people"] == Head(true.seq, true.hash)
         assert not database.has_committed()
-        _unprotected(database, "accounts", show.format(true))
+        unprotected(database, "accounts", show.format(true))
     _roll_back(database, earlier.seq)
     with pytest.raises(StartupRefused, match="'people' ends with entry 1 and had 3"):
         check_mark(database, file)
@@ -385,7 +356,7 @@ def test_entries_of_another_world_are_not_marked(
         charge(replica, PLAN)
     if charges == 1:  # the marked entry is shown again, with a row that ends there
         kept = before["people"]
-        _unprotected(replica, "journal", _ENTRY.format(kept))
+        unprotected(replica, "journal", _ENTRY.format(kept))
     other.advance()
     assert replica.stopped is not None
     assert _marked(file) == before
@@ -424,7 +395,7 @@ def test_an_entry_is_marked_under_the_name_that_it_states(database: Database, fi
     true = account_of(database).head
     assert true.seq < places.seq
     for old, new in (("people", "?"), ("places", "people"), ("?", "places")):
-        _unprotected(database, "accounts", f"UPDATE accounts SET name = '{new}' WHERE name = '{old}'")
+        unprotected(database, "accounts", f"UPDATE accounts SET name = '{new}' WHERE name = '{old}'")
     keeper.advance()
     assert _marked(file)["people"] == true
     assert _marked(file)["places"] == places
@@ -437,7 +408,7 @@ def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
     open_account(database)
     keeper = MarkKeeper(database, file)
     forged = "INSERT INTO installation_journal VALUES (4611686018427387904, 'key_made', '{}', 'zz', 'zz')"
-    _unprotected(database, "installation_journal", forged)
+    unprotected(database, "installation_journal", forged)
     keeper.advance(everything=True)
     assert _marked(file) == {"people": account_of(database).head}
     assert database.stopped is None
@@ -523,6 +494,6 @@ def test_a_command_marks_what_it_wrote_before_it_ends(
         mark = file.read()
         assert mark is not None
         assert (mark.heads[""].seq, mark.in_use) == (last, True)
-    _unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
+    unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
     with pytest.raises(StartupRefused, match=f"ends with entry {last - 1} and had {last}"):
         check_mark(database, file)

@@ -25,10 +25,8 @@ from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
-from tests.ledger.installation.test_high_water_keeper import _unprotected, file, replica
 from tests.ledger.ledgers import exported
-
-__all__ = ["file", "replica"]  # fixtures
+from tests.ledger.writing import unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger went back"
@@ -103,7 +101,7 @@ def put_row(database: Database, row: dict[str, Any]) -> None:
             connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
 
-    _unprotected(database, "accounts")
+    unprotected(database, "accounts")
     database.write(work, is_committed=lambda *_: False)
 
 
@@ -140,7 +138,7 @@ def test_verification_misses_the_entries_that_an_older_row_leaves_out(
     database: Database, replica: Database, old: Callable[[], None]
 ) -> None:
     old()
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
     with database.read() as connection:
         bad = verify(connection, "people").first_bad
     assert bad == chains.BadEntry(3, chains.MISSING)
@@ -149,7 +147,7 @@ def test_verification_misses_the_entries_that_an_older_row_leaves_out(
 def test_a_row_without_its_seal_stops_its_account_alone(database: Database, old: Callable[[], None]) -> None:
     open_account(database, "places")
     old()
-    _unprotected(database, "accounts", "UPDATE accounts SET description = 'else' WHERE name = 'people'")
+    unprotected(database, "accounts", "UPDATE accounts SET description = 'else' WHERE name = 'people'")
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database)
     charge(database, PLAN, name="places")
@@ -241,7 +239,7 @@ def held(replica: Database) -> Callable[[], None]:
         ),
     }[replica.kind]
     statements = iter((on, off))
-    return lambda: _unprotected(replica, "accounts", *next(statements))
+    return lambda: unprotected(replica, "accounts", *next(statements))
 
 
 def test_a_row_that_a_trigger_holds_back_is_charged_once(database: Database, held: Callable[[], None]) -> None:
@@ -269,7 +267,7 @@ def test_a_row_that_a_trigger_holds_back_stops_the_server_at_its_next_look(
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
         check_mark(replica, file)
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
         check_mark(replica, file)
 
@@ -281,11 +279,11 @@ def test_an_entry_is_marked_although_a_row_without_its_seal_ends_before_it(
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
     charge(database, PLAN)
-    _unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
+    unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
     keeper.advance()
     assert not database.has_committed()
     assert database.refused() is None
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
     keeper.advance(everything=True)
     assert database.refused() is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
@@ -316,7 +314,7 @@ def test_the_installations_journal_ends_no_earlier_than_it_did(
         _append(database, secret, kind)
     with database.read() as connection:
         assert len(list(installation_journal.read(connection, secret))) == 2
-    _unprotected(replica, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    unprotected(replica, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
     with database.read() as connection, pytest.raises(Unavailable, match=_BACK):
         key_events.sound_keys(connection, secret)
     assert database.stopped is not None
