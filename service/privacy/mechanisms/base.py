@@ -74,14 +74,14 @@ class WorkEstimate(NamedTuple):
 
     Attributes:
         at_order: its RDP at one order, in balls.
-        in_arrays: whether its RDP is evaluated in arrays with that of others, rather than in balls.
+        vectorized: whether its RDP is evaluated in arrays with that of others, rather than in balls.
         proof: what its rho takes, once.
         tight: whether its tight figures have to be computed, rather than follow from its rho.
         linear: whether its RDP is, or nearly is, a multiple of the order.
     """
 
     at_order: float
-    in_arrays: bool = True
+    vectorized: bool = True
     proof: float = 0.0
     tight: bool = True
     linear: bool = False

@@ -66,4 +66,4 @@ class DiscreteOsgt(Discrete):
         return offset_law(self.sigma_squared, self.m)
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=1.2, in_arrays=False, proof=500.0)
+        return WorkEstimate(at_order=1.2, vectorized=False, proof=500.0)

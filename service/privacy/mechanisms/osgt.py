@@ -64,4 +64,4 @@ class Osgt(Continuous):
         return offset_law(self.sigma_squared, self.m)
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=0.3, in_arrays=False)
+        return WorkEstimate(at_order=0.3, vectorized=False)

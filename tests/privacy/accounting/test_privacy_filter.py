@@ -28,7 +28,6 @@ from service.privacy.accounting.privacy_filter import (
     spent_of_cap,
 )
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
-from service.privacy.accounting.rdp import plan_tau
 from service.privacy.accounting.totals import (
     COARSE,
     COARSE_DELTA,
@@ -53,7 +52,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
-from tests.privacy.reference import nats, pl94
+from tests.privacy.reference import nats, pl94, plan_tau
 from tests.privacy.strategies import plans
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
