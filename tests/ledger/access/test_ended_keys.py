@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from service.errors import Conflict, Unauthenticated, Unavailable
 from service.ledger.access.authentication import authenticate
 from service.ledger.access.key_events import keys_of, require_valid
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import create_key, list_keys, revoke_key, rotate_key
+from service.ledger.access.keys import list_keys, revoke_key
 from service.ledger.installation.installation_journal import follow
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Actor
 from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET, asking, charge, open_account
+from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import Clock
 from tests.ledger.writing import never, unprotected
 
@@ -25,22 +27,9 @@ AT, LATER, MUCH_LATER = (f"2030-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3)
 _PLAN = {"type": "gaussian", "rho": "1/8"}
 
 
-def _make(database: Database, role: Any = "steward") -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: create_key(connection, SECRET, name="eve", role=role, accounts=None, expires_at=None, at=AT),
-        is_committed=never,
-    )
-
-
-def _revoke(database: Database, key_id: str, at: str = LATER) -> KeyRecord:
-    return database.write(lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=never)
-
-
-def _rotate(database: Database, key_id: str, at: str = LATER) -> None:
-    database.write(
-        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(hours=1), at=at, by=None),
-        is_committed=never,
-    )
+_make = partial(make_key, role="steward", at=AT)
+_revoke = partial(revoke, at=LATER)
+_rotate = partial(rotate, at=LATER, overlap=timedelta(hours=1))
 
 
 def _row(database: Database, key_id: str) -> dict[str, Any]:
@@ -94,7 +83,7 @@ def test_a_row_that_says_beforehand_that_its_key_is_revoked_stops_no_revocation(
     follow(replica, SECRET)
     assert authenticate(replica, SECRET, token, MUCH_LATER) is None
     assert [key.revoked_at for key in _listed(replica)] == [LATER]
-    assert _revoke(replica, eve.id, MUCH_LATER) == replace(revoked, sealed=True)
+    assert _revoke(replica, eve.id, at=MUCH_LATER) == replace(revoked, sealed=True)
     assert _kinds(database) == ["key_made", "key_revoked"], "the journal has it already"
     assert _row(database, eve.id)["revoked_at"] == LATER
 
@@ -111,14 +100,14 @@ def test_the_operator_revokes_a_key_while_the_journal_is_not_sound(database: Dat
         _make(database)
     assert "the installation's journal is not sound" in str(refused.value.for_operator)
     _without_last_entry(database)
-    assert _revoke(database, eve.id, MUCH_LATER).revoked_at == MUCH_LATER
+    assert _revoke(database, eve.id, at=MUCH_LATER).revoked_at == MUCH_LATER
     assert _kinds(database) == ["key_made", "key_revoked"]
 
 
 @pytest.mark.parametrize("above", [1, 5])
 def test_no_key_is_valid_while_the_journal_may_hide_its_end(database: Database, replica: Database, above: int) -> None:
     """The attack: a row that is no entry, at the next number or later, and the row of a leaver's key put back."""
-    eve, token = _make(database, "pipeline")
+    eve, token = _make(database, role="pipeline")
     old = _row(database, eve.id)
     follow(replica, SECRET)
     _add_rubbish(database, above)
@@ -143,7 +132,7 @@ def test_a_key_that_the_journal_has_ended_is_rotated_by_nobody(database: Databas
     (_revoke if end == "revoked" else _rotate)(database, eve.id)
     _put(database, old)
     with pytest.raises(Conflict):
-        _rotate(database, eve.id, MUCH_LATER)
+        _rotate(database, eve.id, at=MUCH_LATER)
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])
@@ -151,7 +140,7 @@ def test_a_server_refuses_a_key_that_was_ended_elsewhere_whatever_its_row_says(
     database: Database, replica: Database, end: str
 ) -> None:
     """The attack: the row of a leaver's key is put back for a moment."""
-    eve, token = _make(database, "pipeline")
+    eve, token = _make(database, role="pipeline")
     old = _row(database, eve.id)
     follow(replica, SECRET)
     assert authenticate(replica, SECRET, token, MUCH_LATER) is not None
@@ -166,7 +155,7 @@ def test_what_was_let_in_before_a_key_ended_is_not_done_afterwards(
 ) -> None:
     Clock(monkeypatch)
     open_account(database)
-    eve, _ = _make(database, "pipeline")
+    eve, _ = _make(database, role="pipeline")
     charge(database, _PLAN, request=asking("eve", key_id=eve.id))
     _revoke(database, eve.id)
     with pytest.raises(Unauthenticated):

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Forbidden, Unavailable
 from service.ledger.access.key_events import keys_of, people_behind
-from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord
-from service.ledger.access.keys import create_key, revoke_key, rotate_key
+from service.ledger.access.key_records import FIRST_PRINCIPAL
+from service.ledger.access.keys import revoke_key
 from service.ledger.accounts import account_changes
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.idempotent_write import idempotent_write
@@ -38,6 +38,7 @@ from tests.ledger.charging import (
     entries_of,
     open_account,
 )
+from tests.ledger.keys import make_key, rotate
 from tests.ledger.writing import never
 
 _AT = "2026-01-02T00:00:00.000000Z"
@@ -46,22 +47,13 @@ _PLAN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
 
 def _make(database: Database, name: str, by: Actor | None = None) -> Actor:
     """A steward's key, as the actor of an entry."""
-
-    def work(connection: Connection) -> KeyRecord:
-        made = create_key(connection, SECRET, name=name, role="steward", accounts=None, expires_at=None, at=_AT, by=by)
-        return made[0]
-
-    record = database.write(work, is_committed=never)
+    record, _ = make_key(database, name, "steward", at=_AT, by=by)
     return Actor(record.name, record.id)
 
 
 def _rotate(database: Database, key: Actor, by: Actor | None) -> Actor:
     assert key.key is not None
-    key_id = key.key
-    record, _ = database.write(
-        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(), at=_AT, by=by),
-        is_committed=never,
-    )
+    record, _ = rotate(database, key.key, _AT, by=by)
     return Actor(record.name, record.id)
 
 

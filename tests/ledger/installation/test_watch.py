@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.errors import Unavailable
-from service.ledger.access import authentication, keys
+from service.ledger.access import authentication
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
@@ -18,6 +18,7 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from tests.ledger.charging import account_of, charge, open_account
+from tests.ledger.keys import make_key
 from tests.ledger.roles import APPLICATION, served_by_role
 from tests.postgres_server import session
 from tests.waiting import until
@@ -54,12 +55,7 @@ def test_nothing_is_written_and_no_key_valid_while_no_look_succeeds(
 ) -> None:
     monkeypatch.setattr(high_water_keeper, "_PAUSE", 0.01)
     secret, at = bound_secret(served), clock.now()
-    _, token = served.write(
-        lambda connection: keys.create_key(
-            connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
-        ),
-        is_committed=lambda *_: False,
-    )
+    _, token = make_key(served, at=at)
     keeper = MarkKeeper(served, file)
     with keeper.keeping(), session(served.url) as locking:
         assert authentication.authenticate(served, secret, token, at) is not None
@@ -136,18 +132,7 @@ def test_the_marked_end_of_the_installations_journal_is_known_before_the_databas
     keeper = MarkKeeper(served, file)
     with closing(open_database(served.url)) as command:
         command.secret = served.secret
-        command.write(
-            lambda connection: keys.create_key(
-                connection,
-                bound_secret(command),
-                name="eve",
-                role="pipeline",
-                accounts=None,
-                expires_at=None,
-                at=clock.now(),
-            ),
-            is_committed=lambda *_: False,
-        )
+        make_key(command)
         MarkKeeper(command, file, serves=False).advance(everything=True)
     with session(postgresql_url) as owner, owner.transaction():
         owner.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")

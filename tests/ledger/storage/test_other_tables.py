@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.access import authentication, keys
+from service.ledger.access import authentication
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
@@ -25,6 +25,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from service.ledger.verification.recompute import recompute
 from tests.ledger.charging import charge, entries_of, open_account
+from tests.ledger.keys import make_key, revoke
 from tests.ledger.roles import APPLICATION, served_by_role
 from tests.postgres_server import session
 
@@ -203,12 +204,7 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
     """They are those that learn of ends. The schema is not looked at here."""
     monkeypatch.setattr(high_water_keeper, "unexpected", lambda _: None)
     secret, at = bound_secret(served), clock.now()
-    record, token = served.write(
-        lambda connection: keys.create_key(
-            connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
-        ),
-        is_committed=lambda *_: False,
-    )
+    record, token = make_key(served, at=at)
     keeper = MarkKeeper(served, file)
     keeper.advance(everything=True)
     installation_journal.follow(served, secret)
@@ -218,10 +214,7 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
         last = owner.execute("SELECT max(seq) FROM installation_journal").fetchone()
         assert last is not None
         commands = MarkKeeper(command, file, serves=False)
-        command.write(
-            lambda connection: keys.revoke_key(connection, secret, record.id, at=at, by=None),
-            is_committed=lambda *_: False,
-        )
+        revoke(command, record.id, at)
         if told_by == "mark":
             commands.advance()
             hidden = "true"

@@ -31,6 +31,7 @@ from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, asking, carry_out, charge, open_account
+from tests.ledger.keys import make_key
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
 from tests.ledger.roles import APPLICATION, application_url, run_script
 from tests.ledger.storage.test_append_only import FIXED
@@ -289,7 +290,7 @@ def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url:
         before = _read_journal(database)
         owner.execute("ALTER TABLE installation_journal ENABLE ROW LEVEL SECURITY")
         owner.execute("CREATE POLICY first_few ON installation_journal USING (seq < 2)")
-        for act in (_read_journal, _make_key):
+        for act in (_read_journal, make_key):
             with pytest.raises(Unavailable, match="42501") as refused:
                 act(database)
             assert "row-level security" in str(refused.value.for_operator)
@@ -300,10 +301,3 @@ def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url:
 def _read_journal(database: Database) -> list[dict[str, Any]]:
     with database.read() as connection:
         return list(installation_journal.read(connection, SECRET))
-
-
-def _make_key(database: Database) -> None:
-    named: dict[str, Any] = {"name": "eve", "role": "auditor", "accounts": None, "expires_at": None}
-    database.write(
-        lambda connection: keys.create_key(connection, SECRET, **named, at=clock.now()), is_committed=lambda *_: False
-    )

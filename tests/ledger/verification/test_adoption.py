@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from sqlalchemy import text
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import jobs
 from service.ledger.access.authentication import authenticate
-from service.ledger.access.key_records import KeyRecord
+from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.access.key_rows import read_key, token_of
-from service.ledger.access.keys import create_key, ensure_first_key, revoke_key, rotate_key
+from service.ledger.access.keys import ensure_first_key
 from service.ledger.accounts import accounts
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.binding import SEALED_ROWS, check_secret, older_tables
@@ -43,6 +42,7 @@ from tests.ledger.charging import (
     unseal,
     void,
 )
+from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.writing import never, run
 
@@ -177,12 +177,9 @@ def test_keys_are_adopted_whose_tokens_are_the_services_or_the_operators(old: Da
 
 def test_an_adopted_key_is_rotated_and_revoked_like_any(old: Database) -> None:
     adopt(old, SECRET, None)
-    _, token = old.write(
-        lambda connection: rotate_key(connection, SECRET, _DERIVED, overlap=timedelta(), at=_AT, by=None),
-        is_committed=never,
-    )
+    _, token = rotate(old, _DERIVED, _AT)
     assert _who(old, token) == _DERIVED
-    old.write(lambda connection: revoke_key(connection, SECRET, _LIMITED, at=_LATER, by=None), is_committed=never)
+    revoke(old, _LIMITED, _LATER)
     assert _who(old, token_of(SECRET, _LIMITED)) is None
     assert _faults(old) == []
 
@@ -493,13 +490,8 @@ def test_no_first_key_is_made_where_the_journal_is_not_sound(database: Database)
 # What somebody with the database's files does to an installation that has seals
 
 
-def _make(database: Database, name: str = "ann", role: Any = "auditor") -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: create_key(
-            connection, SECRET, name=name, role=role, accounts=["people"], expires_at=_LATER, at=_AT
-        ),
-        is_committed=never,
-    )
+def _make(database: Database, name: str = "ann", role: Role = "auditor") -> tuple[KeyRecord, str]:
+    return make_key(database, name, role, ["people"], expires_at=_LATER, at=_AT)
 
 
 def _code(token: str, secret: Secret) -> str:
@@ -567,11 +559,8 @@ def test_a_changed_row_is_not_made_right_by_what_is_done_with_it(database: Datab
     record, token = _make(database)
     run(database, "UPDATE api_keys SET role = 'steward'")
     with pytest.raises(Conflict, match="not as this service wrote it"):
-        database.write(
-            lambda connection: rotate_key(connection, SECRET, record.id, overlap=timedelta(), at=_AT, by=None),
-            is_committed=never,
-        )
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=never)
+        rotate(database, record.id, _AT)
+    revoke(database, record.id, _AT)
     run(database, "UPDATE api_keys SET revoked_at = NULL")
     assert _who(database, token) is None
 
@@ -581,7 +570,7 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
     record, _ = _make(database)
     with database.read() as connection:
         old = dict(connection.execute(text("SELECT * FROM api_keys")).one()._mapping)
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=never)
+    revoke(database, record.id, _AT)
     assert _faults(database) == []
     run(database, "DELETE FROM api_keys")
     _insert(database, "api_keys", **old)
@@ -592,7 +581,7 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
 
 def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Database) -> None:
     _insert(database, "api_keys", id="minted", name="m", role="steward", created_at=_AT, token_hash="x")
-    database.write(lambda connection: revoke_key(connection, SECRET, "minted", at=_AT, by=None), is_committed=never)
+    revoke(database, "minted", _AT)
     assert _faults(database) == ["api_keys: no entry made the key minted of 'm'"]
 
 
