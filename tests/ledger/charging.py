@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 from sqlalchemy import Connection, insert, text
 
 from service.ledger.accounts import account_changes, account_rows, accounts, spending
@@ -51,6 +52,17 @@ def asking(
     return Request(principal, key, digest, SECRET, kept, key_id)
 
 
+of_every_definition = pytest.mark.parametrize(
+    "budget",
+    [
+        {"definition": "pure", "epsilon": "3", "delta": "1e-9"},
+        {"definition": "zcdp", "rho": "2", "delta": "1e-9"},
+        {"definition": "rdp", "alpha": "7/3", "epsilon": "4", "delta": "1e-9"},
+        {"definition": "approximate", "epsilon": "8", "delta": "1e-6", "declared_delta": "1e-9"},
+    ],
+    ids=lambda budget: budget["definition"],
+)
+"""A test with budgets of every definition."""
 ANN, BOB = asking("ann"), asking("bob")  # of an identity provider
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
+from tests.ledger.charging import open_account
 from tests.ledger.marks import write
 
 
@@ -31,3 +33,12 @@ def replica(database: Database) -> Iterator[Database]:
 def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
     """A high-water mark that is not written yet."""
     return HighWaterFile(tmp_path / "service.high-water", secret)
+
+
+@pytest.fixture
+def keeper(database: Database, file: HighWaterFile) -> MarkKeeper:
+    """A keeper of the mark that has marked the opening of the only account."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    return keeper

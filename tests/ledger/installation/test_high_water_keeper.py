@@ -56,10 +56,7 @@ def _roll_back(database: Database, seq: int) -> None:
     seal(database)  # as it was in the older ledger
 
 
-def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_it_follows_what_is_committed(database: Database, file: HighWaterFile, keeper: MarkKeeper) -> None:
     assert _marked(file)["people"] == account_of(database).head
     open_account(database, "places")
     charge(database, PLAN)
@@ -103,10 +100,9 @@ def test_what_was_rolled_back_is_not_noted(database: Database) -> None:
     assert [entry[:4] for entry in database.take_committed()] == [_made(database)[:4]]
 
 
-def test_what_could_not_be_written_is_written_later(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_what_could_not_be_written_is_written_later(
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
+) -> None:
     charge(database, PLAN, PLAN)
     content = file.path.read_bytes()
     file.path.write_bytes(b"no database")
@@ -219,12 +215,9 @@ def test_the_installations_journal_cannot_be_rewritten_either(
 
 
 def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
     """Others were committed in their place, by another server."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
     _roll_back(database, 1)
     charge(replica, PLAN)
@@ -236,12 +229,9 @@ def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
 
 
 def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_them(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, keeper: MarkKeeper
 ) -> None:
     """Every entry is looked for, and not only the last one of each transaction."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN, PLAN)
     last = account_of(database).head.hash
     _roll_back(database, 1)
@@ -252,11 +242,8 @@ def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_th
 
 
 def test_entries_that_are_taken_back_during_a_look_stop_the_server(
-    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
     plain = HighWaterFile.marked
 
@@ -318,12 +305,9 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
 
 
 def test_a_row_that_shows_an_earlier_head_at_each_look_keeps_no_entry_from_being_marked(
-    database: Database, file: HighWaterFile
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
     """The owner of the database puts it right between the looks, so that charges are answered."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     earlier, show = _made(database), "UPDATE accounts SET head_seq = {0.seq}, head_hash = '{0.hash}'"
     for everything in (False, True):
         charge(database, PLAN)
@@ -415,11 +399,8 @@ def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
 
 
 def test_the_thread_outlives_whatever_goes_wrong(
-    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     plain, failed = HighWaterFile.advance, threading.Event()
 
     def fail_once(self: HighWaterFile, *given: Any, **named: Any) -> None:
@@ -438,10 +419,9 @@ def test_the_thread_outlives_whatever_goes_wrong(
             time.sleep(0.01)
 
 
-def test_another_process_that_was_faster_is_no_rollback(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_another_process_that_was_faster_is_no_rollback(
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
+) -> None:
     charge(database, PLAN)
     slow = account_of(database).head
     charge(database, PLAN)

@@ -39,6 +39,7 @@ from tests.ledger.charging import (
     draw,
     entries_of,
     left,
+    of_every_definition,
     open_account,
     prepared,
     release_of,
@@ -89,16 +90,7 @@ def _rows(database: Database, table: str) -> int:
         return count
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {"definition": "pure", "epsilon": "3", "delta": "1e-9"},
-        {"definition": "zcdp", "rho": "2", "delta": "1e-9"},
-        {"definition": "rdp", "alpha": "7/3", "epsilon": "4", "delta": "1e-9"},
-        {"definition": "approximate", "epsilon": "8", "delta": "1e-6", "declared_delta": "1e-9"},
-    ],
-    ids=lambda budget: budget["definition"],
-)
+@of_every_definition
 def test_a_void_leaves_what_there_was_before(database: Database, budget: dict[str, str]) -> None:
     opened = open_account(database, **budget)
     (first,) = reserve(database, {"type": "sequence", "parts": [_DRAWN, _DRAWN | {"name": "b"}]})

@@ -255,12 +255,9 @@ def test_a_row_that_a_trigger_holds_back_is_charged_once(database: Database, hel
 
 
 def test_a_row_that_a_trigger_holds_back_stops_the_server_at_its_next_look(
-    database: Database, replica: Database, file: HighWaterFile, held: Callable[[], None]
+    database: Database, replica: Database, file: HighWaterFile, held: Callable[[], None], keeper: MarkKeeper
 ) -> None:
     """The entry is there, and nothing but the account's row says that it is not; nor does the next server start."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     held()
     charge(database, PLAN)
     keeper.advance()
@@ -273,11 +270,8 @@ def test_a_row_that_a_trigger_holds_back_stops_the_server_at_its_next_look(
 
 
 def test_an_entry_is_marked_although_a_row_without_its_seal_ends_before_it(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
     unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
     keeper.advance()
