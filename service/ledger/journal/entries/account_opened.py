@@ -39,6 +39,7 @@ class AccountOpened(OfAccount):
     """
 
     KIND: ClassVar[Kind] = "account_opened"
+    CHANGES_BALANCE: ClassVar[bool] = True
 
     admission: Annotated[Weights, Form(_read_admission, _write_admission)]
     approval_above: Annotated[str | None, Form(_exact_or_none, required=False)] = None
@@ -47,11 +48,6 @@ class AccountOpened(OfAccount):
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
     unit: Text
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it can change the budget: it states the first one."""
-        return True
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Open the account."""

@@ -150,6 +150,8 @@ class Content(ABC):
 
     __slots__ = ()
     KIND: ClassVar[Kind]
+    CHANGES_BALANCE: ClassVar[bool]
+    """Whether such an entry can change the committed or held spending, or the budget."""
     FORMS: ClassVar[dict[str, Form]]
     """The form of each field, in canonical order."""
 
@@ -199,11 +201,6 @@ class Content(ABC):
     ) -> Head:
         """Write the next entry of an account that the caller has locked, and return the new head."""
         return journal.append(connection, account, self.KIND, self.content(), actor=actor, release_id=release_id, at=at)
-
-    @classmethod
-    @abstractmethod
-    def changes_balance(cls) -> bool:
-        """Return whether such an entry can change the committed or held spending, or the budget."""
 
     @abstractmethod
     def needs_steward(self, release: str | None) -> bool:

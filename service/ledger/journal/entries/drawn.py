@@ -38,6 +38,7 @@ class Drawn(Content):
     """
 
     KIND: ClassVar[Kind] = "drawn"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     draw: Text
     groups: Annotated[int | None, Form(whole, omitted=True)] = None
@@ -53,11 +54,6 @@ class Drawn(Content):
         """Refuse a draw that has only some members of a tabulation."""
         if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
             raise BrokenChain(WRONG)
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending: the release's price was charged before."""
-        return False
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines draw."""

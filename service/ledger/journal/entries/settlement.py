@@ -3,7 +3,6 @@
 They share a file because they are the steps of one hold and have little content.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast, get_args
 
@@ -18,15 +17,15 @@ class Settlement(Content):
     """A step of a held release."""
 
     __slots__ = ()
+    CHANGES_BALANCE: ClassVar[bool] = True
 
-    @abstractmethod
     def next_state(self) -> State:
-        """Return the state that it brings its release to."""
+        """Return the state that it brings its release to: the kinds but one have the names of these states."""
+        return cast("State", self.KIND)
 
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return whether it can change committed or held spending: all can, except an approval that only reserves."""
-        return True
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """End the hold."""
+        chain.settle(entry.release_id, self.next_state())
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new state."""
@@ -85,10 +84,6 @@ class HoldCommitted(Settlement):
 
     KIND: ClassVar[Kind] = "committed"
 
-    def next_state(self) -> State:
-        """Return ``committed``."""
-        return "committed"
-
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines commit."""
         return False
@@ -117,14 +112,6 @@ class Voided(Settlement):
     attestation: TextOrNone
     reason: Text
 
-    def next_state(self) -> State:
-        """Return ``voided``."""
-        return "voided"
-
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """End the hold."""
-        chain.settle(entry.release_id, self.next_state())
-
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return True: stewards void."""
         return True
@@ -139,14 +126,6 @@ class Expired(Settlement):
     """The expiry of a hold. Entries made by expiry have no actor."""
 
     KIND: ClassVar[Kind] = "expired"
-
-    def next_state(self) -> State:
-        """Return ``expired``."""
-        return "expired"
-
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """End the hold."""
-        chain.settle(entry.release_id, self.next_state())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: these entries have no actor."""
