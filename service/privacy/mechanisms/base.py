@@ -197,9 +197,9 @@ class Mechanism(Keyed, PlanElement, ABC):
         """Return the probability with which the losses do not hold."""
         return ZERO
 
-    @abstractmethod
     def rho_curve(self) -> Curve | None:
         """Return the formula of rho; None where rho is rational or infinite, or no formula says all that is known."""
+        return None
 
     @abstractmethod
     def rho(self) -> Loss:

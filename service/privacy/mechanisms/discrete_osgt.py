@@ -49,9 +49,6 @@ class DiscreteOsgt(Discrete):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         return Loss(osgt_rho(self), rational=False)
 

@@ -47,9 +47,6 @@ class Osgt(Continuous):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         return Loss(osgt_rho(self), rational=False)
 
