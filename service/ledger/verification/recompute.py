@@ -50,13 +50,11 @@ class RepricedRelease:
         account: with the new prices, applied or not.
         prices: of each release that differs, the old price and the new one.
         over: the caps that the account then exceeds.
-        applied: whether the prices are in the journal.
     """
 
     account: AccountRecord
     prices: list[tuple[str, PriceKey, PriceKey]]
     over: list[Shortfall]
-    applied: bool
 
 
 def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
@@ -76,7 +74,7 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     if apply and found:
         return _apply(database, account, found)
     after, prices = _with_prices(account, found)
-    return RepricedRelease(after, prices, _over(after), applied=False)
+    return RepricedRelease(after, prices, _over(after))
 
 
 def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
@@ -147,7 +145,7 @@ def _apply(database: Database, account: AccountRecord, found: list[Difference]) 
         )
         seen = account.head
         done += prices
-    return RepricedRelease(account, done, _over(account), applied=True)
+    return RepricedRelease(account, done, _over(account))
 
 
 def _write(

@@ -203,7 +203,7 @@ def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_expor
             " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
             **row,
         )
-    assert recompute(database, "people", apply=True) == RepricedRelease(before, [], [], applied=False)
+    assert recompute(database, "people", apply=True) == RepricedRelease(before, [], [])
     lines = exported(database, signer_of(SECRET)).decode().splitlines()
     with database.read() as connection:
         assert largest_budget(connection, before) == before.budget
