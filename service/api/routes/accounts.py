@@ -18,7 +18,6 @@ from service.api.schemas.guarantees import (
     BudgetModel,
     HeadBody,
     Remaining,
-    budget_body,
     head_body,
     remaining_body,
 )
@@ -28,7 +27,7 @@ from service.errors import InvalidInput
 from service.ledger.accounts import account_changes, accounts, descriptions
 from service.ledger.accounts.account_changes import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
@@ -140,7 +139,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "name": account.name,
         "unit": account.unit,
         "neighbouring": account.neighbouring.value,
-        "budget": budget_body(account),
+        "budget": write_budget(account.budget),
         "remaining": remaining_body(account),
         "counted": None if used is None else number_up(used),
         "counted_exact": None if used is None else short_exact(used),

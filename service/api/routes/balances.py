@@ -22,7 +22,6 @@ from service.api.schemas.guarantees import (
     GuaranteeBody,
     HeadBody,
     Remaining,
-    budget_body,
     guarantee_body,
     head_body,
     read_deltas,
@@ -32,7 +31,7 @@ from service.api.schemas.spending_history import history_body
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts, spending
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import usual_delta
+from service.ledger.accounts.budgets import usual_delta, write_budget
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
@@ -159,7 +158,7 @@ def read_balance(
     if counted.stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
         counted.cache.store(figures)
     return ok(
-        {"account": record.name, "budget": budget_body(record)}
+        {"account": record.name, "budget": write_budget(record.budget)}
         | {name: figures[name] for name in ("spent", "reserved")}
         | {"remaining": remaining_body(record), "releases": record.releases}
         | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
