@@ -14,7 +14,7 @@ from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.accounts import AccountRecord, read_account, record_of
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
-from service.ledger.storage.transaction import leave_holds
+from service.ledger.storage.transaction import leave_holds, wait_in_queue
 from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.plans.walking import Neighbouring
 
@@ -185,6 +185,8 @@ def _reading(depth: int, *, lock: bool) -> Select[Any]:
 
 def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
     given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
+    if lock:
+        wait_in_queue(connection, ids[0])
     rows = connection.execute(_reading(len(ids), lock=lock), given).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
         line_of.cache_clear()

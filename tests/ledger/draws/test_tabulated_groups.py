@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Unavailable
-from service.ledger.draws import tabulated_groups
+from service.ledger.draws import choice_branches, tabulated_groups
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.verification.test_draw_check import as_owner
 from tests.ledger.writing import run
 
-_MANY = tabulated_groups.AT_ONCE + 100
+_MANY = choice_branches.SMALL + 100
 _GROUPS = [f"g {number:03}" for number in range(_MANY)]
 _DETAILS = "01" * (_MANY // 2)
 _GOING = threading.Event()  # no server stops
