@@ -11,10 +11,9 @@ from fractions import Fraction
 
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.accounting.totals import Totals, add_price, add_prices
+from service.privacy.accounting.totals import Totals, add_price
 from service.privacy.numerics.keyed import FractionsKey, memoised
 
-MOST_COUNTED = 10**6  # the largest number of further charges that is counted
 _STEPS = 250
 
 ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
@@ -114,7 +113,7 @@ def spent_of_cap(budget: Budget, weights: Weights, totals: Totals) -> Fraction |
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """Return the least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
-    rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
+    rule = order_rule(budget, weights)
     rests = totals.quanta or (0,) * len(rule.conversions)
     epsilons: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
     if totals.linear:
@@ -129,7 +128,7 @@ def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fractio
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class OrderRule:
     """The integers with which an (epsilon, delta) account's orders are tested.
 
     Attributes:
@@ -142,11 +141,16 @@ class _Rule:
     conversions: tuple[int, ...]
 
 
+def order_rule(budget: Budget, weights: Weights) -> OrderRule:
+    """Return the integers with which an (epsilon, delta) budget's orders are tested; computed once for each rule."""
+    return _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
+
+
 @memoised(maxsize=256)
-def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> _Rule:
+def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> OrderRule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
     conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
-    return _Rule(
+    return OrderRule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),
         tuple(math.ceil(epsilon * QUANTA) for epsilon in conversions),
@@ -180,23 +184,3 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """Return the figure that admission would count for an account's first release (nats); None is infinite."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
-
-
-def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
-    """Count how many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
-
-    The amount is added as it is, as ``price_as_charged`` makes it. The figure that is spent grows with the number of
-    charges, so doubling the number finds one too many, and halving the last that fits.
-    """
-
-    def fits(number: int) -> bool:
-        return not shortfalls(budget, weights, totals, add_prices(totals, [(amount, number)]))
-
-    low, high = 0, 1
-    while high <= MOST_COUNTED and fits(high):
-        low, high = high, 2 * high
-    high = min(high, MOST_COUNTED + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
