@@ -127,7 +127,7 @@ def _admit_all(
     Raises:
         AccountClosed, BudgetExceeded, ValueError: as ``charge``.
     """
-    _require_line(line, releases)
+    require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
         admitted = _admit(line, prepared)
@@ -146,7 +146,12 @@ class _Admitted(NamedTuple):
     totals: list[Totals]
 
 
-def _require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -> None:
+def require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -> None:
+    """Refuse releases that were prepared for another line, and a line with a closed account.
+
+    Raises:
+        AccountClosed, ValueError: as ``charge``.
+    """
     account_ids = tuple(account.id for account in line)
     if any(prepared.line.ids != account_ids for prepared in releases):
         raise ValueError(f"expected releases that were prepared for {line[-1].name}")
@@ -161,11 +166,7 @@ def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
     Raises:
         BudgetExceeded: it does not fit.
     """
-    state = _first_state(line, prepared)
-    amounts = tuple(
-        price_as_charged(account.totals, asked, held=state != "committed")
-        for account, asked in zip(line, prepared.prices, strict=True)
-    )
+    state, amounts = amounts_of(line, prepared)
     after = [add_price(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
     failures = [
         accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
@@ -175,6 +176,15 @@ def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
     if failures:
         raise refusal_of(line, prepared.name, prepared.written, prepared.plan, failures)
     return _Admitted(state, amounts, after)
+
+
+def amounts_of(line: Sequence[AccountRecord], prepared: Prepared) -> tuple[State, tuple[Price, ...]]:
+    """Return a release's first state, and the amount that it adds to the totals of each account of its line."""
+    state = _first_state(line, prepared)
+    return state, tuple(
+        price_as_charged(account.totals, asked, held=state != "committed")
+        for account, asked in zip(line, prepared.prices, strict=True)
+    )
 
 
 def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State, at: str) -> Registered:

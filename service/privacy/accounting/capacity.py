@@ -32,6 +32,11 @@ class Limit:
     before: Totals
     amount: Price
 
+    @property
+    def after(self) -> Totals:
+        """The totals after the charge."""
+        return add_price(self.before, self.amount)
+
 
 class Fit(NamedTuple):
     """The number of equal charges that fit all of some limits.
