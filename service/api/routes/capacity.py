@@ -1,5 +1,7 @@
 """Route of an account's capacity: how often a plan could still be registered."""
 
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -27,7 +29,7 @@ from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.capacity import MOST_COUNTED
 from service.privacy.accounting.guarantee import USUAL_DELTA
-from service.privacy.accounting.pricing import estimate_price, price
+from service.privacy.accounting.pricing import Price, estimate_price, price
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import check_relation
 from service.privacy.plans.walking import condense
@@ -139,7 +141,9 @@ def _counted(
     return capacity.capacity(present, _prepared(database, line, asked, prices))
 
 
-def _prepared(database: Database, line: Line, asked: NewRelease, prices: dict[Any, Any]) -> Prepared:
+def _prepared(
+    database: Database, line: Line, asked: NewRelease, prices: Mapping[tuple[Fraction, ...], Price]
+) -> Prepared:
     by_plan = {id(asked.plan): tuple(prices[orders] for orders in line.orders)}
     (prepared,) = preparation.prepare(database, line.name, [asked], by_plan, [USUAL_DELTA])
     return prepared
