@@ -213,7 +213,7 @@ def test_pricing_is_bounded(database: Database, secret: Secret) -> None:
 def test_helpers_count_what_takes_long(database: Database, secret: Secret) -> None:
     """Offset tails are priced in balls; the count is the one that registers."""
     with client_of(application(database, secret, helper_processes=1)) as client:
-        open_account(client, budget=_APPROXIMATE | {"epsilon": "0.08"})
+        open_account(client, budget=_APPROXIMATE | {"epsilon": "0.3"})
         fits = _capacity(client, _offset(18))["fits"]
         assert 0 < fits < 20
         for _ in range(fits):
