@@ -85,6 +85,6 @@ def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: boo
         fits=number,
         stop=None if stop is None else Stop(line[-1 - stop[0]], stop[1]),
         share=share_alone(own.budget, own.weights, own.amount),
-        used=gauge(own.budget, own.weights, own.before),
-        used_after_one=gauge(own.budget, own.weights, own.after),
+        used=gauge(own.budget, own.weights, own.before).used,
+        used_after_one=gauge(own.budget, own.weights, own.after).used,
     )

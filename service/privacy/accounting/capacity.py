@@ -58,8 +58,15 @@ class _Loads(NamedTuple):
     scale: int
 
 
-def gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
-    """Return the used part of a budget, on the scale on which equal charges take equal shares; None is infinite.
+class Gauge(NamedTuple):
+    """The used part of a budget; ``used`` is None where it is infinite, ``cap`` the name of the cap that it is of."""
+
+    used: Fraction | None
+    cap: str
+
+
+def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
+    """Return the used part of a budget, on the scale on which equal charges take equal shares.
 
     It is at most 1 exactly where the privacy filter admits the totals (C-4), and that of n times the totals is n times
     as large (C-5). For an (epsilon, delta) budget it is the least over all routes by which the filter can admit; in
@@ -68,7 +75,9 @@ def gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """
     loss = _loss_gauge(budget, weights, totals)
     declared = _ratio(totals.delta, budget.declared_delta)
-    return None if loss is None or declared is None else max(loss, declared)
+    if loss is None or (declared is not None and declared <= loss):
+        return Gauge(loss, budget.cap_on)
+    return Gauge(declared, budget.delta_cap)
 
 
 def share_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
@@ -77,7 +86,7 @@ def share_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | N
     n such charges take n times this part. Those of unlike charges add up to at most the part that all of them take
     together (C-6).
     """
-    return gauge(budget, weights, add_price(Totals(), amount))
+    return gauge(budget, weights, add_price(Totals(), amount)).used
 
 
 def _loss_gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
@@ -134,11 +143,10 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 def _counts(limit: Limit) -> list[tuple[float, str]]:
     """Return how many charges each cap of a limit admits: the loss first, then the declared deltas."""
-    budget, amount = limit.budget, limit.amount
-    declared = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
+    budget = limit.budget
     return [
         (_count_losses(limit), budget.cap_on),
-        (_count(limit.before.delta, amount.delta, budget.declared_delta), declared),
+        (_count(limit.before.delta, limit.amount.delta, budget.declared_delta), budget.delta_cap),
     ]
 
 

@@ -52,6 +52,11 @@ class Budget:
         """The name of the capped figure."""
         return "rho" if self.definition is Definition.ZCDP else "epsilon"
 
+    @property
+    def delta_cap(self) -> str:
+        """The name of the cap on declared deltas."""
+        return "declared_delta" if self.definition is Definition.APPROXIMATE else "delta"
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
@@ -175,9 +180,8 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
         requested = None if used is None else used - (spent_of_cap(budget, weights, before) or Fraction(0))
         shortfalls_found.append(Shortfall(budget.cap_on, requested, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
-        name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
         unused = max(budget.declared_delta - before.delta, Fraction(0))
-        shortfalls_found.append(Shortfall(name, after.delta - before.delta, unused))
+        shortfalls_found.append(Shortfall(budget.delta_cap, after.delta - before.delta, unused))
     return shortfalls_found
 
 

@@ -15,7 +15,7 @@ from service.privacy.accounting.capacity import (
     below_estimate,
     count_fitting,
     fitting,
-    gauge,
+    gauge as gauge_of,
     share_alone,
 )
 from service.privacy.accounting.conversion import conversion
@@ -70,6 +70,12 @@ def _prices(draw: st.DrawFn, weights: Weights) -> Price:
 def _histories(draw: st.DrawFn) -> tuple[Budget, Weights, list[Price]]:
     budget, weights = draw(_budgets)
     return budget, weights, draw(st.lists(_prices(weights), min_size=1, max_size=4))
+
+
+def gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
+    used, cap = gauge_of(budget, weights, totals)
+    assert cap in (budget.cap_on, budget.delta_cap)
+    return used
 
 
 def _admits(budget: Budget, weights: Weights, totals: Totals) -> bool:
@@ -260,7 +266,7 @@ def test_declared_deltas_stop_an_account_whose_loss_has_room() -> None:
         amount = Price(Fraction(1, 21), Fraction(1, 21), Fraction(3, 10**8), Fraction(0), ())
         cap = "declared_delta" if definition is Definition.APPROXIMATE else "delta"
         assert fitting([Limit(budget, weights, Totals(), amount)]) == Fit(3, (0, cap))
-        assert share_alone(budget, weights, amount) == Fraction(3, 10)
+        assert gauge_of(budget, weights, add_price(Totals(), amount)) == (Fraction(3, 10), cap)
 
 
 def test_a_budget_that_was_passed_admits_nothing_and_its_gauge_says_so() -> None:
