@@ -14,8 +14,10 @@ from service.ledger.installation.binding import note_nothing_to_adopt, waits_for
 from service.ledger.installation.high_water import (
     INSTALLATION,
     BrokenMark,
+    HighWaterFile,
     Mark,
     MissingEntry,
+    is_linked,
     last_entries,
     missing_entries,
     present_heads,
@@ -64,26 +66,24 @@ def acknowledge(
         except BrokenChain as broken:
             raise unsound(broken) from None
     behind = mark is not None and now < mark.written_at
-    if not (missing or behind or fault):
+    refused = _refused(bool(missing or behind or fault), waits, adopt)
+    if refused is not None:
         database.close()
-        raise Conflict("nothing to acknowledge: the ledger has all entries of its high-water mark")
-    if waits != (adopt is not None):
-        database.close()
-        raise Conflict(_ADOPTION if waits else "an older version left no rows without seals that could be adopted")
+        raise Conflict(refused)
 
     content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
 
     def work(connection: Connection) -> Head:
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
-        return installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+        new = installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+        if marked is not None and not is_linked(connection, installation_journal.NO_ACCOUNT, marked, new):
+            raise Conflict("the installation's journal lost entries at the same moment: run the command again")
+        return new
 
+    marked = None if mark is None else _marked_installation(mark, missing)
     own = database.write(work, is_committed=lambda *_: False)
-    # Only what the operator is told is missing is forgotten, whatever the database has shown since.
-    forgotten = {one.journal for one in missing}
-    kept = heads if mark is None else {name: head for name, head in mark.heads.items() if name not in forgotten}
-    found = {name: head for name, head in heads.items() if name in forgotten}
-    file.replace(kept | found | {INSTALLATION: own}, clock.now())
+    _write_mark(file, mark, missing, heads, marked, own)
     altered = sorted(one[1] for one in entries if one[0] in unsealed)
     database.close()
     for name in altered:
@@ -95,6 +95,51 @@ def acknowledge(
     typer.echo("acknowledged; the high-water mark starts anew")
 
 
+def _refused(is_due: bool, waits: bool, adopt: bool | None) -> str | None:
+    """Return the reason why the command does nothing; None if it goes on.
+
+    Args:
+        is_due: whether the mark refuses the ledger, or cannot be used.
+        waits: whether an older version left rows without seals.
+    """
+    if not is_due:
+        return "nothing to acknowledge: the ledger has all entries of its high-water mark"
+    if waits == (adopt is not None):
+        return None
+    return _ADOPTION if waits else "an older version left no rows without seals that could be adopted"
+
+
+def _marked_installation(mark: Mark, missing: list[MissingEntry]) -> Head | None:
+    """Return the marked head that the command's own entry must follow; None if it is missing too."""
+    lacks_own = any(one.journal == INSTALLATION for one in missing)
+    return None if lacks_own else mark.heads.get(INSTALLATION)
+
+
+def _write_mark(
+    file: HighWaterFile,
+    mark: Mark | None,
+    missing: list[MissingEntry],
+    heads: dict[str, Head],
+    marked: Head | None,
+    own: Head,
+) -> None:
+    """Write the present heads of journals that lack entries, and of all journals if the mark was broken.
+
+    Only what the operator is told is missing is forgotten, whatever the database shows and other servers mark.
+
+    Args:
+        heads: the present heads.
+        marked: the marked head of the installation's journal that the command's own entry follows.
+        own: this entry.
+    """
+    if mark is None:
+        file.replace(heads | {INSTALLATION: own}, clock.now())
+        return
+    forgotten = {one.journal: one.marked for one in missing} | ({} if marked is None else {INSTALLATION: marked})
+    found = {name: head for name, head in heads.items() if name in forgotten}
+    file.forget(forgotten, found | {INSTALLATION: own}, clock.now())
+
+
 def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault: str | None) -> dict[str, object]:
     """Return the content of the journal entry; names of accounts stay within the ledger."""
     return {
@@ -103,7 +148,7 @@ def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault:
         "fault": fault,
         "missing": len(missing),
         "journals": [
-            {"account": one.journal or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
+            {"account": one.account or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
             for one in missing[:_NAMED]
         ],
     }

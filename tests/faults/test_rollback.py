@@ -166,7 +166,7 @@ def test_a_clock_that_is_behind_the_mark(tmp_path: Path) -> None:
         _until_marked(tmp_path, 1)
         server.stop()
         ahead = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() + 3600))
-        _mark(tmp_path).advance({}, ahead)
+        _mark(tmp_path).advance({}, {}, ahead)
         _refused(server, "this machine's clock says")
         assert "the high-water mark starts anew" in _acknowledge(server)
         server.start()

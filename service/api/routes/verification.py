@@ -136,8 +136,8 @@ def verify_account(
         mark = None if request.app.state.mark is None else request.app.state.mark.read()
     except BrokenMark as broken:
         raise Unavailable("the high-water mark cannot be read", for_operator=str(broken)) from None
-    if mark is not None and account in mark.heads:
-        kept_heads.append(mark.heads[account])
+    if mark is not None:
+        kept_heads += mark.entries_of(account)
     with database.read() as connection:
         try:
             hold_schema(connection, to_read=True)

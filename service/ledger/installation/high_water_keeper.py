@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 
 import structlog
 from sqlalchemy import Connection
@@ -21,6 +22,7 @@ from service.ledger.installation.high_water import (
     lost_entries,
     missing_entries,
     present_heads,
+    second_version,
 )
 from service.ledger.journal.journal import BrokenChain, Head
 from service.ledger.storage import clock
@@ -144,13 +146,9 @@ class MarkKeeper:
         try:
             journals = None if everything or not self.file.path.exists() else [entry.account for entry in made]
             in_use = not last if self._serves else None
-            if made:
-                forked = self._forked(made)
-                linked = [entry for entry in made if entry.account not in {one.journal for one in forked}]
-                self.file.advance(_heads_of(linked), clock.now(), in_use=in_use)
-                if forked:
-                    self._stop("entries of the ledger are missing that were there before; nothing is written", forked)
-                    return
+            if made and (apart := self._mark_own(made, in_use)):
+                self._stop("entries of the ledger are missing that were there before; nothing is written", apart)
+                return
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
             if not lost:
@@ -163,29 +161,40 @@ class MarkKeeper:
             self._database.put_back_committed(made)
             raise
 
-    def _forked(self, made: list[NewEntry]) -> list[MissingEntry]:
-        """Find the journals whose marked head and the entries of this process are of two chains.
+    def _mark_own(self, made: list[NewEntry], in_use: bool | None) -> list[MissingEntry]:
+        """Mark entries of this process as far as they are of one chain with the marked heads; return the others.
 
-        Then the ledger went back behind the marked entry before this process added to it.
+        Each entry states the hash that it follows, so those of a single server are linked without the database. The
+        texts of entries that other processes added between are read, after the linked ones were marked. A marked head
+        and an entry that are not linked are of two versions of the journal, of which one is lost. Then both are marked,
+        so that no start accepts either.
         """
         own: dict[str, list[NewEntry]] = {}
-        for entry in sorted(made):
+        for entry in sorted(made, key=lambda entry: entry.seq):
             own.setdefault(entry.account, []).append(entry)
-        marked = self.file.marked(own)
-        # Another process may have added entries between; a single server's follow from the mark, or have reached it.
-        apart = {
-            name: head
-            for name, head in marked.items()
-            if head.hash not in {own[name][0].previous, *(entry.hash for entry in own[name])}
-        }
-        if not apart:
-            return []
-        with self._reading() as connection:
-            return [
-                MissingEntry(name, head, own[name][-1].seq)
-                for name, head in apart.items()
-                if not is_linked(connection, own[name][-1], head)
-            ]
+        apart: list[MissingEntry] = []
+        while own:  # again for journals whose head another process moved meanwhile
+            marked = self.file.marked(own)
+            walks = {name: _Walk(marked.get(name), entries) for name, entries in own.items()}
+            moved = self._mark_reached(walks, marked, in_use)
+            gaps = {name: walk for name, walk in walks.items() if walk.gaps and name not in moved}
+            if gaps:
+                now_marked = {name: walk.reached for name, walk in gaps.items()}
+                with self._reading() as connection:
+                    unlinked = [name for name, walk in gaps.items() if not walk.close(connection)]
+                moved |= self._mark_reached(gaps, now_marked, in_use)
+                self._mark_second_versions({name: gaps[name].last for name in unlinked}, in_use)
+                apart += [MissingEntry(name, gaps[name].marked, gaps[name].last.seq) for name in unlinked]
+            own = {name: entries for name, entries in own.items() if name in moved}
+        return apart
+
+    def _mark_reached(self, walks: Mapping[str, "_Walk"], marked: Mapping[str, Head], in_use: bool | None) -> set[str]:
+        reached = {name: walk.reached for name, walk in walks.items()}
+        return self.file.advance(reached, marked, clock.now(), in_use=in_use)
+
+    def _mark_second_versions(self, last: Mapping[str, Head], in_use: bool | None) -> None:
+        heads = {second_version(name): head for name, head in last.items()}
+        self.file.advance(heads, self.file.marked(heads), clock.now(), in_use=in_use)
 
     def _advance(self, made: list[NewEntry], journals: list[str] | None, in_use: bool | None) -> list[MissingEntry]:
         """Write the heads of these journals, or of all, unless entries are missing; return the lost entries.
@@ -197,7 +206,7 @@ class MarkKeeper:
             mark = self.file.read()
             marked: Mapping[str, Head] = {} if mark is None else mark.heads
         else:
-            marked = self.file.marked([*journals, INSTALLATION])
+            marked = self.file.marked([*journals, *map(second_version, journals), INSTALLATION])
         # Begun after the mark was read, so that all marked entries were committed before this moment of the ledger.
         with self._reading() as connection:
             accounts = last_entries(connection, journals)
@@ -213,7 +222,7 @@ class MarkKeeper:
             self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
         elif not lost:
             at = clock.now()
-            self.file.advance(heads.sound, at, in_use=in_use)
+            self.file.advance(heads.sound, marked, at, in_use=in_use)  # those that moved are marked the next time
             self.written_at = at
         return lost
 
@@ -228,7 +237,8 @@ class MarkKeeper:
     def keeping(self) -> Iterator[None]:
         """Look at the schema and advance the mark periodically until the block ends; advance it once more at its end.
 
-        Each has a thread of its own, so that a look that hangs does not keep the mark from being written.
+        Each has a thread of its own, so that a look that hangs does not keep the mark from being written. Nothing is
+        written to the ledger after the block.
         """
         self._looked = self._marked = time.monotonic()
         self._database.unwatched = self.unwatched
@@ -236,7 +246,9 @@ class MarkKeeper:
             until_stopped(self._keep_advancing, "high-water mark", within=_END),
             until_stopped(self._keep_looking, "schema", within=_END),
         ):
+            self._database.begin_writing()
             yield
+            self._database.end_writing(_END)  # so that the last mark has every entry
         self._database.unwatched = lambda: None
 
     def unwatched(self) -> str | None:
@@ -347,6 +359,34 @@ class MarkKeeper:
         return True, True
 
 
-def _heads_of(made: list[NewEntry]) -> dict[str, Head]:
-    """Return the last head of each journal, by the name that its entry states."""
-    return {entry.account: Head(entry.seq, entry.hash) for entry in sorted(made)}
+class _Walk:
+    """The way from a journal's marked head along the entries of this process, in the order of their numbers.
+
+    Args:
+        marked: the marked head; None where the journal has none.
+        entries: those of this process, of one journal by the name that they state.
+
+    Attributes:
+        marked: the marked head; where there is none, the one that the first entry follows.
+        last: the last entry of this process.
+        gaps: the numbers of the heads, in their order, that only texts can link with the next one.
+    """
+
+    def __init__(self, marked: Head | None, entries: Sequence[NewEntry]) -> None:
+        before = {Head(entry.seq, entry.hash): Head(entry.seq - 1, entry.previous) for entry in entries}
+        self._account_id, self.last = entries[-1].account_id, list(before)[-1]
+        self.marked = next(iter(before.values())) if marked is None else marked
+        self._heads = sorted({self.marked, *before}, key=lambda head: head.seq)
+        self.gaps = [number for number, pair in enumerate(pairwise(self._heads)) if before.get(pair[1]) != pair[0]]
+
+    @property
+    def reached(self) -> Head:
+        """The last head that is linked with the marked one so far."""
+        linked = self._heads[: self.gaps[0] + 1] if self.gaps else self._heads
+        return linked[-1] if self.marked in linked else self.marked
+
+    def close(self, connection: Connection) -> bool:
+        """Link heads by the texts between them; return whether all are linked now."""
+        while self.gaps and is_linked(connection, self._account_id, *self._heads[self.gaps[0] : self.gaps[0] + 2]):
+            del self.gaps[0]
+        return not self.gaps

@@ -240,7 +240,9 @@ def test_an_account_is_held_against_the_high_water_mark(
     file = HighWaterFile(tmp_path / "service.high-water", secret)
     app.state.mark = file
     assert json_of(client.get(f"{_AT}/verify"))["valid"], "there is no mark yet"
-    file.advance({"people": Head(3, "a" * 64)}, "2026-01-02T00:00:00.000000Z")
+    file.advance(
+        {"people": Head(3, "a" * 64)}, file.marked({"people": Head(3, "a" * 64)}), "2026-01-02T00:00:00.000000Z"
+    )
     assert json_of(client.get(f"{_AT}/verify"))["first_bad"] == {"seq": 2, "reason": "the entry is missing"}
     file.path.write_bytes(b"no database")
     problem = problem_of(client.get(f"{_AT}/verify"), "unavailable")
