@@ -1,5 +1,6 @@
 """Groups of a tabulation: their greatest number, and the bytes of their names, in JSON and in Arrow streams."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,3 +61,17 @@ def test_a_tabulation_has_250000_groups_and_not_one_more() -> None:
         with pytest.raises(InvalidInput, match="expected at most 250000 groups, got 250001") as refused:
             read()
         assert [fault.pointer for fault in refused.value.faults] == [pointer]
+
+
+@pytest.mark.parametrize("longest", [3, 200])
+def test_room_is_reserved_for_lists_of_ages_that_are_padded_to_the_longest(longest: int) -> None:
+    """A short stream may have one long list, and each group may get 46 noisy counts."""
+    rows = [[[1] * longest, [1]], *[[[1], [1]]] * 2_000]
+    ages = pa.array([None, *rows], pa.list_(pa.list_(pa.int64())))
+    names = [str(number) for number in range(2_002)]
+    totals = pa.array([1, *[None] * 2_001], pa.int64())
+    table = {"group": names, "total_only": [True, *[False] * 2_001], "sex_by_age": ages, "total": totals}
+    taken: list[int] = []
+    found = population_groups.of_stream(streams.stream(table), 1 << 30, taken.append)
+    assert found.counts.sex_by_age.nbytes == 2_001 * 2 * longest * 8
+    assert max(taken) >= found.counts.sex_by_age.nbytes + 2_001 * 46 * 8 + sum(map(sys.getsizeof, names))
