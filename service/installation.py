@@ -173,5 +173,5 @@ def require_ledger(url: URL) -> None:
         raise file_not_accessible(path, error) from None
     if not there:
         raise StartupRefused(
-            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its place"
+            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its location"
         )

@@ -98,7 +98,7 @@ def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType(
                 )
             _take(known, said["kind"], said["content"])
         except (KeyError, TypeError):
-            raise BrokenChain(f"entry {said['seq']}: it does not say what one of its kind says") from None
+            raise BrokenChain(f"entry {said['seq']}: its content is not valid for its kind") from None
     return known, misuses
 
 
@@ -140,7 +140,7 @@ def require_known(known: Known, actor: Actor, at: str) -> None:
         return
     record = known.get(actor.key)
     if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
-        _log.warning("the installation's journal knows no such valid key", key=actor.key, principal=actor.name)
+        _log.warning("the installation's journal has no such valid key", key=actor.key, principal=actor.name)
         raise Unauthenticated("the key is unknown, expired or revoked")
     if not includes(record.role, "steward"):
         raise Forbidden(f"expected a key with the role steward, got {record.role}")

@@ -114,9 +114,7 @@ def create_key(
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
     if rotated_from is None and not is_distinct_name(name):  # a key that is older than this rule can still be rotated
-        raise InvalidInput.at(
-            "/name", "expected printable text (NFKC) without blanks around it or more than one within"
-        )
+        raise InvalidInput.at("/name", "expected printable text (NFKC) without leading, trailing or double spaces")
     _require_steward(connection, secret, by, at, seen)
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
@@ -223,7 +221,9 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     if followed is not None:
         _follow(database, secret, followed.seq, known, row.last_entry or 0)
     if database.has_ended(row.id, at):
-        _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
+        _log.warning(
+            "the row of a key says that the key is valid; by the installation's journal it has ended", key=row.id
+        )
         return None
     accounts = _accounts(row.accounts)
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
@@ -245,7 +245,7 @@ def _follow(database: Database, secret: Secret, followed: int, known: int, last:
     if last == followed:
         return
     if last <= database.followed_to:
-        raise installation_journal.unsound_for_now("see the log for its first entry that is not")
+        raise installation_journal.unsound_for_now("an earlier line of the log names its first bad entry")
     reached, fault = followed, f"entry {followed + 1}: an entry is missing"
     try:
         reached = installation_journal.follow(database, secret)
@@ -343,7 +343,7 @@ def revoke_key(
     _require_steward(connection, secret, by, at, seen)
     sealed = _is_sealed(secret, stored)
     if not sealed:
-        _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
+        _log.error("the row of a revoked key is not as this service wrote it", key=key_id)
     try:
         entered = keys_of(connection, secret, seen).get(key_id)
         told = stored if entered is None and not sealed else entered
@@ -499,8 +499,8 @@ def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
 def unsound(broken: BrokenChain) -> StartupRefused:
     """Return the refusal to start after the installation's journal was altered."""
     return StartupRefused(
-        f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
-        " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
+        f"the installation's journal is not as this service wrote it: {broken}. It was changed outside the service, or"
+        " it is damaged: find out what happened (python -m service verify says more), and restore the newest sound"
         " copy"
     )
 

@@ -73,7 +73,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
         require_valid(connection, request.secret, request.actor, at, keys)
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
-            raise Conflict(f"there is an account {new.name!r} already")
+            raise Conflict(f"the account {new.name!r} exists already")
         account = AccountRecord(
             id=0,
             name=new.name,

@@ -62,7 +62,7 @@ def read_metadata(text: str | None, of: str) -> Metadata:
             return said.metadata
     except ValueError:
         pass
-    raise Altered("what is said of it", f"the last entry that describes {of}")
+    raise Altered("the description", f"the last entry that describes {of}")
 
 
 def before_description(connection: Connection, account: AccountHead, release_id: str | None) -> Head | None:

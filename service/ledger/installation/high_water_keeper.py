@@ -45,7 +45,7 @@ _OTHER_SCHEMA = "the database's tables are not as the service made them; nothing
 _log = structlog.get_logger("service.high_water")
 
 _ADVICE = (
-    "If this is on purpose, as after a backup was restored, say so:"
+    "If this is intended, as after restoring a backup, record the reason:"
     " python -m service acknowledge --reason TEXT. Otherwise stop, and restore the newest copy"
 )
 
@@ -94,7 +94,7 @@ def check_clock(mark: Mark) -> None:
     if clock.between(now, mark.written_at).total_seconds() > _TOLERANCE:
         raise StartupRefused(
             f"this machine's clock says {now}, but the high-water mark was written at {mark.written_at}: set the clock."
-            " If it was ahead then and is right now, say so: python -m service acknowledge --reason TEXT"
+            " If it was ahead then and is right now, record that: python -m service acknowledge --reason TEXT"
         )
     clock.go_on_from(mark.written_at)
 
@@ -149,14 +149,14 @@ class MarkKeeper:
                 linked = [entry for entry in made if entry.account not in {one.journal for one in forked}]
                 self.file.advance(_heads_of(linked), clock.now(), in_use=in_use)
                 if forked:
-                    self._stop("entries of the ledger are missing that were there before; nothing is written", forked)
+                    self._stop("the ledger lacks entries that it had before; nothing is written", forked)
                     return
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
             if not lost:
                 lost = self._advance(made, journals, in_use)
             if lost:
-                self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
+                self._stop("the ledger lacks an entry that was just committed; nothing is written", lost)
             if everything:
                 self._everything = time.monotonic() - began
         except BaseException:
@@ -210,7 +210,7 @@ class MarkKeeper:
             _log.error("heads that the service did not write; they are not marked", journals=altered, number=number)
         self._altered = heads.altered
         if missing:
-            self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
+            self._stop("the ledger lacks entries that it had before; nothing is written", missing)
         elif not lost:
             at = clock.now()
             self.file.advance(heads.sound, at, in_use=in_use)
@@ -253,7 +253,7 @@ class MarkKeeper:
             seconds = {"looked": round(now - self._looked, 1), "marked": round(now - self._marked, 1)}
             _log.critical(_UNWATCHED, seconds_since=seconds)
         elif changed:
-            _log.warning("the high-water mark and the schema are checked again; the ledger is written")
+            _log.warning("the high-water mark and the schema could be checked again; the server writes again")
         return _UNWATCHED if late else None
 
     def _keep_looking(self, stopping: threading.Event) -> None:
@@ -284,7 +284,9 @@ class MarkKeeper:
                 self._failing, self._marked = False, began
             self.unwatched()
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
-                _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+                _log.error(
+                    "the system's clock was set back; the server's time does not go back", seconds=round(behind, 1)
+                )
 
     def _look(self) -> bool:
         """Stop the server if the schema is another one, and learn where the installation's journal ends.
@@ -342,7 +344,7 @@ class MarkKeeper:
         except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
             return sound, False
         except Exception as error:  # noqa: BLE001 - as above
-            _log.error("the installation's journal was not followed", error=type(error).__name__)
+            _log.error("the installation's journal could not be read", error=type(error).__name__)
             return sound, False
         return True, True
 

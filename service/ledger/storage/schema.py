@@ -147,9 +147,9 @@ def require_one_place(connection: Connection) -> None:
     set_search_path(connection, catalog_only=False)
     if found is not None:
         raise StartupRefused(
-            f"the ledger's tables are expected in the schema {schema}, and the role's search_path names the schema"
-            f" {found} before, which has tables of these names. If the ledger is there, say so in SERVICE_DATABASE_URL"
-            " (?options=-csearch_path%3D and the schema); otherwise find out who made them"
+            f"the ledger's tables are expected in the schema {schema}, but the role's search_path names the schema"
+            f" {found} before it, which has tables of these names. If the ledger is in {found}, name that schema in"
+            " SERVICE_DATABASE_URL (?options=-csearch_path%3D and the schema); otherwise find out why the tables exist"
         )
 
 
@@ -173,7 +173,7 @@ def schema_faults(connection: Connection) -> list[str]:
     """Return the missing, changed and added objects, in words; none if the schema is that of the migrations."""
     expected, found = _expected(connection.dialect.name), present_schema(connection)
     missing = [f"the {name} is missing" for name in _missing(expected, found)]
-    added = [f"the {name} is not of the ledger" for name in sorted(found.keys() - expected.keys())]
+    added = [f"the {name} does not belong to the ledger" for name in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
     return missing + [f"the {name} was changed" for name in both if found[name] != expected[name]] + added
 
@@ -202,8 +202,8 @@ def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
         acting = [name for name in acting if name not in plain]
     faults = [f"lacks the {_named(missing)}"] if missing else []
     if acting:
-        faults.append(f"has, not as the ledger has it, the {_named(acting)}")
-    return f"the database {' and '.join(faults)}: somebody else changed it" if faults else None
+        faults.append(f"has, added or changed, the {_named(acting)}")
+    return f"the database {' and '.join(faults)}: it was changed outside the service" if faults else None
 
 
 def require_schema(database: Database, *, to_read: bool = False) -> None:
@@ -237,7 +237,7 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
         try:
             connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
         except ProgrammingError:
-            raise StartupRefused("a table of the ledger is not there any more, or this role may not read it") from None
+            raise StartupRefused("a table of the ledger is missing, or this role may not read it") from None
     _require(connection, to_read=to_read)
 
 
@@ -245,8 +245,8 @@ def _require(connection: Connection, *, to_read: bool) -> None:
     fault = unexpected(connection, to_read=to_read)
     if fault is not None:
         raise StartupRefused(
-            f"{fault}. Find out what happened (python -m service verify may tell more); make it again as a new database"
-            " has it, or restore the newest sound copy"
+            f"{fault}. Find out what happened (python -m service verify may say more); make the objects as they are in"
+            " a new database, or restore the newest sound copy"
         )
 
 
