@@ -90,7 +90,7 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
     `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
 
-    A tabulation that would hold up others for more than 2 seconds is refused with 422, with the estimated time and its
+    A tabulation that would delay others for more than 2 seconds is refused with 422, with the estimated time and its
     causes: the most counts that its groups may get, and the length of their names. It may have 250,000 groups. Send
     more in several tabulations.
     """

@@ -53,7 +53,7 @@ class Installation(BaseModel):
 
 
 class SignedHead(HeadBody):
-    """A head that the installation vouches for; signature is over the rest in RFC 8785 canonical JSON."""
+    """A head that the installation signs; signature is over the rest in RFC 8785 canonical JSON."""
 
     statement: str = Field(examples=["head"])
     account: str

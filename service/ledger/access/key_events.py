@@ -103,7 +103,7 @@ def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType(
 
 
 def _ended(record: KeyRecord, at: str) -> str | None:
-    """Return the words for how a key had ended by a moment; None if it is valid. A revocation ignores clocks."""
+    """Return the words for the end of a key before a moment; None if it is valid. A revocation ignores clocks."""
     if record.revoked_at is not None:
         return "was revoked"
     return "had expired" if record.expires_at is not None and record.expires_at <= at else None
@@ -112,7 +112,7 @@ def _ended(record: KeyRecord, at: str) -> str | None:
 def require_valid(
     connection: Connection, secret: Secret, actor: Actor | None, at: str, seen: SeenKeys | None = None
 ) -> None:
-    """Refuse a steward whose key is no valid steward's by the journal, whatever the key's row says.
+    """Refuse a steward whose key the journal does not have as a valid steward's, whatever the key's row says.
 
     An attacker who can write the database can put a key's row back as it was before a revocation, with its seal. Call
     this in the transaction of the steward's change. The operator and the persons of an identity provider are not

@@ -33,7 +33,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey, InstallationEntry
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
-ISSUED = "oidc:"  # the prefix of principals that an identity provider vouches for; no key has such a name
+ISSUED = "oidc:"  # the prefix of principals that an identity provider authenticates; no key has such a name
 _PURPOSE = "api-key-row"
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
 _log = structlog.get_logger("service.keys")
@@ -54,7 +54,7 @@ _COLUMNS = (
 class Principal:
     """The authenticated caller and its rights."""
 
-    key_id: str | None  # None: an identity provider vouches for the caller
+    key_id: str | None  # None: an identity provider authenticated the caller
     name: str
     role: Role
     accounts: frozenset[str] | None  # None: all
@@ -102,8 +102,8 @@ def create_key(
         seen: the keys that were read before the lock; None: all are read.
 
     Raises:
-        InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
-            key would end before it begins.
+        InvalidInput: the name is one of those that an identity provider gives, or could be confused with another, or
+            the key would end before it begins.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
@@ -199,7 +199,7 @@ _VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
 def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
     """Return the token's principal; None if the token is unknown, expired or revoked, or its row was altered.
 
-    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is asked
+    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is queried
     every time, so a revocation holds at once, whichever server made it. Putting an old row back does not revive a key
     that the installation's journal ended: the statement that reads the row also tells whether the journal continued
     since this process read it. While the entries that follow there are not sound, no key is valid, because they may
@@ -230,7 +230,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
 
 
 def _follow(database: Database, secret: Secret, followed: int, known: int, last: int) -> None:
-    """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
+    """Read which keys other processes ended; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
         followed: the number of the last entry whose ends of keys were known before the look-up.
@@ -362,7 +362,7 @@ def revoke_key(
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str, seen: SeenKeys | None) -> None:
-    """Refuse to make or end a key with a key that is no valid steward's by the journal.
+    """Refuse to make or end a key with a key that the journal does not have as a valid steward's.
 
     The lock prevents a revocation from committing between this check and the entry that follows. Key rows are locked
     before it.

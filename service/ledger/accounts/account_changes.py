@@ -226,7 +226,7 @@ def _waiting(
 ) -> ProposedChange | None:
     """Return the waiting change of an account, given the one that waited at an earlier head.
 
-    Only the texts that the chain meets from there to the account's sealed head are believed.
+    Only the texts on the chain from there to the account's sealed head are used.
 
     Raises:
         Altered: the journal between the two is not as the service wrote it.
@@ -250,7 +250,7 @@ def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
 
 
 def _asks_approval(connection: Connection, name: str) -> bool:
-    """Return whether the account's releases may need approval, by itself or an account above; that never ends."""
+    """Return whether the account's releases may need approval, by itself or an account above; this never ends."""
     return any(account.approval_above is not None for account in accounts.line_above(connection, name))
 
 

@@ -36,7 +36,7 @@ _REFRESH = 120  # checks after which the time is written even if nothing was com
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
-_LIMIT = 5.0  # seconds without a look, or without a writing of the mark: ten times as long as both usually take
+_LIMIT = 5.0  # seconds without a check of the schema or a write of the mark: ten times as long as both usually take
 _END = 10.0  # seconds that the server's end waits for each of them
 
 _UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
@@ -111,7 +111,7 @@ class MarkKeeper:
     Attributes:
         file: the mark's file.
         written_at: the moment at which the mark was last written.
-        serves: False for a command, which advances the mark once and does not record whether a server is at work.
+        serves: False for a command, which advances the mark once and does not record whether a server is running.
     """
 
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
@@ -242,7 +242,7 @@ class MarkKeeper:
     def unwatched(self) -> str | None:
         """Return the reason why nothing may be written now; None while looks and the writing of the mark succeed.
 
-        It is asked at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
+        It is called at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
         does not answer gives this reason too, and it is over when the database answers again.
         """
         now = time.monotonic()
@@ -289,10 +289,10 @@ class MarkKeeper:
                 )
 
     def _look(self) -> bool:
-        """Stop the server if the schema is another one, and learn where the installation's journal ends.
+        """Stop the server if the schema is another one, and read the last entry of the installation's journal.
 
-        What the mark says of it, which commands advance, and what the journal itself says must then be found by the
-        statements that learn which keys were ended: another answer to these alone would keep an ended key valid.
+        The statements that later read which keys were ended must reach this entry, and the one in the mark, which
+        commands advance. Otherwise a false answer to those statements alone would keep an ended key valid.
 
         Returns:
             Whether the schema could be read.
@@ -308,7 +308,7 @@ class MarkKeeper:
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
             elif fault is not None:
                 self._database.paused = OTHER_VERSION
-        except ServiceError:  # the database does not answer, which the mark's writing tells
+        except ServiceError:  # the database does not answer, which the writing of the mark reports
             return False
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("the schema was not checked", error=type(error).__name__)
@@ -323,11 +323,11 @@ class MarkKeeper:
     def _marked_installation(self) -> Head | None:
         try:
             return self.file.marked([INSTALLATION]).get(INSTALLATION)
-        except BrokenMark:  # told when it is written
+        except BrokenMark:  # reported when it is written
             return None
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
-        """Learn which keys were ended by any process.
+        """Read which keys were ended by any process.
 
         Args:
             sound: whether it was sound at the last check, so that the log reports a change only once.

@@ -157,7 +157,7 @@ def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict
 
 
 def follow(database: Database, secret: Secret) -> int:
-    """Learn which keys were ended by entries that this process has not read; return the last entry's number.
+    """Read which keys were ended by entries that this process has not read; return the last entry's number.
 
     Raises:
         BrokenChain: as ``read``; the ends before that entry are known then.

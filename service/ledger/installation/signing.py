@@ -43,7 +43,7 @@ class Signer:
         """Return the content with the signer's name and the signature.
 
         Args:
-            statement: the kind of statement, so that none can be taken for one of another kind.
+            statement: the kind of statement, so that none can be mistaken for another kind.
         """
         signed = {
             "statement": statement,

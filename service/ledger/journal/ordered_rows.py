@@ -43,7 +43,7 @@ class SeqCursor:
         self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
 
     def of(self, seq: int) -> Found:
-        """Return the rows of one entry; entries must be asked for in order.
+        """Return the rows of one entry; entries must be requested in order.
 
         Raises:
             BadRow: there are earlier rows, of an entry that wrote none.

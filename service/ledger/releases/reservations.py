@@ -86,7 +86,7 @@ def void(
 def approve(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
     """Return the operation that approves a proposal.
 
-    The release is then reserved, or committed if no reservation was asked for.
+    The release is then reserved, or committed if no reservation was requested.
 
     Raises:
         NotFound: the account has no such release.

@@ -46,7 +46,7 @@ _ASKERS = 8  # concurrent single statements, in a pool of their own: they never 
 _AT_ONCE, _LONGEST = 1.0, 10.0
 _LONGEST_LOOK = 2.0  # seconds, of each statement
 
-# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive. It sets the
+# On PostgreSQL each transaction begins in one round trip, which also shows that the connection is alive. It sets the
 # session's settings (`session_settings`).
 _READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with

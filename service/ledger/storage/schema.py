@@ -26,7 +26,7 @@ EXPECTED = Path(__file__).with_suffix(".json")
 
 # Objects that the ledger's statements need.
 _READ = ("table ", "column ")
-# Objects that can make a statement that reads say something else than the tables hold. The expressions of indexes,
+# Objects that can make a reading statement return something else than the tables hold. The expressions of indexes,
 # statistics and constraints are among them: planning a statement runs their functions within the session.
 _LYING = ("view ", "child ", "type ", "function ", "operator ", "index ", "statistics ", "constraint ")
 _SHOWN = 5
@@ -41,7 +41,7 @@ FROM sqlite_master AS made, pragma_table_info(made.name) AS own WHERE made.type 
 # Enabled triggers only, so that a disabled one is missing. NOT NULL belongs to its column.
 #
 # PostgreSQL prefers the function or operator whose types fit best, in whichever schema of the search path it is: there
-# is =(text, text) for all texts, but somebody's =(varchar, varchar) in the ledger's schema would be taken for columns
+# is =(text, text) for all texts, but another =(varchar, varchar) in the ledger's schema would be taken for columns
 # that are varchar. One of exactly the types of PostgreSQL's own comes after that.
 _POSTGRESQL = """
 WITH home AS (
@@ -186,8 +186,8 @@ def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
     owner within the service's sessions.
 
     Args:
-        to_read: look only for missing tables and columns, and for what can make a reading statement lie. ``verify``
-            tells of the rest.
+        to_read: look only for missing tables and columns, and for objects that can falsify a reading statement.
+            ``verify`` reports the rest.
 
     Returns:
         None if there are none.
@@ -213,7 +213,7 @@ def require_schema(database: Database, *, to_read: bool = False) -> None:
         to_read: as in ``unexpected``.
 
     Raises:
-        StartupRefused: the schema differs so.
+        StartupRefused: the schema differs.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:

@@ -172,8 +172,8 @@ class RowVerifier:
     def _check_repriced(self, entry: ParsedEntry, said: PriceChanged) -> None:
         """Check a release's price as later entries left it; a release of an account below has its price there.
 
-        The audit held the price until now against the one that this chain charged, and the new one against the plan
-        that it charged it for.
+        The audit compared the earlier price with the one that this chain charged, and the new one with the present
+        accountant's price of the charged plan.
         """
         seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()

@@ -246,7 +246,7 @@ class OfAccount(Content):
     __slots__ = ()
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return True: stewards change accounts."""
+        """Return True, because stewards change accounts."""
         return True
 
     def next_state(self) -> None:
