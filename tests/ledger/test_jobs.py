@@ -1,5 +1,6 @@
 """The queue of jobs: taken once, oldest first; held by leases; ended once."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -254,6 +255,23 @@ def test_one_principal_has_a_share_of_the_queue(database: Database) -> None:
     _submit(database, of="bob")
     _taken(database)
     _submit(database)
+
+
+def test_requests_at_one_time_do_not_pass_the_bound(database: Database) -> None:
+    together = 8
+    for _ in range(jobs.MOST_OF_ONE - 1):
+        _submit(database)
+    start = threading.Barrier(together)
+
+    def submit(_: int) -> bool:
+        start.wait(60)
+        try:
+            return bool(_submit(database))
+        except TooManyRequests:
+            return False
+
+    with ThreadPoolExecutor(together) as pool:
+        assert sum(pool.map(submit, range(together))) == 1
 
 
 def test_principals_take_turns(database: Database) -> None:

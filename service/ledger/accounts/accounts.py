@@ -23,7 +23,7 @@ from service.ledger.journal.journal import AccountHead, Head, entry_hash, hash_b
 from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry, Hold, Release
-from service.ledger.storage.transaction import leave_holds, secret_of
+from service.ledger.storage.transaction import leave_holds, secret_of, wait_in_queue
 from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, Weights
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.plans.walking import Neighbouring
@@ -394,6 +394,8 @@ def _reading(depth: int, *, lock: bool) -> Select[Any]:
 
 def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
     given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
+    if lock:
+        wait_in_queue(connection, ids[0])
     rows = connection.execute(_reading(len(ids), lock=lock), given).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
         line_of.cache_clear()

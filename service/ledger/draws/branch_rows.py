@@ -18,10 +18,14 @@ def refuse_other_branch(
     points: Sequence[ChoicePoint],
     partition: str,
     since: Sequence[LaterDraw] | None = None,
+    *,
+    is_tabulation: bool = False,
 ) -> None:
     """Refuse a draw under choices if another branch was taken, or if a tabulation drew all branches.
 
     Args:
+        is_tabulation: whether the draw is a tabulation, whose groups ``refuse_drawn_groups`` compares with those of
+            others.
         since: the draws of the account since the last time that this was asked, so that only these are searched for
             tabulations of the whole level; None: it was not asked before.
 
@@ -29,7 +33,7 @@ def refuse_other_branch(
         AlreadyDrawn: one of these was drawn; the error names the draw.
     """
     for point in points:
-        tabulated = _tabulation(connection, release_id, point, partition, since)
+        tabulated = None if is_tabulation else _tabulation(connection, release_id, point, partition, since)
         if tabulated is not None:
             raise AlreadyDrawn(tabulated, "this partition has been tabulated")
         taken = _other_branch(connection, release_id, point, partition)
@@ -49,16 +53,15 @@ def _tabulation(
     if since is None and partition == WHOLE:
         given = {"release": release_id, "mechanism": point.tabulated}
         return connection.execute(_ANY_TABULATED, given).scalar_one_or_none()
+    of_level = release_id, point.tabulated
     if since is None:
+        tabulated = tabulated_groups.tabulation_with(connection, *of_level, [partition], since)
         of_partition = {"release": release_id, "node": point.pointer, "partitions": (partition, WHOLE)}
-        tabulations = tabulated_groups.unrecorded(connection, release_id, point.tabulated)
-        found = connection.execute(_TABULATED, of_partition).scalar_one_or_none()
-        return found or tabulated_groups.tabulation_with(connection, tabulations, [partition])
-    of = release_id, point.tabulated
-    later = [one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of]
+        return tabulated or connection.execute(_TABULATED, of_partition).scalar_one_or_none()
     if partition == WHOLE:
-        return next(iter(later), None)
-    return tabulated_groups.tabulation_with(connection, later, [partition])
+        later = (one.id for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of_level)
+        return next(later, None)
+    return tabulated_groups.tabulation_with(connection, *of_level, [partition], since)
 
 
 def _other_branch(connection: Connection, release_id: str, point: ChoicePoint, partition: str) -> str | None:

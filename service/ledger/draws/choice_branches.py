@@ -16,6 +16,9 @@ from service.privacy.plans.walking import mechanisms_of, runs_of
 WHOLE = ""
 """The partition of a draw of the whole input."""
 
+SMALL = 500
+"""The number of groups of a small tabulation; also of a small piece of a large one. To write them takes about 10 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChoicePoint:
@@ -45,6 +48,11 @@ class LaterDraw(NamedTuple):
     repetition: int
     is_tabulation: bool
     taken: Sequence[tuple[str, int]]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the draw took few partitions, so that to read their names takes less than a millisecond."""
+        return all(number <= SMALL for _, number in self.taken)
 
 
 def path_to(plan: Plan, mechanism: Mechanism) -> list[tuple[Node, int]]:

@@ -29,7 +29,6 @@ from service.ledger.draws.choice_branches import (
 )
 from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
-from service.ledger.draws.tabulated_groups import AT_ONCE
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
 from service.ledger.journal.entries import Drawn, Filing
@@ -54,6 +53,7 @@ class Place:
     Attributes:
         repetitions: the number of times that the plan repeats it.
         choice_points, bounds: the choices above it, with their branches and their bounds.
+        is_tabulation: whether the draw is of groups, so that its partition is the set of them.
     """
 
     mechanism: Mechanism
@@ -61,6 +61,7 @@ class Place:
     repetitions: int
     choice_points: list[ChoicePoint]
     bounds: list[ChoiceBound]
+    is_tabulation: bool = False
 
     def is_in(self, later: LaterDraw) -> bool:
         """Return whether the place may be in a tabulation whose groups take long to compare: a large one of its level.
@@ -69,7 +70,7 @@ class Place:
             later: a draw of the same release.
         """
         of_level = later.is_tabulation and any(point.tabulated == later.mechanism for point in self.choice_points)
-        return of_level and any(number > AT_ONCE for _, number in later.taken)
+        return of_level and not later.is_small
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ def draw_once(
         looks += 1
         unseen = _later(connection, line.account_id, place, seen, looked).unseen
         check(connection, unseen)
-        refuse_other_branch(connection, release_id, place.choice_points, place.turn.partition, unseen)
+        _refuse_other_branch(connection, release_id, place, unseen)
         looked.update(one.id for one in unseen)
 
     def work(connection: Connection, at: str) -> DrawRecord:
@@ -260,7 +261,7 @@ def check_draw_first(connection: Connection, line: Line, release_id: str, sealed
     turn = place.turn
     seq = accounts.read_account(connection, line.name).head.seq  # first, because what follows may be newer
     _refuse_second_draw(connection, release_id, place.mechanism.name or "", turn)
-    refuse_other_branch(connection, release_id, place.choice_points, turn.partition)
+    _refuse_other_branch(connection, release_id, place)
     counts = partitions.counts_after(connection, release_id, turn.repetition, sealed.taken)
     runs = partitions.branch_runs_of(connection, release_id, place.bounds)
     partitions.refuse_beyond(connection, release_id, place.bounds, runs, counts)
@@ -348,7 +349,7 @@ def store(
     place, turn = sealed.place, sealed.place.turn
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
-    refuse_other_branch(connection, release_id, place.choice_points, turn.partition, later.unseen)
+    _refuse_other_branch(connection, release_id, place, later.unseen)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
     draw_id = str(uuid.uuid4())
@@ -387,6 +388,13 @@ def _later(
     bounded = bool(place.choice_points)  # the bounds are of these
     draws = stored_draws.draws_since(connection, account_id, seen.seq) if bounded else ()
     return Later(draws, seen.runs, [one for one in draws if one.id not in looked])
+
+
+def _refuse_other_branch(
+    connection: Connection, release_id: str, place: Place, since: Sequence[LaterDraw] | None = None
+) -> None:
+    points, partition = place.choice_points, place.turn.partition
+    refuse_other_branch(connection, release_id, points, partition, since, is_tabulation=place.is_tabulation)
 
 
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:

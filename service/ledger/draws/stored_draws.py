@@ -105,14 +105,19 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     return row.release_id, row.size
 
 
-def read_layouts(connection: Connection, draw_ids: Sequence[str]) -> Iterator[tuple[str, Layout]]:
+def read_layouts(connection: Connection, draw_ids: Sequence[str], *, at_once: bool) -> Iterator[tuple[str, Layout]]:
     """Yield tabulations with their layouts.
+
+    Args:
+        at_once: whether all rows are in memory together, and not one after the other, which takes longer.
 
     Raises:
         Altered: a row is not as the service wrote it.
     """
-    query = _joined(_OUTLINE).where(Draw.id.in_(draw_ids)).execution_options(yield_per=1)
-    with connection.execute(query) as rows:
+    if not draw_ids:
+        return
+    query = _joined(_OUTLINE).where(Draw.id.in_(draw_ids))
+    with connection.execute(query if at_once else query.execution_options(yield_per=1)) as rows:
         for row in rows:
             layout = _checked(connection, row)
             if layout is None:

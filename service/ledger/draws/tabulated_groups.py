@@ -19,7 +19,7 @@ from service.errors import AlreadyDrawn, Altered
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.draws import draw_rows, stored_draws
-from service.ledger.draws.choice_branches import WHOLE, LaterDraw
+from service.ledger.draws.choice_branches import SMALL, WHOLE, LaterDraw
 from service.ledger.draws.tabulation_layout import Layout, by_branch
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw, KnownCost, Release, Tabulation
@@ -27,7 +27,6 @@ from service.ledger.storage.transaction import secret_of
 from service.privacy.planning.levels import Level, find_level
 from service.privacy.plans.notation import read_plan
 
-AT_ONCE = 500  # rows of one transaction: about 10 ms; a draw of so few values has no more groups
 _RECORDED = "recorded "  # the beginning of a mark's subject in `known_costs`
 
 _log = structlog.get_logger("service.tabulations")
@@ -44,44 +43,45 @@ def refuse_drawn_groups(
     Raises:
         AlreadyDrawn: one was; the error names the draw.
     """
+    name = level.step_2.name or ""
     if since is None:
-        tabulations, at_risk = unrecorded(connection, release_id, level.step_2.name or ""), groups
+        at_risk: Sequence[str] = groups
     else:
-        later = [one for one in since if one.release_id == release_id]
-        tabulations = [one.id for one in later if one.is_tabulation and one.mechanism == level.step_2.name]
-        partitions = {one.partition for one in later}
+        partitions = {one.partition for one in since if one.release_id == release_id}
         at_risk = [group for group in groups if group in partitions] if partitions else ()
-    given = {"release": release_id, "node": level.pointer, "groups": json.dumps([*at_risk, WHOLE])}
-    drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
-    drawn = drawn or tabulation_with(connection, tabulations, groups)
+    drawn = tabulation_with(connection, release_id, name, groups, since)
+    if drawn is None:  # looked for second, as a tabulation that has a mark by the first look has all of its rows
+        given = {"release": release_id, "node": level.pointer, "groups": json.dumps([*at_risk, WHOLE])}
+        drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
     if drawn is not None:
         raise AlreadyDrawn(drawn, "one of these groups has been drawn at this level")
 
 
-def tabulation_with(connection: Connection, draw_ids: Sequence[str], groups: Sequence[str]) -> str | None:
-    """Return the first of these tabulations that has one of the groups, by its layout; None if none has.
+def tabulation_with(
+    connection: Connection, release_id: str, mechanism: str, groups: Sequence[str], since: Sequence[LaterDraw] | None
+) -> str | None:
+    """Return a tabulation of a level whose layout has one of the groups, of those that may have no rows; or None.
+
+    Args:
+        mechanism: the level's second step, as whose draws its tabulations are stored.
+        since: the draws of the account since the last time that this was asked; None: it was not asked before.
 
     Raises:
         Altered: a tabulation is not as the service wrote it.
     """
-    if not draw_ids:
-        return None
+    if since is None:
+        rows = connection.execute(_LARGE_OF_LEVEL, {"release": release_id, "mechanism": mechanism})
+        small, large = [], [row.id for row in rows if not _is_marked(connection, row)]
+    else:
+        of_level = release_id, mechanism
+        later = [one for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of_level]
+        small, large = [one.id for one in later if one.is_small], [one.id for one in later if not one.is_small]
     wanted = set(groups)
-    layouts = stored_draws.read_layouts(connection, draw_ids)
-    return next((draw_id for draw_id, layout in layouts if not wanted.isdisjoint(layout.groups)), None)
-
-
-def unrecorded(connection: Connection, release_id: str, mechanism: str) -> list[str]:
-    """Return the tabulations of a level, by their draws, that are not marked: their groups may have no rows yet.
-
-    Args:
-        mechanism: the level's second step, as whose draws its tabulations are stored.
-
-    Returns:
-        Ids of draws, in no particular order.
-    """
-    rows = connection.execute(_LARGE_OF_LEVEL, {"release": release_id, "mechanism": mechanism})
-    return [row.id for row in rows if not _is_marked(connection, row)]
+    for draw_ids, at_once in ((small, True), (large, False)):
+        for draw_id, layout in stored_draws.read_layouts(connection, draw_ids, at_once=at_once):
+            if not wanted.isdisjoint(layout.groups):
+                return draw_id
+    return None
 
 
 def record(
@@ -130,7 +130,7 @@ def record_left(database: Database, before: str, stopping: threading.Event) -> i
 
 def _record_left(database: Database, release_id: str, draw_id: str) -> None:
     with database.read() as connection:
-        ((_, layout),) = stored_draws.read_layouts(connection, [draw_id])
+        ((_, layout),) = stored_draws.read_layouts(connection, [draw_id], at_once=True)
         plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
     level = find_level(read_plan(json.loads(plan)), layout.level)
     if level is None:
@@ -148,7 +148,7 @@ def record_at_once(
     """
     for branch, groups in _pieces(level, layout):
         _take(connection, release_id, level.pointer, branch, groups, draw_id)
-    if size > AT_ONCE:
+    if size > SMALL:
         _mark(connection, draw_id)
 
 
@@ -159,7 +159,7 @@ def marked_of(connection: Connection, account_id: int) -> set[str]:
         Ids of draws.
     """
     rows = connection.execute(_ALL_OF_ACCOUNT, {"account": account_id})
-    return {row.id for row in rows if row.size <= AT_ONCE or _is_marked(connection, row)}
+    return {row.id for row in rows if row.size <= SMALL or _is_marked(connection, row)}
 
 
 def _mark(connection: Connection, draw_id: str) -> None:
@@ -178,8 +178,8 @@ def _pieces(level: Level, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Yield the groups in the order of the primary key, so that each of its pages is read and written once or twice."""
     for branch, groups in zip(level.branches, by_branch(layout), strict=True):
         groups.sort()
-        for start in range(0, len(groups), AT_ONCE):
-            yield branch, groups[start : start + AT_ONCE]
+        for start in range(0, len(groups), SMALL):
+            yield branch, groups[start : start + SMALL]
 
 
 def _take(connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str) -> None:
@@ -224,9 +224,9 @@ _MARKED = (
     .outerjoin(KnownCost, KnownCost.subject == literal(_RECORDED) + Draw.id)
 )
 _LARGE_OF_LEVEL = _MARKED.where(
-    Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"), Draw.size > AT_ONCE
+    Draw.release_id == bindparam("release"), Draw.mechanism == bindparam("mechanism"), Draw.size > SMALL
 )
-_LARGE = _MARKED.where(Draw.size > AT_ONCE, Draw.created_at < bindparam("before"))
+_LARGE = _MARKED.where(Draw.size > SMALL, Draw.created_at < bindparam("before"))
 _ALL_OF_ACCOUNT = _MARKED.where(Draw.account_id == bindparam("account"))
 
 

@@ -11,7 +11,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 from weakref import WeakValueDictionary
@@ -30,7 +31,7 @@ from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, 
 from service.ledger.storage.location import DatabaseLocation, place_of
 from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.transaction import DATABASE, SINCE
+from service.ledger.storage.transaction import DATABASE, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 from service.settings import read_url
 
@@ -134,6 +135,7 @@ class Database:
         self.paused: str | None = None  # the reason while nothing is written for now
         # Returns the reason while nothing is written and no key is valid, because the mark's keeper gets no answers.
         self.unwatched: Callable[[], str | None] = lambda: None
+        self._queues = WeakValueDictionary[int, WaitingLine]()  # of write transactions, by account, on PostgreSQL
         self.expiring: WeakValueDictionary[int, WaitingLine] = (
             WeakValueDictionary()
         )  # waiting to expire an account's holds
@@ -310,13 +312,15 @@ class Database:
                 time.sleep(pause)
             committing, group, since = False, GroupCommit(self.writers), self.newest.moment
             try:
-                with self._writer.connect() as connection:
+                with ExitStack() as queue, self._writer.connect() as connection:
                     self._begin_write(connection, deadline, lock)
                     for earlier, counts in unknown:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Effects()
                     connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since})
+                    if self.kind == "postgresql":
+                        connection.info[QUEUE] = partial(self._wait_in_queue, queue, deadline)
                     self.begun(connection)
                     value = work(connection)
                     self._require_transaction(connection)
@@ -344,6 +348,9 @@ class Database:
             if failure.kind not in RETRIED and not (lost and failure.kind is FailureKind.UNREACHABLE):
                 break
         raise refusal(failure, self.place, unknown=bool(unknown))
+
+    def _wait_in_queue(self, until_end: ExitStack, deadline: float, account_id: int) -> None:
+        until_end.enter_context(self._queues.setdefault(account_id, WaitingLine(1)).place(deadline))
 
     def require_new(self, entries: Iterable[NewEntry]) -> None:
         """Refuse entries whose numbers this process has committed before, which means that the ledger was rolled back.

@@ -18,6 +18,7 @@ Values = TypeVar("Values", bound=dict[str, Any])
 
 DATABASE = "database"  # the key under which a connection stores its `Database`
 SINCE = "since"  # the key of the moment before the transaction began, which selects the heads that were known then
+QUEUE = "queue"  # the key of a function that waits in an account's queue; absent on SQLite, and once it was called
 
 
 def secret_of(connection: Connection) -> Secret:
@@ -38,6 +39,20 @@ def bound_secret(database: "Database | None") -> Secret:
     if database is None or database.secret is None:
         raise RuntimeError("the database was bound to no secret, without which no account can be read")
     return database.secret
+
+
+def wait_in_queue(connection: Connection, account_id: int) -> None:
+    """Wait until no other write transaction of this process works on an account, before the first lock of accounts.
+
+    Of each process only one session waits for the database's lock then. So a principal that sends many requests to one
+    server takes few places in front of the others.
+
+    Raises:
+        Unavailable: the others take too long.
+    """
+    wait = connection.info.pop(QUEUE, None)
+    if wait is not None:
+        wait(account_id)
 
 
 def leave_holds(connection: Connection) -> None:

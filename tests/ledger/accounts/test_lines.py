@@ -1,14 +1,17 @@
 """Accounts under others: one transaction charges the whole line, and a refusal names whose cap failed."""
 
+import contextlib
 import json
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, make_url, text
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
 from service.ledger.accounts import account_changes, accounts, spending
@@ -17,12 +20,13 @@ from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.releases import charges
 from service.ledger.releases.charges import NewRelease
-from service.ledger.storage.database import Database
+from service.ledger.storage.database import Database, open_database
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring
 from tests.ledger.charging import (
     ANN,
+    SECRET,
     account_of,
     carry_out,
     change_account,
@@ -345,3 +349,31 @@ def _too_long(database: Database, name: str, document: dict[str, Any], *, number
         _prepare(database, name, document, number=number)
     (fault,) = refused.value.faults
     return fault
+
+
+def test_one_session_of_a_server_waits_for_an_account_and_the_others_behind_it(postgresql_url: str) -> None:
+    """A principal with many requests at one server would otherwise stand in front of those of all other servers."""
+    sessions = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND state = %s AND query LIKE %s"
+    )
+    url = make_url(postgresql_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    number, end, waiting, begun = 6, time.monotonic() + 60, 0, 0
+    with contextlib.closing(open_database(postgresql_url)) as database, psycopg.connect(url) as other:
+        database.secret = SECRET
+        open_account(database, "people")
+        other.execute("SELECT 1 FROM accounts FOR UPDATE")
+        with psycopg.connect(url, autocommit=True) as watcher, ThreadPoolExecutor(number) as pool:
+
+            def count(state: str, query: str) -> int:
+                (found,) = watcher.execute(sessions, (state, query)).fetchone() or (0,)
+                return int(found)
+
+            charged = [pool.submit(charge, database, _TENTH) for _ in range(number)]
+            while waiting + begun < number and time.monotonic() < end:
+                time.sleep(0.01)
+                waiting, begun = count("active", "%FOR UPDATE%"), count("idle in transaction", "BEGIN%")
+            other.rollback()
+            assert [len(future.result(60)) for future in charged] == [1] * number
+        assert (waiting, begun) == (1, number - 1)
+        assert account_of(database, "people").releases == number

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict
 from service.ledger import idempotent_write
-from service.ledger.draws import branch_rows, draws, partitions, tabulated_groups
+from service.ledger.draws import branch_rows, choice_branches, draws, partitions
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.storage.database import Database
 from service.privacy.plans.notation import read_plan
@@ -170,12 +170,12 @@ def test_a_tabulation_has_no_more_work_under_the_lock_however_many_groups_it_has
     """The rows of its groups are written later, in transactions of their own, each of them short."""
     few, many = register(people, "people", LEVEL, LEVEL)
     deciding: list[list[Statement]] = []
-    for of, number in ((few, tabulated_groups.AT_ONCE + 1), (many, 4000)):
+    for of, number in ((few, choice_branches.SMALL + 1), (many, 4000)):
         with statements() as found:
             tabulate(people, "people", of, [f"g {number}" for number in range(number)], "0" * number)
         first, *pieces, mark = _transactions([one for one in found if one.locked])
         assert not [one.text for one in first if "INTO branches_taken" in one.text and "given" in one.text]
-        assert len(pieces) == -(-number // tabulated_groups.AT_ONCE)
+        assert len(pieces) == -(-number // choice_branches.SMALL)
         assert all(sum("INTO branches_taken" in one.text for one in piece) == 1 for piece in pieces)
         assert sum("INTO known_costs" in one.text for one in mark) == 1
         deciding.append(first)
@@ -207,7 +207,7 @@ def test_the_groups_of_other_tabulations_are_not_read_under_the_lock(
     people: Database, meanwhile: list[Callable[[], object]]
 ) -> None:
     (of,) = register(people, "people", LEVEL)
-    groups = [f"g {number}" for number in range(tabulated_groups.AT_ONCE + 1)]
+    groups = [f"g {number}" for number in range(choice_branches.SMALL + 1)]
     meanwhile.append(lambda: tabulate(people, "people", of, groups, "0" * len(groups)))
     with statements() as found:
         tabulate(people, "people", of, ["f"], "0")

@@ -9,14 +9,14 @@ from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Unavailable
 from service.ledger import idempotent_write
-from service.ledger.draws import draws, tabulated_groups
+from service.ledger.draws import choice_branches, draws, tabulated_groups
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import open_account
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.verification.test_draw_check import as_owner
 
-_MANY = tabulated_groups.AT_ONCE + 100
+_MANY = choice_branches.SMALL + 100
 _GROUPS = [f"g {number:03}" for number in range(_MANY)]
 _DETAILS = "01" * (_MANY // 2)
 _GOING = threading.Event()  # no server stops
