@@ -91,7 +91,9 @@ def acknowledge(
     for one in missing:
         typer.echo(str(one))
     if missing:
-        typer.echo("Requests that these journals lack may be repeated; they are then drawn and charged again.")
+        typer.echo(
+            "If clients repeat the requests behind the missing entries, the service draws and charges them again."
+        )
     typer.echo("acknowledged; the high-water mark starts anew")
 
 

@@ -99,7 +99,7 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
-    bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
+    bad = "people: the first bad entry is 4: the draw is not the one in its entry\n"
     assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
 
 
@@ -284,7 +284,7 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
 
 
 def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
+    assert said(home, "recompute") == "0 releases would be priced differently; nothing was changed\n"
     charged = tmp_path / "charged"
     shutil.copytree(home, charged)
     secret = load_secret(charged / "service.secret", make=False)
@@ -303,10 +303,10 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, mon
     answer = said(older, "recompute", code=3)
     assert "rho 1/100 -> 1/50" in answer
     assert "people: over its budget: " in answer
-    assert answer.endswith("1 release priced otherwise; nothing was changed\n")
+    assert answer.endswith("1 release would be priced differently; nothing was changed\n")
     assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
     assert _marked(older)["people"].seq == 6, "the entry of the new price"
-    assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
+    assert said(older, "recompute", code=3).endswith("0 releases would be priced differently; nothing was changed\n")
 
 
 def _marked(home: Path) -> dict[str, Head]:

@@ -53,7 +53,7 @@ class Installation(BaseModel):
 
 
 class SignedHead(HeadBody):
-    """A head that the installation vouches for; signature is over the rest in RFC 8785 canonical JSON."""
+    """A head that the installation signs; signature is over the rest in RFC 8785 canonical JSON."""
 
     statement: str = Field(examples=["head"])
     account: str
@@ -142,7 +142,9 @@ def verify_account(
         try:
             hold_schema(connection, to_read=True)
         except StartupRefused as refused:
-            raise Unavailable("the database has other tables", retry_after=60, for_operator=str(refused)) from None
+            raise Unavailable(
+                "the database's tables are not as the service made them", retry_after=60, for_operator=str(refused)
+            ) from None
         verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:

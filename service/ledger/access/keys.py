@@ -33,7 +33,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey, InstallationEntry
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
-ISSUED = "oidc:"  # the prefix of principals that an identity provider vouches for; no key has such a name
+ISSUED = "oidc:"  # the prefix of principals that an identity provider authenticates; no key has such a name
 _PURPOSE = "api-key-row"
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
 _log = structlog.get_logger("service.keys")
@@ -54,7 +54,7 @@ _COLUMNS = (
 class Principal:
     """The authenticated caller and its rights."""
 
-    key_id: str | None  # None: an identity provider vouches for the caller
+    key_id: str | None  # None: an identity provider authenticated the caller
     name: str
     role: Role
     accounts: frozenset[str] | None  # None: all
@@ -102,8 +102,8 @@ def create_key(
         seen: the keys that were read before the lock; None: all are read.
 
     Raises:
-        InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
-            key would end before it begins.
+        InvalidInput: the name is one of those that an identity provider gives, or could be confused with another, or
+            the key would end before it begins.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
@@ -114,9 +114,7 @@ def create_key(
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
     if rotated_from is None and not is_distinct_name(name):  # a key that is older than this rule can still be rotated
-        raise InvalidInput.at(
-            "/name", "expected printable text (NFKC) without blanks around it or more than one within"
-        )
+        raise InvalidInput.at("/name", "expected printable text (NFKC) without leading, trailing or double spaces")
     _require_steward(connection, secret, by, at, seen)
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
@@ -201,7 +199,7 @@ _VALID = select(*_SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
 def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
     """Return the token's principal; None if the token is unknown, expired or revoked, or its row was altered.
 
-    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is asked
+    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is queried
     every time, so a revocation holds at once, whichever server made it. Putting an old row back does not revive a key
     that the installation's journal ended: the statement that reads the row also tells whether the journal continued
     since this process read it. While the entries that follow there are not sound, no key is valid, because they may
@@ -223,14 +221,16 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     if followed is not None:
         _follow(database, secret, followed.seq, known, row.last_entry or 0)
     if database.has_ended(row.id, at):
-        _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
+        _log.warning(
+            "the row of a key says that the key is valid; by the installation's journal it has ended", key=row.id
+        )
         return None
     accounts = _accounts(row.accounts)
     return Principal(row.id, row.name, _role(row.role), None if accounts is None else frozenset(accounts))
 
 
 def _follow(database: Database, secret: Secret, followed: int, known: int, last: int) -> None:
-    """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
+    """Read which keys other processes ended; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
         followed: the number of the last entry whose ends of keys were known before the look-up.
@@ -245,7 +245,7 @@ def _follow(database: Database, secret: Secret, followed: int, known: int, last:
     if last == followed:
         return
     if last <= database.followed_to:
-        raise installation_journal.unsound_for_now("see the log for its first entry that is not")
+        raise installation_journal.unsound_for_now("an earlier line of the log names its first bad entry")
     reached, fault = followed, f"entry {followed + 1}: an entry is missing"
     try:
         reached = installation_journal.follow(database, secret)
@@ -343,7 +343,7 @@ def revoke_key(
     _require_steward(connection, secret, by, at, seen)
     sealed = _is_sealed(secret, stored)
     if not sealed:
-        _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
+        _log.error("the row of a revoked key is not as this service wrote it", key=key_id)
     try:
         entered = keys_of(connection, secret, seen).get(key_id)
         told = stored if entered is None and not sealed else entered
@@ -362,7 +362,7 @@ def revoke_key(
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str, seen: SeenKeys | None) -> None:
-    """Refuse to make or end a key with a key that is no valid steward's by the journal.
+    """Refuse to make or end a key with a key that the journal does not have as a valid steward's.
 
     The lock prevents a revocation from committing between this check and the entry that follows. Key rows are locked
     before it.
@@ -499,8 +499,8 @@ def _is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
 def unsound(broken: BrokenChain) -> StartupRefused:
     """Return the refusal to start after the installation's journal was altered."""
     return StartupRefused(
-        f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
-        " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
+        f"the installation's journal is not as this service wrote it: {broken}. It was changed outside the service, or"
+        " it is damaged: find out what happened (python -m service verify says more), and restore the newest sound"
         " copy"
     )
 

@@ -3,7 +3,7 @@
 A row for each group makes a look-up short, but tens of thousands of rows take seconds to write. So a large tabulation
 commits its layout, which names its groups, and the rows follow in short transactions, between which others write. After
 the last row comes a mark, sealed with the secret. Look-ups read the layouts of large tabulations that have no mark. So
-a mark that is taken away lets no group be drawn again.
+removing a mark does not allow a group to be drawn again.
 """
 
 import json
@@ -120,7 +120,7 @@ def record_left(database: Database, before: str, stopping: threading.Event) -> i
         stopping: set when the server stops, which ends this after the present tabulation.
 
     Returns:
-        The number of tabulations. One whose rows cannot be written is logged and holds up no other.
+        The number of tabulations. One whose rows cannot be written is logged and delays no other.
     """
     with database.read() as connection:
         left = [row for row in connection.execute(_LARGE, {"before": before}) if not _is_marked(connection, row)]

@@ -283,7 +283,7 @@ class HighWaterFile:
         except sqlite3.Error as error:
             raise self._broken(str(error)) from None
         except (TypeError, ValueError):  # SQLite takes any type in any column
-            raise self._broken("it holds what cannot stand there") from None
+            raise self._broken("its content is not valid") from None
 
     def _unwritable(self, error: OSError) -> BrokenMark:
         return BrokenMark(

@@ -38,7 +38,7 @@ _REFRESH = 120  # checks after which the time is written even if nothing was com
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
-_LIMIT = 5.0  # seconds without a look, or without a writing of the mark: ten times as long as both usually take
+_LIMIT = 5.0  # seconds without a check of the schema or a write of the mark: ten times as long as both usually take
 _END = 10.0  # seconds that the server's end waits for each of them
 
 _UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
@@ -47,7 +47,7 @@ _OTHER_SCHEMA = "the database's tables are not as the service made them; nothing
 _log = structlog.get_logger("service.high_water")
 
 _ADVICE = (
-    "If this is on purpose, as after a backup was restored, say so:"
+    "If this is intended, as after restoring a backup, record the reason:"
     " python -m service acknowledge --reason TEXT. Otherwise stop, and restore the newest copy"
 )
 
@@ -96,7 +96,7 @@ def check_clock(mark: Mark) -> None:
     if clock.between(now, mark.written_at).total_seconds() > _TOLERANCE:
         raise StartupRefused(
             f"this machine's clock says {now}, but the high-water mark was written at {mark.written_at}: set the clock."
-            " If it was ahead then and is right now, say so: python -m service acknowledge --reason TEXT"
+            " If it was ahead then and is right now, record that: python -m service acknowledge --reason TEXT"
         )
     clock.go_on_from(mark.written_at)
 
@@ -113,7 +113,7 @@ class MarkKeeper:
     Attributes:
         file: the mark's file.
         written_at: the moment at which the mark was last written.
-        serves: False for a command, which advances the mark once and does not record whether a server is at work.
+        serves: False for a command, which advances the mark once and does not record whether a server is running.
     """
 
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
@@ -147,14 +147,14 @@ class MarkKeeper:
             journals = None if everything or not self.file.path.exists() else [entry.account for entry in made]
             in_use = not last if self._serves else None
             if made and (apart := self._mark_own(made, in_use)):
-                self._stop("entries of the ledger are missing that were there before; nothing is written", apart)
+                self._stop("the ledger lacks entries that it had before; nothing is written", apart)
                 return
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
             if not lost:
                 lost = self._advance(made, journals, in_use)
             if lost:
-                self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
+                self._stop("the ledger lacks an entry that was just committed; nothing is written", lost)
             if everything:
                 self._everything = time.monotonic() - began
         except BaseException:
@@ -219,7 +219,7 @@ class MarkKeeper:
             _log.error("heads that the service did not write; they are not marked", journals=altered, number=number)
         self._altered = heads.altered
         if missing:
-            self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
+            self._stop("the ledger lacks entries that it had before; nothing is written", missing)
         elif not lost:
             at = clock.now()
             self.file.advance(heads.sound, marked, at, in_use=in_use)  # those that moved are marked the next time
@@ -254,7 +254,7 @@ class MarkKeeper:
     def unwatched(self) -> str | None:
         """Return the reason why nothing may be written now; None while looks and the writing of the mark succeed.
 
-        It is asked at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
+        It is called at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
         does not answer gives this reason too, and it is over when the database answers again.
         """
         now = time.monotonic()
@@ -265,7 +265,7 @@ class MarkKeeper:
             seconds = {"looked": round(now - self._looked, 1), "marked": round(now - self._marked, 1)}
             _log.critical(_UNWATCHED, seconds_since=seconds)
         elif changed:
-            _log.warning("the high-water mark and the schema are checked again; the ledger is written")
+            _log.warning("the high-water mark and the schema could be checked again; the server writes again")
         return _UNWATCHED if late else None
 
     def _keep_looking(self, stopping: threading.Event) -> None:
@@ -296,13 +296,15 @@ class MarkKeeper:
                 self._failing, self._marked = False, began
             self.unwatched()
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
-                _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+                _log.error(
+                    "the system's clock was set back; the server's time does not go back", seconds=round(behind, 1)
+                )
 
     def _look(self) -> bool:
-        """Stop the server if the schema is another one, and learn where the installation's journal ends.
+        """Stop the server if the schema is another one, and read the last entry of the installation's journal.
 
-        What the mark says of it, which commands advance, and what the journal itself says must then be found by the
-        statements that learn which keys were ended: another answer to these alone would keep an ended key valid.
+        The statements that later read which keys were ended must reach this entry, and the one in the mark, which
+        commands advance. Otherwise a false answer to those statements alone would keep an ended key valid.
 
         Returns:
             Whether the schema could be read.
@@ -318,7 +320,7 @@ class MarkKeeper:
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
             elif fault is not None:
                 self._database.paused = OTHER_VERSION
-        except ServiceError:  # the database does not answer, which the mark's writing tells
+        except ServiceError:  # the database does not answer, which the writing of the mark reports
             return False
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("the schema was not checked", error=type(error).__name__)
@@ -333,11 +335,11 @@ class MarkKeeper:
     def _marked_installation(self) -> Head | None:
         try:
             return self.file.marked([INSTALLATION]).get(INSTALLATION)
-        except BrokenMark:  # told when it is written
+        except BrokenMark:  # reported when it is written
             return None
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
-        """Learn which keys were ended by any process.
+        """Read which keys were ended by any process.
 
         Args:
             sound: whether it was sound at the last check, so that the log reports a change only once.
@@ -354,7 +356,7 @@ class MarkKeeper:
         except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
             return sound, False
         except Exception as error:  # noqa: BLE001 - as above
-            _log.error("the installation's journal was not followed", error=type(error).__name__)
+            _log.error("the installation's journal could not be read", error=type(error).__name__)
             return sound, False
         return True, True
 

@@ -47,7 +47,7 @@ _ASKERS = 8  # concurrent single statements, in a pool of their own: they never 
 _AT_ONCE, _LONGEST = 1.0, 10.0
 _LONGEST_LOOK = 2.0  # seconds, of each statement
 
-# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive. It sets the
+# On PostgreSQL each transaction begins in one round trip, which also shows that the connection is alive. It sets the
 # session's settings (`session_settings`).
 _READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with
@@ -68,10 +68,10 @@ _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
 _WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and the key of a connection's present wait
 _NOTHING = nullcontext()
-_WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+_WENT_BACK = "the ledger lacks an entry that was committed; nothing is written"
 
-OTHER_VERSION = "the database is of another version of the service than this server, which changes nothing in it"
-_ROLLED_BACK = "the ledger went back; nothing is written"  # as the log says it
+OTHER_VERSION = "the database belongs to another version of the service than this server, so the server writes nothing"
+_ROLLED_BACK = "the ledger lacks committed entries; nothing is written"  # as the log says it
 
 _log = structlog.get_logger("service.database")
 
@@ -491,7 +491,7 @@ def _other_version() -> Unavailable:
     return Unavailable(
         OTHER_VERSION,
         retry_after=60,
-        for_operator="the database was migrated to another version of the service: replace this server by one of that",
+        for_operator="the database was migrated to another version of the service: replace this server by that version",
     )
 
 

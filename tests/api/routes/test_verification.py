@@ -134,7 +134,7 @@ def test_a_receipt_that_was_changed_is_refused(embedded: Client, change: Any) ->
         (_set("release/name", "another"), "the release's name is not that of its journal entry"),
         (_set("release/tags", ["t"]), "the release's tags is not"),
         (_set("entry/actor", "somebody"), "the hash is not that of the entry"),
-        (_set("account", "others"), "of another account or release"),
+        (_set("account", "others"), "belongs to another account or release"),
         (_set("head/seq", 1), "the head does not follow"),
         (_set("head/hash", "00" * 32), "the head does not follow"),
         (_set("release", 7), "expected the fields of a receipt"),
@@ -192,7 +192,7 @@ def test_what_was_changed_is_named(client: Client, database: Database) -> None:
         is_committed=lambda *_: False,
     )
     found = json_of(client.get(f"{_AT}/verify"))
-    assert found["first_bad"] == {"seq": 2, "reason": "a row of spending is not what the journal makes it"}
+    assert found["first_bad"] == {"seq": 2, "reason": "a row of spending does not follow from the journal"}
 
 
 # Exports

@@ -31,7 +31,7 @@ from tests.ledger.ledgers import exported
 __all__ = ["file", "replica"]  # fixtures
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
-_BACK = "the ledger went back"
+_BACK = "the ledger lacks"
 
 
 def _heads(*heads: tuple[int, int, str]) -> list[NewEntry]:
