@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.servers import CALLER, carry_out, open_account, opened, sqlite_database
-from service.ledger.accounts import accounts, spending
+from service.ledger.accounts import accounts, lines, spending
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.journal.journal import Head
-from service.ledger.releases import charges
-from service.ledger.releases.charges import NewRelease
+from service.ledger.releases import charges, preparation
+from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.privacy_filter import LossSum, Totals
+from service.privacy.accounting.totals import LossSum, Totals
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 
@@ -104,11 +104,11 @@ def _fill(database: Database, account: str) -> None:
     The account is left as all these charges would leave it: its totals and spending are multiples. Only the copied
     entries' hashes are not those of a chain, which no charge reads.
     """
-    batch = charges.prepare(database, account, [_release(number) for number in range(_BATCH)])
+    batch = preparation.prepare(database, account, [_release(number) for number in range(_BATCH)])
 
     def work(connection: Connection) -> None:
         at = clock.now()
-        line = accounts.lock_line(connection, batch[0].line, at)
+        line = lines.lock_line(connection, batch[0].line, at)
         charges.charge(connection, line, batch, CALLER.actor, at)
         full = accounts.read_account(connection, account)
         given = {"account": full.id, "batch": _BATCH, "copies": _RELEASES // _BATCH}
@@ -149,7 +149,7 @@ def _charge(database: Database, account: str, number: int) -> Times:
     """One charge, from the plan to the commit."""
     new = [_release(number)]
     elapsed, processor = time.perf_counter(), time.thread_time()
-    carry_out(database, charges.register(CALLER, charges.prepare(database, account, new)))
+    carry_out(database, charges.register(CALLER, preparation.prepare(database, account, new)))
     return Times(time.perf_counter() - elapsed, time.thread_time() - processor)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from benchmarks.servers import CALLER, carry_out, opened, postgresql_database, sqlite_database
-from service.ledger.accounts import account_changes, accounts
+from service.ledger.accounts import account_changes, lines
 from service.ledger.accounts.account_changes import NewAccount
-from service.ledger.releases import charges
-from service.ledger.releases.charges import NewRelease, Prepared
+from service.ledger.releases import charges, preparation
+from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Entry
@@ -103,12 +103,12 @@ def _release(number: int) -> NewRelease:
 
 def _fill(database: Database, name: str, distinct: int) -> None:
     for first in range(0, _RELEASES, _BATCH):
-        batch = charges.prepare(
+        batch = preparation.prepare(
             database, name, [_release(number % distinct) for number in range(first, first + _BATCH)]
         )
 
         def work(connection: Connection, batch: list[Prepared] = batch) -> None:
-            line = accounts.lock_line(connection, batch[0].line, clock.now())
+            line = lines.lock_line(connection, batch[0].line, clock.now())
             charges.charge(connection, line, batch, CALLER.actor, clock.now())
 
         database.write(work, is_committed=lambda *_: False)

@@ -1,18 +1,16 @@
 """Settings from the environment, read once. Each variable is ``SERVICE_`` and its field's name; empty means unset."""
 
-import ipaddress
 import json
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from service.errors import StartupRefused
+from service.urls import is_confidential, read_url
 
 _DRIVERS = ("sqlite", "postgresql+psycopg")
 _SHORTEST_KEY = 32  # characters: a random key of that length cannot be guessed
@@ -331,42 +329,6 @@ def available_memory() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
     return min(machine, int(text)) if text.isdigit() else machine
-
-
-def read_url(text: str) -> URL:
-    """Parse a database's URL; the message of a refusal never quotes it, since it may hold a password.
-
-    Raises:
-        ValueError: it is not a URL, or part of its password could be read as a host, or the reverse.
-    """
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):  # ValueError: a port that is not a number
-        raise ValueError("expected an SQLAlchemy URL such as postgresql+psycopg://user@host/database") from None
-    if url.get_backend_name() != "sqlite":
-        if text.count("@") > 1:
-            raise ValueError("expected one @, before the host; write any other, as in a password, as %40")
-        if "\0" in unquote(text):
-            raise ValueError("expected a URL without null characters (%00)")  # libpq would end there and connect
-    return url
-
-
-def is_loopback(url: str) -> bool:
-    """Return True where a URL's host is this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # no address, or no URL
-        return False
-
-
-def is_confidential(url: str) -> bool:
-    """Return True where a URL is safe from changes on the way: it has https, or is on this machine."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url)))
 
 
 def shown(settings: Settings) -> dict[str, Any]:

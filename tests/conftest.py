@@ -17,7 +17,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import hypothesis
-import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import make_url
@@ -26,7 +25,7 @@ from service.ledger.installation.signing import Signer, signer_of
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
-from tests.postgres_server import postgres_server
+from tests.postgres_server import postgres_server, session
 
 _TEMPLATE = "template_migrated"
 _KEYED = Secret(bytes(range(32)))
@@ -96,7 +95,7 @@ def postgresql_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _postgresql_template(postgresql_server: str) -> str:
-    with _administrator(postgresql_server) as connection:
+    with session(postgresql_server) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_TEMPLATE)))
     migrate(make_url(postgresql_server).set(database=_TEMPLATE).render_as_string(hide_password=False))
     return _TEMPLATE
@@ -186,7 +185,7 @@ def signer(secret: Secret) -> Signer:
 @contextlib.contextmanager
 def _new_database(server: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
-    with _administrator(server) as connection:
+    with session(server) as connection:
         connection.execute(
             # Copying files is three times as fast as copying through the log.
             sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
@@ -196,12 +195,5 @@ def _new_database(server: str, template: str) -> Iterator[str]:
     try:
         yield make_url(server).set(database=name).render_as_string(hide_password=False)
     finally:
-        with _administrator(server) as connection:
+        with session(server) as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-@contextlib.contextmanager
-def _administrator(url: str) -> Iterator[psycopg.Connection]:
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
-        yield connection

@@ -13,6 +13,7 @@ from typing import Any, Literal, LiteralString
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import make_url
 
 _NOBODY = 65534  # PostgreSQL refuses to run as root; this user exists on every Linux, so none is created
 
@@ -137,6 +138,18 @@ class Cluster:
         )
         if done.returncode:
             raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+
+
+def libpq_url(url: str) -> str:
+    """Return an SQLAlchemy URL as PostgreSQL's own programs and libraries read it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@contextlib.contextmanager
+def session(url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
+    """Open a session past the service, each of whose statements commits at once."""
+    with psycopg.connect(libpq_url(url), autocommit=True) as connection:
+        yield connection
 
 
 @contextlib.contextmanager

@@ -22,7 +22,8 @@ from service.ledger.installation.high_water import (
     missing_entries,
     present_heads,
 )
-from service.ledger.journal.journal import BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 
 _NAMED = 1000  # journals that the entry lists

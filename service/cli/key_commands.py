@@ -8,11 +8,11 @@ import typer
 from sqlalchemy import Connection
 
 from service.installation import open_installation, settings_of_command, writing
-from service.ledger.access import keys
+from service.ledger.access import key_rows, keys
 from service.ledger.access.key_events import Known, keys_of
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BrokenChain
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
@@ -155,7 +155,7 @@ def _show(record: KeyRecord, token: str) -> None:
 
 
 def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> bool:
-    return keys.has_key(connection, created[0].id)
+    return key_rows.has_key(connection, created[0].id)
 
 
 def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:

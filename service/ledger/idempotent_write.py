@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, ServiceError, Unauthenticated, Unavailable
-from service.ledger.accounts.accounts import Line, ReservationsDue
+from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.journal import journal
 from service.ledger.releases.budget_refusals import record_refusal
 from service.ledger.releases.settlement import expire

@@ -2,21 +2,21 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
 from service.ledger.access.key_records import Role
 from service.pages.account import AccountStep
 from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, typed
+from service.pages.releases import ReleaseStep
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
-ReleaseStep = Annotated[str, Path()]
 _OVERTAKEN = (
     "Another user changed these fields after the page was opened. Nothing is saved yet. Your text is kept"
     " below; sending it"

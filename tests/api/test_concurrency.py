@@ -4,7 +4,6 @@ import json
 import select
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,8 @@ from tests.api.calls import (
     pure,
     release,
 )
+from tests.postgres_server import libpq_url
+from tests.waiting import until
 
 _THREADS = 32
 
@@ -142,8 +143,7 @@ def _account_locked(url: str) -> Iterator[None]:
             yield
             connection.execute("ROLLBACK")
         return
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain) as session:
+    with psycopg.connect(libpq_url(url)) as session:
         session.execute("SELECT * FROM accounts FOR UPDATE")
         yield
         session.rollback()
@@ -177,9 +177,9 @@ def test_nobody_waits_while_journals_are_followed(served: Client, app: FastAPI, 
         slow.request(
             "POST", "/v1/compositions", json.dumps(plan), {**served.headers, "Content-Type": "application/json"}
         )
-        _until(lambda: helpers.busy == 1)
+        until(lambda: helpers.busy == 1)
         asked = [threads.submit(served.get, f"/v1/accounts/people/{path}") for _ in range(_THREADS)]
-        _until(lambda: helpers.waiting == _THREADS)
+        until(lambda: helpers.waiting == _THREADS)
         for quick in ("/readyz", "/v1/accounts/people", "/v1/accounts/people/balance"):
             json_of(served.get(quick, timeout=10))
         json_of(charge(served, concentrated("0.01")), 201)
@@ -187,13 +187,6 @@ def test_nobody_waits_while_journals_are_followed(served: Client, app: FastAPI, 
         assert not select.select([slow.sock], [], [], 0)[0], "the computation has not ended"
         slow.close()  # its client hangs up
         assert {answer.result().status_code for answer in asked} == {200}
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("path", ["releases", "draws"])

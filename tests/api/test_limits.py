@@ -28,13 +28,14 @@ from service.api.http.fair_places import FairPlaces
 from service.api.identity.throttle import PAGE, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from service.server import bound_socket
 from tests.api.calls import STEWARD, Client, application, bearer, json_of, make_key, open_account, problem_of, pure
 from tests.api.conftest import serving
 from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts, noisy_of, register, stream
+from tests.waiting import until
 
 _HEAD = (
     "POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
@@ -70,14 +71,6 @@ def _line(client: Client) -> Iterator[socket.socket]:
     where = client.base_url
     with socket.create_connection((where.host, where.port), timeout=30) as line:
         yield line
-
-
-def _wait_until(so: Callable[[], bool]) -> None:
-    """Wait until the server's side has seen what the client's side has done."""
-    deadline = time.monotonic() + 30
-    while not so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _head(key: str = STEWARD, length: int = len(_BODY)) -> bytes:
@@ -157,7 +150,7 @@ def test_a_body_that_does_not_come(serve: Serve) -> None:
         shown = _shown("too_slow")
         assert (status, problem) == (408, shown | {"detail": shown["detail"].replace("30 s", "0.4 s")})
         assert b"connection: close" in head
-    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+    until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 
 def test_a_body_may_come_slowly_if_it_comes(serve: Serve) -> None:
@@ -198,7 +191,7 @@ def test_an_answer_that_nobody_takes(serve: Serve) -> None:
         line.connect((client.base_url.host, client.base_url.port))
         line.sendall(f"GET {drawn} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n\r\n".encode())
         assert line.recv(100).startswith(b"HTTP/1.1 200")
-        _wait_until(lambda: app.state.metrics.in_progress == 0)
+        until(lambda: app.state.metrics.in_progress == 0)
         assert len(_rest(line)) < 8_000_000
     json_of(client.get("/healthz"))
 
@@ -210,7 +203,7 @@ def test_connections_beyond_the_limit(serve: Serve) -> None:
         one, other = (stack.enter_context(_line(client)) for _ in range(2))
         for line in (one, other):
             line.sendall(_head())  # the body of a client with a key
-        _wait_until(lambda: app.state.metrics.in_progress == 2)
+        until(lambda: app.state.metrics.in_progress == 2)
         time.sleep(0.2)  # until their keys are checked: a slow body without a key counts as idle
         third = stack.enter_context(_line(client))
         third.sendall(_head() + _BODY)
@@ -380,14 +373,14 @@ def test_streams_that_do_not_fit_beside_each_other(serve: Serve) -> None:
     )
     with _line(client) as line:
         line.sendall(head.encode())
-        _wait_until(lambda: allowance.taken == len(content))
+        until(lambda: allowance.taken == len(content))
         for body in (content, iter([content])):  # with and without Content-Length
             refused = register(client, body)
             assert "memory" in problem_of(refused, "unavailable")["detail"]
             assert int(refused.headers["Retry-After"]) > 0
         assert len(noisy_of(register(client, counts([1, 2, 3])))) == 3
         json_of(client.post("/v1/compositions", json={"plan": pure(1)}))
-    _wait_until(lambda: allowance.taken == 0)
+    until(lambda: allowance.taken == 0)
     assert len(noisy_of(register(client, content))) == 1000
 
 
@@ -413,11 +406,11 @@ def test_one_principal_takes_no_more_than_half_of_the_room(serve: Serve) -> None
     with _line(client) as first, _line(client) as second, _line(client) as third:
         for line, key in ((first, keys[0]), (second, keys[1])):
             line.sendall(_head(key, 10_000))
-        _wait_until(lambda: allowance.taken == 20_000)
+        until(lambda: allowance.taken == 20_000)
         third.sendall(_head(keys[0], 10))
         assert "memory" in _problem(_rest(third))[1]["detail"]
         json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
-    _wait_until(lambda: allowance.taken == 0)
+    until(lambda: allowance.taken == 0)
     json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON | bearer(keys[0])))
 
 
@@ -431,7 +424,7 @@ def test_who_is_signed_in_takes_no_more_than_half_either(serve: Serve) -> None:
     )
     with _line(client) as first, _line(client) as second:
         first.sendall(form.encode())
-        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 20_000)
+        until(lambda: app.state.metrics.observed.bodies["json"].taken == 20_000)
         second.sendall(form.encode())
         assert "memory" in _problem(_rest(second))[1]["detail"]
         json_of(client.post("/v1/compositions", content=_BODY.ljust(1000), headers=_JSON))
@@ -442,7 +435,7 @@ def test_small_bodies_find_room_beside_any_others(serve: Serve) -> None:
     app, client = serve(max_json_bytes=1 << 20, max_json_bytes_at_once=1 << 20, max_connections=4)  # 16 KiB each
     with _line(client) as line:
         line.sendall(_head(length=1 << 20))
-        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 1 << 20)
+        until(lambda: app.state.metrics.observed.bodies["json"].taken == 1 << 20)
         for body in (_BODY.ljust(256), iter([_BODY.ljust(256)])):  # with and without Content-Length
             json_of(client.post("/v1/compositions", content=body, headers=_JSON))
         refused = client.post("/v1/compositions", content=_BODY.ljust(4096), headers=_JSON)
@@ -561,7 +554,7 @@ def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:
     body = json.dumps({"plan": pure(1)}).ljust(1000)
     for content, status in ((body, 200), (body + " ", 413), ("{".ljust(1000), 422), (body, 200)):
         assert client.post("/v1/compositions", content=content, headers=_JSON).status_code == status
-        _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+        until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 
 _JUNK = {  # most of them would take more than a hundred times their bytes
@@ -581,7 +574,7 @@ def test_json_of_too_many_items_is_refused_before_it_is_parsed(
     refused = client.post("/v1/compositions", content=body, headers=_JSON)
     assert "at most 50000 arrays, objects and texts" in problem_of(refused, "too_large")["detail"]
     assert parsed == []
-    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+    until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 
 @pytest.mark.parametrize("body", _JUNK.values(), ids=_JUNK)
@@ -596,7 +589,7 @@ def test_json_of_too_many_items_is_not_read_to_its_end(
     assert (status, problem["type"]) == (413, "/problems/too_large")
     assert "at most 50000 arrays, objects and texts" in problem["detail"]
     assert b"connection: close" in head
-    _wait_until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
+    until(lambda: app.state.metrics.observed.bodies["json"].taken == 0)
 
 
 @pytest.mark.parametrize(
@@ -647,7 +640,7 @@ def test_an_arrow_stream_that_unfolds_to_too_much_is_refused_before_it_does(
     assert "bytes of memory" in problem_of(register(client, content), "too_large")["detail"]
     assert unfolded == []
     assert json_of(client.get("/v1/accounts/people/balance"))["releases"] == 0
-    _wait_until(lambda: app.state.metrics.observed.bodies["arrow"].taken == 0)
+    until(lambda: app.state.metrics.observed.bodies["arrow"].taken == 0)
 
 
 def test_a_draw_that_is_read_back_takes_its_room(serve: Serve) -> None:

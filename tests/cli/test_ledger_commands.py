@@ -17,7 +17,7 @@ from service.__main__ import main
 from service.ledger.accounts import account_rows
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.journal.journal import Head
-from service.ledger.releases import charges
+from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import load_secret
@@ -291,7 +291,7 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, mon
     with contextlib.closing(open_database(f"sqlite:///{charged / 'data' / 'ledger.db'}")) as database:
         database.secret = secret
         with monkeypatch.context() as older_accountant:  # who asked for half of what is right
-            older_accountant.setattr(charges, "price", half_price)
+            older_accountant.setattr(preparation, "price", half_price)
             older_accountant.setattr(charges, "ACCOUNTANT", "0")
             charge(database, {"type": "discrete_gaussian", "rho": "1/50", "name": "m"})
     lower = """UPDATE accounts SET budget = '{"definition": "zcdp", "rho": "0.1"}', seal = NULL"""

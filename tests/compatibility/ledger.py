@@ -11,9 +11,12 @@ from service.ledger.releases import charges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.recompute import recompute
+from service.privacy.mechanisms import MECHANISMS
+from service.privacy.plans.notation import write_plan
 from tests.api.calls import Answer, Client, charge, json_of, open_account, operators_key, problem_of, release
 from tests.ledger.charging import half_price
 from tests.ledger.ledgers import Clock, everything
+from tests.privacy.mechanisms.examples import examples
 
 BUDGETS: tuple[dict[str, str], ...] = (
     {"definition": "pure", "epsilon": "40", "delta": "1e-9"},
@@ -27,7 +30,7 @@ _SEX_BY_AGE = [[3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5, 8, 9, 7, 9, 3]]
 
 
 def mechanisms(relation: str) -> list[dict[str, Any]]:
-    """Each type of mechanism in the ways in which it can be stated."""
+    """Each type of mechanism in the ways in which it can be stated, or else as the examples of its tests state it."""
     replaced = relation == "replace_one"
     moved = {"cells": 3, "cells_added": 2} if replaced else {"cells": 3}
     declared = {"type": "declared", "reference": "a proof, été"}
@@ -48,6 +51,14 @@ def mechanisms(relation: str) -> list[dict[str, Any]]:
     if replaced:
         found.append({"type": "randomized_response", "epsilon": "0.2", "values": 5})
         found.append(declared | {"epsilon": "0.02", "add_remove": {"epsilon": "0.01"}})
+    stated = {one["type"] for one in found}
+    found += [
+        write_plan(example)
+        for name, kind in MECHANISMS.items()
+        if name not in stated
+        for example in examples(kind)
+        if not any(example.faults(replaced=replaced, divided=False))
+    ]
     return [one | {"name": f"m{number}", "tags": ["m", one["type"]]} for number, one in enumerate(found)]
 
 

@@ -16,6 +16,7 @@ from tests.api.calls import contract
 from tests.compatibility.comparing import agree, loose_figures
 from tests.compatibility.files import DATABASES, REFUSED, VERSIONS, read_answers
 from tests.compatibility.installation import Installation, reports
+from tests.compatibility.ledger import RELATIONS, mechanisms, nodes
 from tests.ledger.ledgers import Clock
 
 _RECEIPT = '{"statement": "receipt"'
@@ -136,12 +137,18 @@ def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("written_on", DATABASES)
 def test_the_fixtures_hold_everything_that_the_code_knows(written_on: str) -> None:
-    """A new kind of entry, mechanism, node, state or budget needs a fixture: see README.md."""
+    """A new kind of entry, state or budget needs a fixture: see README.md."""
     known, found = _Known(), [_Written(version / f"{written_on}.export.jsonl") for version in VERSIONS]
-    for what in ("kinds", "nodes", "definitions", "relations"):
+    for what in ("kinds", "definitions", "relations"):
         assert set().union(*(getattr(one, what) for one in found)) >= getattr(known, what), what
     states = {receipt["release"]["state"] for version in VERSIONS for receipt in _receipts(version, written_on)}
     assert states >= known.states
+
+
+def test_the_next_fixtures_hold_every_mechanism_and_node() -> None:
+    """Earlier ones hold those of their time: a new one enters the fixtures of the version that is written next."""
+    plans = [plan for relation in RELATIONS for plan in (*mechanisms(relation), *nodes(relation))]
+    assert {node["type"] for plan in plans for node in _nodes(plan)} == _Known().nodes
 
 
 @pytest.mark.parametrize("written_on", DATABASES)

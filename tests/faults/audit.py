@@ -19,6 +19,7 @@ from tests.api.calls import Client, json_of
 from tests.faults import linearizable
 from tests.faults.linearizable import NEVER, Read, Refusal, Write
 from tests.faults.load import FINAL, SETTLED, Attempt, Balance, Operation, counted
+from tests.postgres_server import libpq_url
 
 _HALVES = {
     "a release without its entry": """
@@ -270,7 +271,6 @@ def check_tables(url: str) -> None:
             assert session.execute("PRAGMA foreign_key_check").fetchall() == []
             halves = {what: session.execute(query).fetchall() for what, query in _HALVES.items()}
     else:
-        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        with psycopg.connect(plain) as session:
+        with psycopg.connect(libpq_url(url)) as session:
             halves = {what: session.execute(query.encode()).fetchall() for what, query in _HALVES.items()}
     assert {what: rows for what, rows in halves.items() if rows} == {}

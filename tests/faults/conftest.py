@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import tried_to_start, until
+from tests.faults.processes import tried_to_start
 from tests.postgres_server import Cluster
+from tests.waiting import until
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

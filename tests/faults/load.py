@@ -14,7 +14,8 @@ from typing import Any
 import httpx2
 
 from tests.api.calls import Answer, Client
-from tests.faults.processes import Replica, until
+from tests.faults.processes import Replica
+from tests.waiting import until
 
 FINAL = {200, 201, 409}  # answers after which a client asks no more
 AGAIN = {None, 502, 503, 504}  # after which it asks the same once more: no answer, or that none was to be had

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tests.api.calls import STEWARD, Client, bearer
 from tests.forks import Fork
 from tests.postgres_server import Cluster
 from tests.processes import MODULE, environment
+from tests.waiting import until
 
 _PATIENCE = 120.0  # seconds
 
@@ -135,14 +135,6 @@ def free_ports(number: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in probes]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that must come about."""
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"in {_PATIENCE:g} seconds not: {what}"
-        time.sleep(0.02)
 
 
 def tried_to_start(cluster: Cluster) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 from tests.api.calls import Client, json_of, open_account
 from tests.faults import audit
 from tests.faults.load import Balance, Load, Operation, charge, mixed, partitioned, perform, released, send
-from tests.faults.processes import Replica, until
+from tests.faults.processes import Replica
+from tests.waiting import until
 
 ABOVE, UNDER = "agency", ("people", "places")
 ACCOUNTS = ("people", "places", "trades", "lapses")

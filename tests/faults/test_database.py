@@ -9,9 +9,10 @@ import psycopg
 import pytest
 
 from tests.faults.conftest import Form
-from tests.faults.processes import replicas, tried_to_start, until
+from tests.faults.processes import replicas, tried_to_start
 from tests.faults.scenario import Scenario
 from tests.postgres_server import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 

@@ -14,9 +14,10 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from tests.faults.conftest import Form
-from tests.faults.processes import replicas, tried_to_start, until
+from tests.faults.processes import replicas, tried_to_start
 from tests.faults.scenario import Scenario
 from tests.postgres_server import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 

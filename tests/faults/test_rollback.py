@@ -17,9 +17,10 @@ from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.storage.secret import load_secret
 from tests.api.calls import Client, json_of, open_account, problem_of, pure, release
 from tests.faults.conftest import Form
-from tests.faults.processes import Replica, replicas, until
+from tests.faults.processes import Replica, replicas
 from tests.postgres_server import installed
 from tests.processes import run
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 

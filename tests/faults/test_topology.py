@@ -18,9 +18,10 @@ import pytest
 
 from tests.api.calls import open_account
 from tests.faults.conftest import Form
-from tests.faults.processes import Replica, free_ports, replicas, until
+from tests.faults.processes import Replica, free_ports, replicas
 from tests.faults.scenario import Scenario
 from tests.processes import ROOT
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.faults,

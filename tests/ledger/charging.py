@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 from sqlalchemy import Connection, insert, text
 
 from service.ledger.accounts import account_changes, account_rows, accounts, spending
@@ -17,8 +18,9 @@ from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal import journal
 from service.ledger.journal.journal import ExpectedHead, JournalEntry
 from service.ledger.journal.replay import replay
-from service.ledger.releases import charges, release_rows, releases, reservation_rows, reservations
-from service.ledger.releases.charges import NewRelease, Prepared, Registered
+from service.ledger.releases import charges, preparation, release_rows, releases, reservation_rows, reservations
+from service.ledger.releases.charges import Registered
+from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
@@ -50,6 +52,17 @@ def asking(
     return Request(principal, key, digest, SECRET, kept, key_id)
 
 
+of_every_definition = pytest.mark.parametrize(
+    "budget",
+    [
+        {"definition": "pure", "epsilon": "3", "delta": "1e-9"},
+        {"definition": "zcdp", "rho": "2", "delta": "1e-9"},
+        {"definition": "rdp", "alpha": "7/3", "epsilon": "4", "delta": "1e-9"},
+        {"definition": "approximate", "epsilon": "8", "delta": "1e-6", "declared_delta": "1e-9"},
+    ],
+    ids=lambda budget: budget["definition"],
+)
+"""A test with budgets of every definition."""
 ANN, BOB = asking("ann"), asking("bob")  # of an identity provider
 
 
@@ -146,7 +159,7 @@ def prepared(
     new = [
         NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for) for plan in plans
     ]
-    return charges.prepare(database, name, new)
+    return preparation.prepare(database, name, new)
 
 
 def half_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:

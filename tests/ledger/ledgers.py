@@ -11,14 +11,14 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, descriptions
+from service.ledger.accounts import descriptions, lines
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import draws, tabulations
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.installation.signing import Signer
-from service.ledger.releases import charges
-from service.ledger.releases.charges import NewRelease
+from service.ledger.releases import charges, preparation
+from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification import exports
@@ -97,7 +97,7 @@ def register(
         NewRelease(f"n°{number}", read_plan(plan), plan, tuple(tags), Fraction(1, 10**10), "/plan", reserve_for)
         for number, plan in enumerate(plans)
     ]
-    done = carry_out(database, charges.register(ANN, charges.prepare(database, name, new)))
+    done = carry_out(database, charges.register(ANN, preparation.prepare(database, name, new)))
     return [one.id for one in done]
 
 
@@ -238,7 +238,7 @@ def exported(database: Database, signer: Signer) -> bytes:
 
 def draw_what_is_held(database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool) -> None:
     """Write what only a faulty server would: a draw that does not commit its release, which is held or was voided."""
-    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: accounts.lock_account(connection, line))
+    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: lines.lock_account(connection, line))
     open_account(database)
     (release,) = reserve(database, A)
     if voided:

@@ -2,11 +2,18 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import make_url
 
-from tests.postgres_server import installed
+from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.migrate import prepare
+from service.ledger.storage.secret import Secret
+from tests.ledger.charging import open_account
+from tests.postgres_server import installed, libpq_url
 
 APPLICATION = "ledger_application"
 _SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "postgres-roles.sql"
@@ -15,7 +22,7 @@ _SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "postgres-roles.sql"
 def run_script(owner_url: str, password: str | None = None) -> "subprocess.CompletedProcess[str]":
     """``deploy/postgres-roles.sql``, as the owner of the tables."""
     variables = {name: value for name, value in os.environ.items() if name != "LEDGER_PASSWORD"}
-    address = make_url(owner_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    address = libpq_url(owner_url)
     return subprocess.run(
         [installed() / "psql", "--no-psqlrc", "--quiet", f"--file={_SCRIPT}", address],
         env=variables | ({} if password is None else {"LEDGER_PASSWORD": password}),
@@ -31,3 +38,13 @@ def application_url(owner_url: str) -> str:
     if done.returncode:
         raise RuntimeError(done.stderr)
     return make_url(owner_url).set(username=APPLICATION).render_as_string(hide_password=False)
+
+
+@contextmanager
+def served_by_role(owner_url: str, secret: Secret, **options: Any) -> Iterator[Database]:
+    """A ledger with an account, of the application's role."""
+    with closing(open_database(application_url(owner_url), **options)) as database:
+        database.secret = secret
+        prepare(database, embedded=False)
+        open_account(database, definition="pure", epsilon="3")
+        yield database

@@ -17,6 +17,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
+from tests.ledger.writing import never
 
 _REQUEST = asking("ann", "k", "digest")
 _HALF = {"type": "gaussian", "rho": "0.5"}
@@ -34,12 +35,8 @@ def work(secret: Secret) -> Work:
     return make_key
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
 def _once(database: Database, request: Request, work: Work) -> Answer:
-    done = idempotent_write(database, request, Operation(work, _never), lambda record: Answer(201, f'"{record.id}"'))
+    done = idempotent_write(database, request, Operation(work, never), lambda record: Answer(201, f'"{record.id}"'))
     return done.answer
 
 
@@ -81,7 +78,7 @@ def test_a_refusal_undoes_the_effect_and_is_forgotten(database: Database, work: 
 
 
 def test_an_answer_without_a_body_refers_to_its_result(database: Database, work: Work) -> None:
-    operation = Operation(work, _never)
+    operation = Operation(work, never)
 
     def answer(record: KeyRecord) -> Answer:
         return Answer(201, api_key_id=record.id)

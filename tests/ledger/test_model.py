@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict, Forbidden, InvalidInput
-from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.accounts.spending import as_plan, counts
 from service.ledger.draws import draws
 from service.ledger.draws.stored_draws import Turn

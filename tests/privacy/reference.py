@@ -6,10 +6,13 @@ from typing import Any
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 
 import tests.oracles.oracle
+from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.mechanisms import DiscreteGaussian, Geometric, Mechanism
-from service.privacy.numerics.loss import Loss
+from service.privacy.numerics.loss import Loss, largest_losses, total_loss
 from service.privacy.numerics.numbers import double_up
 from service.privacy.plans import Choice, Parallel, Plan, Sequence
+from service.privacy.plans.composition_program import Foldable, Notion, fold
+from service.privacy.plans.walking import Neighbouring
 from tests.oracles import files
 
 oracle: Any = tests.oracles.oracle
@@ -91,3 +94,20 @@ def share(mechanism: Mechanism, of_budget: Fraction) -> Mechanism:
         return Geometric(scale=mechanism.scale / of_budget)
     assert isinstance(mechanism, DiscreteGaussian)
     return DiscreteGaussian(sigma_squared=mechanism.sigma_squared / of_budget)
+
+
+def assert_bounds(bound: Fraction, truth: Any, relative: float = 1e-25, error: Fraction = Fraction(1, 10**40)) -> None:
+    """``truth``, which is computed up to a relative error, is not above the bound, and close to it."""
+    exact = exactly(truth)
+    assert bound >= exact * (1 - error)
+    assert bound <= exact * (1 + Fraction(relative))
+
+
+def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
+    """An upper bound on tau(alpha) of a plan (nats), to 96 bits: one mechanism and order at a time, in balls.
+
+    Source: Haney et al. 2021, Lemma 3.
+    """
+    return fold(
+        plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total_loss, largest_losses)
+    )

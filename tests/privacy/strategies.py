@@ -3,23 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from hypothesis import strategies as st
 
-from service.privacy.mechanisms import (
-    Declaration,
-    Declared,
-    DiscreteGaussian,
-    DiscreteOsgt,
-    Gaussian,
-    Geometric,
-    Laplace,
-    Mechanism,
-    Osgt,
-    RandomizedResponse,
-)
+from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Either, Field, WholeNumber
+from service.privacy.mechanisms import MECHANISMS, Declaration, Declared, Discrete, Mechanism
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring, children_with_pointers, with_parts
+from tests.privacy.mechanisms.examples import examples
 
 figures = st.one_of(
     st.sampled_from([Fraction(text) for text in ("0.1", "1", "2.5", "1/3", "7/5", "40")]),
@@ -44,22 +36,40 @@ def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStra
 def mechanisms(neighbouring: Neighbouring) -> st.SearchStrategy[Mechanism]:
     """Any mechanism that has a meaning anywhere in a plan under the relation."""
     replaced = neighbouring is Neighbouring.REPLACE_ONE
-    cells = {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none(), "tags": tags}
+    found = [_of_type(kind, replaced=replaced) for kind in MECHANISMS.values() if _fits(kind, replaced=replaced)]
     one_sided = declarations() if replaced else st.none()
-    return st.one_of(
-        st.builds(Geometric, scale=figures, sensitivity=whole, **cells),
-        st.builds(DiscreteGaussian, sigma_squared=figures, sensitivity=whole, **cells),
-        st.builds(Laplace, scale=figures, sensitivity=figures, **cells),
-        st.builds(Gaussian, sigma_squared=figures, sensitivity=figures, **cells),
-        st.builds(Osgt, sigma_squared=figures, m=offsets, sensitivity=figures, **cells),
-        st.builds(DiscreteOsgt, sigma_squared=figures, m=offsets, sensitivity=whole, **cells),
-        st.builds(Declared, guarantee=declarations(), reference=st.just("a proof"), add_remove=one_sided, tags=tags),
+    declared = st.builds(
+        Declared, guarantee=declarations(), reference=st.just("a proof"), add_remove=one_sided, tags=tags
     )
+    return st.one_of(*found, declared)
 
 
 def responses() -> st.SearchStrategy[Mechanism]:
-    """Randomised response, which has a meaning under replace_one and outside parallel and choice."""
-    return st.builds(RandomizedResponse, epsilon=figures, values=st.integers(2, 9), tags=tags)
+    """Mechanisms that have a meaning under replace_one and outside parallel and choice, as randomised response."""
+    kinds = [kind for kind in MECHANISMS.values() if kind is not Declared and not _fits(kind, replaced=True)]
+    return st.one_of([_of_type(kind, replaced=True) for kind in kinds])
+
+
+def _fits(kind: type[Mechanism], *, replaced: bool) -> bool:
+    return kind is not Declared and not any(examples(kind)[0].faults(replaced=replaced, divided=True))
+
+
+def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mechanism]:
+    """Return mechanisms of a type, with the parameters that its grammar allows."""
+    fields: dict[str, st.SearchStrategy[Any]] = {field.name: _values(field) for field in kind.FIELDS}
+    if kind.ADDITIVE:
+        fields |= {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none()}
+        fields["sensitivity"] = whole if issubclass(kind, Discrete) else figures
+    return st.builds(kind, tags=tags, **fields)
+
+
+def _values(field: Field | Either) -> st.SearchStrategy[Any]:
+    bound = field.parameter.bound if isinstance(field, Either) else getattr(field, "bound", None)
+    if isinstance(field, WholeNumber):
+        return st.integers(field.least, field.least + 7)
+    if bound in (ABOVE_0, AT_LEAST_0):
+        return figures if bound is ABOVE_0 else offsets
+    raise TypeError(f"expected values to try {field.name} on")
 
 
 def plans(neighbouring: Neighbouring, leaves: int = 8) -> st.SearchStrategy[Plan]:

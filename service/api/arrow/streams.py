@@ -30,7 +30,6 @@ _CODECS = ("lz4", "zstd")  # CompressionType of Message.fbs
 _RAW = -1  # written in place of the length of a buffer that is not compressed
 _NONE: NDArray[np.int64] = np.empty(0, np.int64)
 _END = struct.pack("<II", MARK, 0)
-_PAIR = struct.Struct("<qq")
 # Upper bound on the memory of one count beside the stream: the noisy count, its packed form, and two copies on the way
 # to a database or back.
 _A_COUNT, _UNFOLDED = 48, 8

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.http.fair_places import FairPlaces
 from service.errors import InvalidInput
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
@@ -71,6 +71,8 @@ class Change:
     prices_only: bool = False  # this process is a helper that only computes prices
     # in a helper: has the serving process write
     remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None
+    read_only: bool = False  # in a helper: read and check the request without carrying it out
+    noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
 
     def write(self, act: Callable[..., R], *arguments: Any) -> R:
         """Return ``act(database, request, *arguments)``, called in the serving process, which alone writes.
@@ -96,9 +98,6 @@ class Change:
         """Run work in the writers' threads, with the request's context: its id for log lines and its trace."""
         in_context = functools.partial(contextvars.copy_context().run, work)
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
-
-    read_only: bool = False  # in a helper: read and check the request without carrying it out
-    noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
 
 
 async def change_of(

@@ -7,13 +7,10 @@ ended at any moment: when the client hangs up, or when its time is over.
 """
 
 import asyncio
-import logging
-import os
 import pickle
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -21,35 +18,27 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
-import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, WRITES, Change, HelperResult
+from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
+from service.api.http.helper_loop import END, FAILED, FOLLOWS, STOPPED, WRITE, serve
 from service.api.http.kept_figures import TO_KEEP
 from service.api.http.memory_room import Take, room_of
-from service.api.http.problems import KINDS, problem
 from service.api.identity.throttle import GIVEN_UP
 from service.errors import InvalidInput, ServiceError, TooManyRequests, Unavailable
 from service.ledger.accounts import kept_figures
 from service.ledger.storage.database import Database
-from service.memory_privacy import forbid_dumps
 
 _PICKLED = b"application/x-python-pickle"  # media type of answers that are not for clients
+_LAST_WORDS = 5.0  # seconds until a process that ended has its exit status
+_COPIES = 2  # of a large body in this process, while it is passed on
 _WAITING = 64  # waiting requests of one principal
 _RETRY = 5  # seconds after which a principal may ask for prices again
-_NICENESS = 10
 _MOST_KEPT = 1 << 25  # bytes of an answer that are kept until its end: a million counts as JSON are fewer
-_STOPPED = "stopped"  # in the state of a request: the reason why nothing may be written any more
-_BROUGHT_BACK = ("problem", TO_KEEP, _STOPPED)  # keys of a request's state that a helper returns
-_FAILED, _LAST_WORDS = 1, 5.0  # exit status after an error; seconds until the process has that status
-_END = "end"  # type of the message that follows a request's last one
-_WRITE = "write"  # type of a message that has the serving process write; its answer comes before the rest
-_FOLLOWS = "follows"  # key of a message: the bytes of its body, which follows separately and is not copied on the way
-_LARGE, _COPIES = 1 << 20, 2  # bytes of such a body; its copies in this process while it is passed on
 _HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # the headers that operations read
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
@@ -222,10 +211,10 @@ class Helpers:
             database: Database = request.app.state.database
             try:
                 message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
-                if change is not None and message["type"] == _WRITE:
+                if change is not None and message["type"] == WRITE:
                     message = await self._write(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
-                if reason := request.scope["state"].pop(_STOPPED, None):
+                if reason := request.scope["state"].pop(STOPPED, None):
                     database.stop(reason)
                 return last
             finally:
@@ -253,7 +242,7 @@ class Helpers:
     async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:
         """Pass on all messages but the last, which is returned."""
         following: Message
-        while (following := await self._in_thread(helper.hear))["type"] != _END:
+        while (following := await self._in_thread(helper.hear))["type"] != END:
             await send(message)
             message = following
         scope["state"].update(following["state"])
@@ -273,14 +262,10 @@ class Helpers:
 
     def _new(self) -> "_Helper":
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._application), name="helper", daemon=True)
+        process = self._context.Process(target=serve, args=(theirs, self._application), name="helper", daemon=True)
         process.start()
         theirs.close()
         return _Helper(process, ours)
-
-
-class _RefusedWrite(Exception):
-    """Refusal of a write by the serving process, which answers it."""
 
 
 class _Helper:
@@ -312,15 +297,15 @@ class _Helper:
         """
         try:
             message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
-            if message.get(_FOLLOWS):
-                self.take(_COPIES * message[_FOLLOWS])
+            if message.get(FOLLOWS):
+                self.take(_COPIES * message[FOLLOWS])
                 message["body"] = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self._process.join(_LAST_WORDS)
-            if self._process.exitcode == _FAILED:
+            if self._process.exitcode == FAILED:
                 raise RuntimeError("a helper failed; its error is in the log") from None
             raise Unavailable("the process that worked on the answer was ended") from None
-        self.idle = message["type"] == _END
+        self.idle = message["type"] == END
         return message
 
     def end(self) -> None:
@@ -399,75 +384,3 @@ def helper_scope(scope: Scope) -> dict[str, Any]:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _empty_answer(_: Request, __: Exception) -> Response:
-    return Response()  # not passed on
-
-
-async def _failure(request: Request, _: Exception) -> Response:
-    return problem("internal", KINDS["internal"].explanation, request.scope["path"])
-
-
-def _serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
-    """Answer requests until the server has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the server
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    forbid_dumps()
-    os.nice(_NICENESS)
-    app = application()
-    app.add_exception_handler(_RefusedWrite, _empty_answer)
-    app.add_exception_handler(Exception, _failure)
-    with asyncio.Runner() as runner:
-        while True:
-            try:
-                scope, body, heads = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
-            except (EOFError, OSError):
-                return
-            app.state.database.remember(heads)
-            runner.run(_answer(app, scope, body, pipe))
-
-
-async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> None:
-    structlog.contextvars.bind_contextvars(request_id=scope["state"].get("request_id"))
-    unread, whole = [body], False
-
-    async def receive() -> Message:
-        if unread:
-            return {"type": "http.request", "body": unread.pop(), "more_body": False}
-        await asyncio.Event().wait()  # a hang-up of the client ends the process
-        raise AssertionError
-
-    async def send(message: Message) -> None:
-        nonlocal whole
-        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-        content = message.get("body", b"")
-        if len(content) > _LARGE:
-            message = {**message, "body": b"", _FOLLOWS: len(content)}
-        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-        if _FOLLOWS in message:
-            pipe.send_bytes(content)
-
-    def write(act: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        message = {"type": _WRITE, "act": act, "arguments": arguments}
-        pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-        answered = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
-        if answered is None:
-            raise _RefusedWrite
-        return answered[0]
-
-    scope["state"][WRITES] = write
-    try:
-        try:
-            await app(scope, receive, send)
-        except BrokenPipeError:
-            raise
-        except Exception:  # already answered, unless a part of another answer had been sent
-            logging.getLogger("service.helpers").exception("request")  # without its message, which might quote input
-            if not whole:
-                os._exit(_FAILED)
-        scope["state"][_STOPPED] = app.state.database.stopped
-        left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
-        await send({"type": _END, "state": left_behind})
-    except BrokenPipeError:  # the server has gone
-        os._exit(0)

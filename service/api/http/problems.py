@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from service import errors
 from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")

@@ -12,9 +12,9 @@ from service.api.http import problems
 from service.api.identity.oidc import Tokens, is_token
 from service.api.identity.throttle import GIVEN_UP, PAGE, Throttle
 from service.errors import Forbidden, ServiceError, TooManyRequests, Unauthenticated
+from service.ledger.access.authentication import Principal, authenticate
 from service.ledger.access.key_records import Role
 from service.ledger.access.key_usage import KeyUsage
-from service.ledger.access.keys import Principal, authenticate
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret

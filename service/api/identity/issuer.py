@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt import PyJWK, PyJWTError
 
 from service.errors import Unauthenticated, Unavailable
-from service.settings import is_confidential, is_loopback
+from service.urls import is_confidential, is_loopback
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")  # asymmetric ones only: a verifier cannot sign with them
 

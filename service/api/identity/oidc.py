@@ -10,8 +10,9 @@ import jwt
 
 from service.api.identity.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
+from service.ledger.access.authentication import Principal
 from service.ledger.access.key_records import ROLES, Role
-from service.ledger.access.keys import ISSUED, Principal, is_distinct_name
+from service.ledger.access.keys import ISSUED, is_distinct_name
 from service.ledger.storage import clock
 from service.settings import Settings
 

@@ -1,65 +1,39 @@
 """Routes of accounts, their balances and their journals."""
 
 import json
-from collections import Counter
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
-from sqlalchemy import Connection
 
-from service.api.charts import pictures
-from service.api.charts.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
-from service.api.charts.pictures import wanted
-from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_helpers, in_writers, ok, respond
-from service.api.http.kept_figures import BalanceCache
+from service.api.http.dependencies import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_cursor, read_seq, with_room
+from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.schemas.exact_numbers import Exact, Label, Short, Text, number_up, short_exact
 from service.api.schemas.guarantees import (
     BudgetModel,
-    GuaranteeBody,
     HeadBody,
     Remaining,
-    budget_body,
-    guarantee_body,
     head_body,
-    read_deltas,
     remaining_body,
 )
 from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.plans import document_of
-from service.api.schemas.spending_history import history_body
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, accounts, descriptions, spending
+from service.ledger.accounts import account_changes, accounts, descriptions
 from service.ledger.accounts.account_changes import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import read_budget, usual_delta
-from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.draws import partitions
-from service.ledger.journal import journal, replay
-from service.ledger.releases.settlement import present_account, without_due_reservations
+from service.ledger.accounts.budgets import read_budget, write_budget
+from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
-from service.ledger.storage.paging import CHARACTERS, first_of
-from service.privacy.accounting import effort
-from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
-from service.privacy.accounting.privacy_filter import (
-    MOST_COUNTED,
-    Budget,
-    Definition,
-    count_fitting,
-    mean_price,
-    spent_of_cap,
-)
+from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
 from service.privacy.numerics.numbers import exact_text, parse_exact
-from service.privacy.plans.walking import Neighbouring, condense
-
-_LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
+from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
@@ -156,55 +130,6 @@ class AccountPage(BaseModel):
     next_cursor: str | None
 
 
-class PartitionsTotal(BaseModel):
-    """Numbers of partitions that mechanisms were drawn for, per repetition; undeclared: plans declare none for them."""
-
-    drawn: int
-    undeclared: int
-
-
-class Balance(BaseModel):
-    """The losses, reservations and remaining budget of an account and of the accounts under it."""
-
-    account: str
-    budget: BudgetModel
-    spent: GuaranteeBody
-    reserved: GuaranteeBody
-    remaining: Remaining
-    releases: int = Field(
-        description="The number of committed and held releases, of the account and of those under it."
-    )
-    equal_more: int | None = Field(
-        description="Only for an (epsilon, delta) budget, whose epsilons do not add up: the exact number of further"
-        " releases, each with the mean loss of the counted ones, that the account's own filter admits; at"
-        f" most {MOST_COUNTED}."
-    )
-    partitions: PartitionsTotal | None = Field(
-        description="Draws of the account and of those under it; null with as_of. All partitions of one mechanism"
-        " are one charge."
-    )
-    tags: list[str] = Field(
-        description="The tags of spent and reserved releases, which the parameter tag accepts. A long list is cut,"
-        f" in order, at {CHARACTERS} characters together."
-    )
-    head: HeadBody
-
-
-class EntryBody(BaseModel):
-    """A journal entry; hash is SHA-256 over the previous hash (32 bytes) and entry in RFC 8785 canonical JSON."""
-
-    entry: dict[str, Any]
-    previous: str
-    hash: str
-
-
-class JournalPage(BaseModel):
-    """A page of an account's journal."""
-
-    items: list[EntryBody]
-    next_cursor: str | None
-
-
 def account_body(account: AccountRecord) -> dict[str, Any]:
     """Return an account as JSON."""
     weights = account.weights
@@ -214,7 +139,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "name": account.name,
         "unit": account.unit,
         "neighbouring": account.neighbouring.value,
-        "budget": budget_body(account),
+        "budget": write_budget(account.budget),
         "remaining": remaining_body(account),
         "counted": None if used is None else number_up(used),
         "counted_exact": None if used is None else short_exact(used),
@@ -335,143 +260,3 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         raise TypeError("the model admits one of budget, state, approval_above and metadata")
     changing = account_changes.change_account(change.database, change.request, account, what, "/budget")
     return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))
-
-
-@router.get(
-    "/{account}/balance",
-    response_model=Balance,
-    responses=pictures.responses("The balance; or a picture of it, as SVG or PNG."),
-)
-def read_balance(
-    account: AccountPath,
-    request: Request,
-    database: CurrentDatabase,
-    principal: CurrentPrincipal,
-    delta: Annotated[
-        list[Exact],
-        Query(
-            description="The deltas at which spent is shown as (epsilon, delta); repeatable. The default is the"
-            " account's delta: that of an (epsilon, delta) budget (with as_of, the budget of that time),"
-            " else 1e-10.",
-            max_length=100,
-            default_factory=list,
-        ),
-    ],
-    tag: Annotated[Label | None, Query(description="Count only releases and nodes that carry this tag.")] = None,
-    as_of: Annotated[int | None, Query(ge=1, description="Show the balance right after this journal entry.")] = None,
-    picture: Annotated[OfBalance, Query(description="The kind of picture, where Accept asks for one.")] = "spending",
-) -> Response:
-    """Read the balance: losses, reservations and the remaining budget.
-
-    The balance covers the account and those under it. spent composes every committed release and reserved every held
-    one, at full precision. They describe the past and are no guarantees under adaptive choice, which only the budget
-    gives; their conversions are therefore marked adaptive: false. A reservation counts until it expires; with as_of,
-    until the journal records the expiry.
-
-    With Accept: image/svg+xml or image/png the answer is a picture. It shows the budget over time (of all releases,
-    whatever tag is given), or the privacy profile of what is spent, or its Rényi curve. The profile is drawn at the
-    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
-    """
-    require(principal, "auditor", account)
-    shown_deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
-    with database.read() as connection:
-        record = accounts.read_account(connection, account)
-        if as_of is not None and as_of > record.head.seq:
-            raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
-        _leave_slow(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(shown_deltas)))
-        if kind is not None and picture == "spending":
-            seen = record if as_of is None else replay.replay(connection, record, as_of).account
-            return spending_picture(history_body(connection, seen), kind)
-        expired, stored = Counter[str](), None
-        if as_of is None:
-            now = present_account(connection, record, clock.now())
-            record, expired = now.account, now.expired
-            drawn: dict[str, int] | None = partitions.total(connection, record.id)._asdict()
-            deltas = shown_deltas or (usual_delta(record.budget),)
-            cached = BalanceCache(request, record, tag, sorted(expired.items()), *deltas)
-            stored = cached.look_up(connection)
-            spent, reserved = (Counter[str](),) * 2 if stored and kind is None else spending.counts(connection, record)
-        else:
-            then = replay.replay(connection, record, as_of)
-            record, spent, reserved, drawn = then.account, then.committed, then.reserved, None
-            deltas = shown_deltas or (usual_delta(record.budget),)
-            cached = BalanceCache(request, record, tag, "", *deltas)
-    if kind is not None and picture != "spending":
-        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
-        return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
-    figures = stored or _figures(spent, reserved - expired, record.neighbouring, deltas, tag)
-    if stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
-        cached.store(figures)
-    return ok(
-        {"account": record.name, "budget": budget_body(record)}
-        | {name: figures[name] for name in ("spent", "reserved")}
-        | {"remaining": remaining_body(record), "releases": record.releases}
-        | {"equal_more": _mean_releases_left(record), "partitions": drawn}
-        | {"tags": figures["tags"], "head": head_body(record.head)}
-    )
-
-
-def _mean_releases_left(account: AccountRecord) -> int | None:
-    """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
-    if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
-        return None
-    return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
-
-
-def _figures(
-    spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
-) -> dict[str, Any]:
-    return {
-        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag)),
-        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag)),
-        "tags": first_of(spending.tags_of([*spent, *reserved])),
-    }
-
-
-def _leave_slow(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
-    """Leave the computation of a long balance to a helper process.
-
-    Raises:
-        AnswerInHelper: the balance takes long, and there are helper processes.
-    """
-    if request.app.state.helpers is None:
-        return
-    few = spending.small_spending(connection, account) if quick else None
-    if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
-        raise AnswerInHelper
-
-
-def _composed(
-    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
-) -> Guarantee:
-    plan = spending.as_plan(subplans, tag)
-    return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)
-
-
-@router.get("/{account}/journal", response_model=JournalPage)
-@in_helpers
-def read_journal(
-    account: AccountPath,
-    database: CurrentDatabase,
-    principal: CurrentPrincipal,
-    take: Room,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> Response:
-    """Read an account's journal.
-
-    The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
-    therefore detect any change of the entries before it.
-    """
-    require(principal, "auditor", account)
-    with database.read() as connection:
-        record = accounts.read_account(connection, account)
-        entries = journal.entries(
-            connection, record.id, read_seq(cursor), limit, with_room(take), until=record.head.seq
-        )
-        previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
-    items = []
-    for entry in entries:
-        items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})
-        previous = entry.hash
-    return ok(page(items, entries[-1].seq if entries.more else None))

@@ -56,7 +56,7 @@ from service.ledger.draws.choice_branches import WHOLE
 from service.ledger.draws.draws import AnsweredDraw
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.releases import release_rows, releases
-from service.ledger.releases.charges import NewRelease
+from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw

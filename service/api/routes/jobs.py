@@ -25,7 +25,7 @@ from service.empirical.experiments import MOST_COUNTS, MOST_VALUES, STRATIFIED, 
 from service.empirical.notation import experiment_of
 from service.errors import Forbidden, InvalidInput
 from service.ledger import jobs
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.jobs import JobRecord, State
 from service.ledger.storage.idempotency import Answer
 from service.privacy.numerics.numbers import parse_exact

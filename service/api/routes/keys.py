@@ -20,10 +20,10 @@ from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Duration, Label, Short, duration_of
 from service.errors import Conflict, Forbidden
-from service.ledger.access import keys
+from service.ledger.access import key_rows, keys
+from service.ledger.access.authentication import Principal
 from service.ledger.access.key_events import require_valid, see_keys, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
-from service.ledger.access.keys import Principal
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
@@ -193,18 +193,18 @@ def _require_unlimited(principal: Principal) -> None:
 
 def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
     """Return a new key with its token; the token is never stored, and a replay derives it again."""
-    operation = Operation(work, lambda connection, record: keys.has_key(connection, record.id))
+    operation = Operation(work, lambda connection, record: key_rows.has_key(connection, record.id))
     done = idempotent_write(change.database, change.request, operation, _stored_answer)
     record = done.result
     if record is None:
         with change.database.read() as connection:
             require_valid(connection, change.secret, change.request.actor, clock.now())
             record = _load(connection, done.answer)
-            if record.id != done.answer.api_key_id or not keys.is_made_by(
+            if record.id != done.answer.api_key_id or not key_rows.is_made_by(
                 connection, change.secret, record.id, change.request.principal
             ):
                 raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
-    shown = _body(record) | {"key": keys.token_of(change.secret, record.id)}
+    shown = _body(record) | {"key": key_rows.token_of(change.secret, record.id)}
     return respond(replace(done.answer, body=json.dumps(shown)))
 
 
@@ -233,6 +233,6 @@ def _load(connection: Connection, stored: Answer) -> KeyRecord:
     if stored.api_key_id is None:
         raise TypeError("an answer to making a key refers to the key")
     if stored.body is None:  # written by a version that did not store it
-        return keys.read_key(connection, stored.api_key_id)
+        return key_rows.read_key(connection, stored.api_key_id)
     shown = json.loads(stored.body)
     return KeyRecord(**shown | {"accounts": None if shown["accounts"] is None else tuple(shown["accounts"])})

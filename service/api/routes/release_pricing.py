@@ -13,10 +13,10 @@ from service.api.http.dependencies import Change, HelperResult
 from service.api.http.kept_figures import subject_of
 from service.api.schemas.guarantees import cost_text
 from service.errors import InvalidInput, ServiceError
-from service.ledger.accounts import accounts, kept_figures as known
-from service.ledger.accounts.accounts import Line
-from service.ledger.releases import charges, releases
-from service.ledger.releases.charges import NewRelease, Prepared
+from service.ledger.accounts import kept_figures as known, lines
+from service.ledger.accounts.lines import Line
+from service.ledger.releases import preparation, releases
+from service.ledger.releases.preparation import NewRelease, Prepared
 from service.privacy.accounting import effort
 from service.privacy.accounting.guarantee import USUAL_ORDERS
 from service.privacy.accounting.pricing import Price, price
@@ -71,8 +71,8 @@ def prepared(
         InvalidInput: a plan is invalid under the account's relation, or pricing all of them is too much work.
         TooManyRequests, Unavailable: no helper can price them now.
     """
-    line = accounts.line_of(change.database, account)
-    deltas = charges.deltas_of(change.database, line, releases)
+    line = lines.line_of(change.database, account)
+    deltas = preparation.deltas_of(change.database, line, releases)
     keys = [ValuesKey(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
     unlike = dict(zip(keys, zip(releases, deltas, strict=True), strict=True))
     requests = []
@@ -83,7 +83,7 @@ def prepared(
         check_work(change.most_work, sum(one.work for one in requests), releases[0].pointer)
     figures = dict(zip(unlike, _figures(change, line, requests), strict=True))
     prices = {id(one.plan): figures[key][0] for one, key in zip(releases, keys, strict=True)}
-    new = charges.prepare(change.database, account, releases, prices, deltas)
+    new = preparation.prepare(change.database, account, releases, prices, deltas)
     return new, [figures[key][1] for key in keys]
 
 
@@ -96,7 +96,7 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
         NotFound: the account does not exist, or has no such release.
         TooManyRequests, Unavailable: no helper can compute it now.
     """
-    line, subject = accounts.line_of(change.database, account), subject_of(release_id)
+    line, subject = lines.line_of(change.database, account), subject_of(release_id)
     with change.database.read() as connection:
         is_long = releases.plan_size(connection, release_id, line.account_id) > releases.LONG
         elsewhere = change.elsewhere if is_long else None

@@ -33,10 +33,11 @@ from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
 from service.api.schemas.settlement_responses import answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
-from service.ledger.accounts import accounts, descriptions
+from service.ledger.accounts import accounts, descriptions, lines
 from service.ledger.draws import partitions
 from service.ledger.releases import charges, releases, reservations
-from service.ledger.releases.charges import NewRelease, Prepared, Registered
+from service.ledger.releases.charges import Registered
+from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
@@ -317,7 +318,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     """
     require(change.principal, "steward", account)
     with change.database.read() as connection:
-        line = accounts.line_above(connection, account)
+        line = lines.line_above(connection, account)
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, short_exact, stated
 from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import read_budget, usual_delta, write_budget
+from service.ledger.accounts.budgets import read_budget, usual_delta
 from service.ledger.journal.journal import Head
 from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, ApproximateStatement, Guarantee, guarantee
 from service.privacy.accounting.pricing import MEMOISED_SIZE
@@ -245,11 +245,6 @@ def remaining_body(account: AccountRecord) -> dict[str, Any]:
         declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
         body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared
     return body
-
-
-def budget_body(account: AccountRecord) -> dict[str, str]:
-    """Return an account's budget, exact."""
-    return write_budget(account.budget)
 
 
 def head_body(head: Head) -> dict[str, Any]:

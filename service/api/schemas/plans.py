@@ -90,15 +90,21 @@ def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
         InvalidInput: it has no meaning, or takes too long to price.
     """
     plan = read_plan(document, pointer)
-    if not all(one.work().in_arrays for one in mechanisms_of(plan)):
-        _check_osgt(plan, pointer)
+    if not all(one.work().vectorized for one in mechanisms_of(plan)):
+        _limit_slow_mechanisms(plan, pointer)
     return plan
 
 
-def _check_osgt(plan: PlanValue, pointer: str) -> None:
-    """Refuse many distinct ones: each takes tens of milliseconds, or half a second on an (epsilon, delta) account."""
+def _limit_slow_mechanisms(plan: PlanValue, pointer: str) -> None:
+    """Refuse too many distinct mechanisms whose RDP is computed in balls.
+
+    Each takes tens of milliseconds, or half a second on an (epsilon, delta) account.
+
+    Raises:
+        InvalidInput: there are too many.
+    """
     most = plan_limits.get().osgt
-    some = (one for one in leaves(condense(plan)) if not one.work().in_arrays)
+    some = (one for one in leaves(condense(plan)) if not one.work().vectorized)
     if len({replace(one, cells=None, cells_added=None) for one in some}) > most:
         detail = f"expected at most {most} osgt and discrete_osgt mechanisms of unlike noise or sensitivity"
         raise InvalidInput.at(pointer, detail)

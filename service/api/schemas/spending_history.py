@@ -6,9 +6,10 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api.schemas.exact_numbers import number_down, number_up, stated
-from service.api.schemas.guarantees import BudgetModel, HeadBody, budget_body, head_body
+from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
 from service.ledger.accounts import spending_history
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import write_budget
 from service.ledger.accounts.spending_history import SpendingPoint
 
 USUAL_POINTS = 100
@@ -48,7 +49,7 @@ def history_body(connection: Connection, account: AccountRecord, points: int = U
     went = spending_history.spending_history(connection, account, points)
     return {
         "account": account.name,
-        "budget": budget_body(account),
+        "budget": write_budget(account.budget),
         "every": went.every,
         "points": [_point(step) for step in went.steps],
         "head": head_body(account.head),

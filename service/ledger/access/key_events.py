@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import require_present

@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 from service.ledger.access.key_events import Known, keys_in, people_behind
 from service.ledger.access.key_records import KeyRecord, Role, includes
 from service.ledger.installation.installation_journal import read_after
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import ParsedEntry
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.storage import clock
 from service.ledger.storage.transaction import secret_of
 

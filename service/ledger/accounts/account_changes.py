@@ -8,11 +8,13 @@ from sqlalchemy import Connection, select
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
 from service.ledger.access.key_events import require_valid, see_keys
-from service.ledger.accounts import accounts, budgets
-from service.ledger.accounts.accounts import MAX_DEPTH, AccountRecord
+from service.ledger.accounts import accounts, budgets, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
+from service.ledger.journal.chains import last_chained
 from service.ledger.journal.entries import (
     AccountClosure,
     AccountOpened,
@@ -24,11 +26,12 @@ from service.ledger.journal.entries import (
     OfAccount,
     read_text,
 )
-from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before, last_chained
+from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
-from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, open_weights, spent_of_cap
+from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_of_cap
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.walking import Neighbouring
 
@@ -110,7 +113,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
 def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
     """Return the id of the account that a new one is to be under; a trigger refuses invalid parents."""
     try:
-        line = accounts.line_above(connection, name)
+        line = lines.line_above(connection, name)
     except NotFound:
         raise InvalidInput.at("/parent", "expected the name of an account") from None
     parent = line[-1]
@@ -150,14 +153,14 @@ def change_account(
         Forbidden: the change needs a second steward, and this one proposed it or made one of the keys.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
-    line = accounts.line_of(database, name)
+    line = lines.line_of(database, name)
     keys = see_keys(database, request.secret)
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
         vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
-        account = accounts.lock_account(connection, line)
+        account = lines.lock_account(connection, line)
         require_valid(connection, request.secret, request.actor, at, keys)
         changed = _changed(connection, account, change, pointer, at)
         if changed is None:
@@ -196,11 +199,11 @@ def _changed(
         ReservationsDue: the new cap may hold once expired reservations are released.
     """
     if isinstance(change, Budget):
-        accounts.refuse_few_due(connection, [account], at)
+        lines.refuse_few_due(connection, [account], at)
         try:
             _check_change(account, change, pointer)
         except BudgetExceeded:
-            accounts.refuse_due([account], at)
+            lines.refuse_due([account], at)
             raise
         return BudgetChanged(budget=change), replace(account, budget=change)
     if isinstance(change, Fraction):
@@ -251,7 +254,7 @@ def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
 
 def _asks_approval(connection: Connection, name: str) -> bool:
     """Return whether the account's releases may need approval, by itself or an account above; this never ends."""
-    return any(account.approval_above is not None for account in accounts.line_above(connection, name))
+    return any(account.approval_above is not None for account in lines.line_above(connection, name))
 
 
 def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:

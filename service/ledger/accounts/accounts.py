@@ -1,16 +1,16 @@
 """Reads of accounts, and the lock on an account's line that every charge takes."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import partial
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, insert, select, text
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, text
 from sqlalchemy.orm import aliased
 
-from service.errors import Altered, Conflict, NotFound, Overrun
+from service.errors import Altered, NotFound, Overrun
 from service.ledger.accounts import account_rows, budgets, spending_rows
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.description_rows import last_description, read_metadata
@@ -20,16 +20,13 @@ from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
 from service.ledger.journal.journal import AccountHead, Head, entry_hash, hash_before, up_to
-from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Account, Entry, Hold, Release
-from service.ledger.storage.transaction import leave_holds, secret_of, wait_in_queue
-from service.privacy.accounting.privacy_filter import Budget, Definition, Totals, Weights
+from service.ledger.storage.tables import Account, Entry
+from service.ledger.storage.transaction import secret_of
+from service.privacy.accounting.privacy_filter import Budget, Weights
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.plans.walking import Neighbouring
-
-MAX_DEPTH = 8
-"""The largest number of accounts in a line, from the root down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +77,6 @@ class AccountRecord:
         return AccountHead(self.id, self.name, self.head)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The constant facts of an account and those above it, root first.
-
-    Attributes:
-        name: the account's own, which is the last of the line.
-        definition: of its budget.
-        orders: the RDP orders of each.
-    """
-
-    name: str
-    ids: tuple[int, ...]
-    neighbouring: Neighbouring
-    definition: Definition
-    orders: tuple[tuple[Fraction, ...], ...]
-
-    @property
-    def account_id(self) -> int:
-        """Return the id of the account itself."""
-        return self.ids[-1]
-
-
-class ReservationsDue(Exception):
-    """Expired holds of an account that is to be changed."""
-
-    def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
-        super().__init__("holds are due")
-        self.account_id = account_id
-        self.release_id = release_id  # the release that has to expire; None: any
-        self.all_of_them = all_of_them
-
-
 def read_account(connection: Connection, name: str) -> AccountRecord:
     """Return an account by its name.
 
@@ -122,7 +87,7 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
     if row is None:
         raise NotFound("account", name)
-    return _record(connection, row)
+    return record_of(connection, row)
 
 
 def list_accounts(
@@ -147,7 +112,7 @@ def list_accounts(
         above = aliased(Account)
         query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
     rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
-    return page_of(rows, partial(_record, connection))
+    return page_of(rows, partial(record_of, connection))
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
@@ -158,118 +123,6 @@ def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]
     """
     query = select(Account.name).where(Account.name > after).order_by(Account.name).limit(limit)
     return connection.execute(query).scalars().all()
-
-
-def line_above(connection: Connection, name: str) -> list[AccountRecord]:
-    """Return an account with those above it, root first.
-
-    Raises:
-        NotFound: there is none of this name.
-        Conflict: its line has no root.
-        Unavailable: as ``read_account``.
-    """
-    line = [read_account(connection, name)]
-    while line[-1].parent is not None:
-        if len(line) == MAX_DEPTH:  # no account is deeper: this is a cycle that an attacker made
-            raise Conflict(f"the account {name!r} has more accounts above it than are possible: its line has no root")
-        line.append(read_account(connection, line[-1].parent))
-    return line[::-1]
-
-
-@lru_cache(maxsize=4096)
-def line_of(database: Database, name: str) -> Line:
-    """Return the line of an account; it is fixed at opening, so a charge reads its rows only to lock them.
-
-    Raises:
-        NotFound: there is none of this name.
-    """
-    with database.read() as connection:
-        line = line_above(connection, name)
-    ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
-    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders)
-
-
-def budget_of(database: Database, line: Line) -> Budget:
-    """Return the present budget of a line's account.
-
-    Raises:
-        NotFound: the database was replaced by one without it.
-    """
-    with database.read() as connection:
-        text = connection.execute(_BUDGET, {"account": line.account_id}).scalar_one_or_none()
-    if text is None:
-        line_of.cache_clear()
-        raise NotFound("account", line.name)
-    return budgets.stored_budget(text)
-
-
-def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
-    """Lock the accounts of a line until the transaction ends, and return them, root first.
-
-    SQLite has one writer at a time. PostgreSQL locks the rows in the order of their ids, in which every line has its
-    root first, so that no two transactions wait for each other.
-
-    Args:
-        at: the present moment; None where overdue holds do not matter.
-
-    Raises:
-        NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
-        ReservationsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until
-            the server's own thread lets them expire, so that no request waits for the reservations of others.
-    """
-    found = read_line(connection, line, lock=True)
-    if at is not None:
-        refuse_few_due(connection, found, at)
-    return found
-
-
-def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list[AccountRecord]:
-    """Return the present accounts of a line, without a lock by default.
-
-    Raises:
-        NotFound: as ``lock_line``.
-    """
-    found = _read(connection, line.name, line.ids, lock=lock)
-    above = (None, *(account.name for account in found))
-    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
-    if not stands or tuple(account.weights.orders for account in found) != line.orders:
-        line_of.cache_clear()  # otherwise a charge would pass the caps of the accounts now above it
-        raise NotFound("account", line.name)
-    return found
-
-
-def lock_account(connection: Connection, line: Line) -> AccountRecord:
-    """Lock and return the account of a line alone, for changes that do not affect those above it.
-
-    Raises:
-        NotFound: the database was replaced by one without it.
-    """
-    return _read(connection, line.name, line.ids[-1:], lock=True)[0]
-
-
-def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: str) -> None:
-    """Refuse to continue with accounts of which a few holds have expired; more are left to the server's own thread.
-
-    Raises:
-        ReservationsDue: a few have.
-    """
-    for account in line:
-        if account.next_expiry is not None and account.next_expiry <= at:
-            due = connection.execute(_DUE, {"account": account.id, "at": at}).scalars().all()
-            if len(due) <= _FEW and sum(due) <= _SHORT:
-                raise ReservationsDue(account.id)
-            leave_holds(connection)
-
-
-def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
-    """Refuse to continue with accounts that have expired holds.
-
-    Raises:
-        ReservationsDue: one of them has; all of these are to expire, or as many as a request waits for.
-    """
-    for account in line:
-        if account.next_expiry is not None and account.next_expiry <= at:
-            raise ReservationsDue(account.id, all_of_them=True)
 
 
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
@@ -374,33 +227,6 @@ _LAST_CHANGE = (
     .order_by(Entry.seq.desc())
     .limit(1)
 )
-_FEW, _SHORT = 10, 1 << 14  # the most holds that a request lets expire, and characters of their plans
-_DUE = (
-    select(func.length(Release.plan))
-    .join(Hold, Hold.release_id == Release.id)
-    .where(Hold.account_id == bindparam("account"), Hold.expires_at <= bindparam("at"))
-    .order_by(Hold.expires_at)
-    .limit(_FEW + 1)
-)
-_BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
-
-
-@cache
-def _reading(depth: int, *, lock: bool) -> Select[Any]:
-    ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
-    query = select(*COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
-    return query.with_for_update() if lock else query
-
-
-def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
-    given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
-    if lock:
-        wait_in_queue(connection, ids[0])
-    rows = connection.execute(_reading(len(ids), lock=lock), given).all()
-    if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
-        line_of.cache_clear()
-        raise NotFound("account", name)
-    return [_record(connection, row, locked=lock) for row in rows]
 
 
 def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> ProposedChange | None:
@@ -420,7 +246,12 @@ def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> Propose
     return entry.content.waiting(entry)
 
 
-def _record(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
+def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
+    """Return the account of a row.
+
+    Raises:
+        Altered: the row, or the entry of the change that it waits for, is not as the service wrote it.
+    """
     account_rows.require_seal(connection, row, locked=locked)
     return AccountRecord(
         id=row.id,

@@ -13,7 +13,8 @@ from typing import Any
 from service.errors import InvalidInput
 from service.privacy.accounting.guarantee import USUAL_DELTA
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.privacy_filter import Budget, Definition, LossSum, Totals, Weights
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights
+from service.privacy.accounting.totals import LossSum, Totals
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 

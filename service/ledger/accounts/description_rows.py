@@ -7,8 +7,9 @@ from sqlalchemy.orm import aliased
 
 from service.errors import Altered
 from service.ledger.accounts.metadata import Metadata
+from service.ledger.journal.chains import last_chained
 from service.ledger.journal.entries import Described, read_text
-from service.ledger.journal.journal import AccountHead, Head, entry_hash, last_chained, up_to
+from service.ledger.journal.journal import AccountHead, Head, entry_hash, up_to
 from service.ledger.storage.tables import Account, Description, Entry
 
 _described, _previous, _owner = aliased(Entry), aliased(Entry), aliased(Account)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlalchemy import Connection, insert
 
 from service.errors import InvalidInput
-from service.ledger.accounts import accounts
+from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.description_rows import before_description, metadata_since
 from service.ledger.accounts.metadata import LARGEST, Metadata, merged, write_metadata
@@ -35,11 +35,11 @@ def describe_account(database: Database, request: Request, name: str, patch: Pat
         NotFound: there is no such account.
         InvalidInput: the merged metadata would be too long.
     """
-    line = accounts.line_of(database, name)
+    line = lines.line_of(database, name)
     seen, vouched = _vouched(database, name, None, BEFORE_FIRST)
 
     def work(connection: Connection, at: str) -> AccountRecord:
-        locked = accounts.lock_account(connection, line)
+        locked = lines.lock_account(connection, line)
         old = metadata_since(connection, locked.chain, None, seen, vouched)
         new = _write(connection, locked, None, old, patch, request.actor, at)
         return replace(accounts.read_account(connection, name), metadata=new)
@@ -64,14 +64,14 @@ def describe_release(
         NotFound: there is no such account, or it has no such release.
         InvalidInput: the merged metadata would be too long.
     """
-    line = accounts.line_of(database, name)
+    line = lines.line_of(database, name)
     with database.read() as connection:  # its plan may be long, so it is not read under the lock
         found = read_release(connection, line.account_id, release_id)
     seen, vouched = _vouched(database, name, release_id, found.head)
 
     def work(connection: Connection, at: str) -> SettledRelease:
-        locked = accounts.lock_account(connection, line)
-        accounts.refuse_few_due(connection, [locked], at)  # more count as held in the answer, as they do for a charge
+        locked = lines.lock_account(connection, line)
+        lines.refuse_few_due(connection, [locked], at)  # more count as held in the answer, as they do for a charge
         old = metadata_since(connection, locked.chain, release_id, seen, vouched)
         new = _write(connection, locked, release_id, old, patch, request.actor, at)
         account = accounts.read_account(connection, name)

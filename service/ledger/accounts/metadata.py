@@ -6,7 +6,7 @@ counted.
 
 from collections.abc import Mapping
 
-from service.ledger.journal.journal import canonical
+from service.ledger.journal.canonical_json import canonical
 
 Metadata = dict[str, str | list[str]]
 

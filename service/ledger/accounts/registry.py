@@ -6,10 +6,12 @@ from sqlalchemy import Connection, func, select
 
 from service.errors import Conflict
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.journal.chains import chained
 from service.ledger.journal.entries import AccountOpened, BudgetChanged, read_text
-from service.ledger.journal.journal import BEFORE_FIRST, chained
+from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.storage.tables import Account, Draw
-from service.privacy.accounting.privacy_filter import Budget, Totals, shortfalls
+from service.privacy.accounting.privacy_filter import Budget, shortfalls
+from service.privacy.accounting.totals import Totals
 
 
 def largest_budget(connection: Connection, account: AccountRecord) -> Budget:

@@ -18,7 +18,7 @@ from service.ledger.journal.replay import replayed_entries
 from service.ledger.storage.tables import Entry
 from service.privacy.accounting.privacy_filter import remaining_after, spent_of_cap
 
-_CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.changes_balance() for option in options))
+_CHANGING = tuple(kind for kind, options in KINDS.items() if any(option.CHANGES_BALANCE for option in options))
 """The kinds of entries that can change committed or held spending, or the budget; an approval may commit at once."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.journal.journal import canonical
+from service.ledger.journal.canonical_json import canonical
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import write_plan

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, select
 
 from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
-from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.accounts import accounts, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
 from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
 from service.ledger.draws.branch_rows import refuse_other_branch, take_branches
 from service.ledger.draws.choice_branches import (
@@ -33,7 +34,8 @@ from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
 from service.ledger.journal.entries import Drawn, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
-from service.ledger.releases.charges import Prepared, charge
+from service.ledger.releases.charges import charge
+from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.releases import state_of
 from service.ledger.releases.reservations import commit_for_draw, held_for_draw
 from service.ledger.releases.settlement import Held
@@ -207,7 +209,7 @@ def draw_once(
     Raises:
         ServiceError: as ``draw``, or as ``check``.
     """
-    line = accounts.line_of(database, account_name)
+    line = lines.line_of(database, account_name)
 
     def first(connection: Connection) -> CheckedBefore:
         check(connection, None)
@@ -278,7 +280,7 @@ def lock_for_draw(
         Conflict: the release is proposed, voided or expired.
     """
     if state_of(connection, line.account_id, release_id) == "committed":
-        return accounts.lock_account(connection, line)  # committed for ever, so the accounts above need no lock
+        return lines.lock_account(connection, line)  # committed for ever, so the accounts above need no lock
     return commit_for_draw(connection, line, release_id, held, actor, at)
 
 
@@ -300,7 +302,7 @@ def register_and_draw(
     sealed = seal(place_of(plan, mechanism, Turn()), noisy)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        locked = accounts.lock_line(connection, line, at)
+        locked = lines.lock_line(connection, line, at)
         (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from service.ledger.draws.choice_branches import bounds_above
 from service.ledger.draws.partitions import PartitionsPerMechanism
-from service.ledger.journal.journal import BrokenChain
+from service.ledger.journal.chains import BrokenChain
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
 

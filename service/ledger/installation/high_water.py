@@ -19,7 +19,8 @@ from sqlalchemy import Connection, Row, select, text
 from service.errors import Conflict, StartupRefused
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BEFORE_FIRST, LARGEST_INTEGER, Head, entry_hash
+from service.ledger.journal.canonical_json import LARGEST_INTEGER
+from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Entry, InstallationEntry

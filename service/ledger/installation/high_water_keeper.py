@@ -24,10 +24,12 @@ from service.ledger.installation.high_water import (
     present_heads,
     second_version,
 )
-from service.ledger.journal.journal import BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.database import OTHER_VERSION, Database
+from service.ledger.storage.boundaries import OTHER_VERSION
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.schema import unexpected

@@ -11,19 +11,9 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
 from service.errors import Unavailable
-from service.ledger.journal.journal import (
-    BEFORE_FIRST,
-    MISFILED,
-    Actor,
-    BrokenChain,
-    Head,
-    JournalEntry,
-    actor_members,
-    canonical,
-    check_link,
-    entry_hash,
-    read_body,
-)
+from service.ledger.journal.canonical_json import canonical
+from service.ledger.journal.chains import MISFILED, BrokenChain, check_link, read_body
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, JournalEntry, actor_members, entry_hash
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret

@@ -14,7 +14,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from service.errors import ServiceError
-from service.ledger.journal.journal import LARGEST_INTEGER, Head
+from service.ledger.journal.canonical_json import LARGEST_INTEGER
+from service.ledger.journal.journal import Head
 from service.ledger.storage.secret import Secret
 
 ALGORITHM = "Ed25519"

@@ -10,11 +10,13 @@ from typing import Any
 
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.journal import journal
+from service.ledger.journal import chains
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_key, read_text, subplans_of
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.releases.reservation_rows import expires
-from service.privacy.accounting.privacy_filter import Budget, Totals, Weights, add_prices, add_totals
+from service.privacy.accounting.privacy_filter import Budget, Weights
+from service.privacy.accounting.totals import Totals, add_prices, add_totals
 from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
@@ -194,7 +196,7 @@ class AccountState:
             BrokenChain: no entry has opened the account.
         """
         if self.budget is None:
-            raise BrokenChain(journal.MISSING)
+            raise BrokenChain(chains.MISSING)
         return self.budget
 
     @property

@@ -8,10 +8,11 @@ from sqlalchemy import Connection
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.journal import entries, journal
+from service.ledger.journal import chains, entries, journal
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries.registration import registered
-from service.ledger.journal.journal import UNREADABLE, Head, JournalEntry
+from service.ledger.journal.journal import Head, JournalEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,13 @@ def replayed_entries(
     Raises:
         Altered: the journal, up to its head, is not as the service wrote it.
     """
-    for entry in journal.chained(connection, account.id, journal.BEFORE_FIRST, account.head):
+    for entry in chains.chained(connection, account.id, journal.BEFORE_FIRST, account.head):
         if entry.seq > until or (kinds is not None and entry.kind not in kinds):
             continue
         try:
             _follow(chain, entry)
         except UNREADABLE as broken:  # the chain is not the sealed one, as its end would show
-            raise journal.altered(account.id, entry.seq, broken) from None
+            raise chains.altered(account.id, entry.seq, broken) from None
         yield entry
 
 

@@ -8,8 +8,9 @@ from fractions import Fraction
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, Overrun
-from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.accounts import accounts, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
 from service.ledger.journal.entries import Refused
 from service.ledger.journal.journal import Head, has_entry
 from service.ledger.storage import clock
@@ -18,7 +19,8 @@ from service.ledger.storage.idempotency import Request
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.pricing import Price, estimate_price
-from service.privacy.accounting.privacy_filter import add_price, price_as_charged, shortfalls
+from service.privacy.accounting.privacy_filter import shortfalls
+from service.privacy.accounting.totals import add_price, price_as_charged
 from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan
@@ -38,7 +40,7 @@ def record_refusal(database: Database, request: Request, line: Line, refusal: Bu
         return
 
     def work(connection: Connection) -> tuple[int, Head]:
-        account = accounts.lock_account(connection, line)
+        account = lines.lock_account(connection, line)
         head = entry.append(connection, account.chain, actor=request.actor, at=clock.now())
         accounts.save(connection, [replace(account, head=head)])
         return account.id, head

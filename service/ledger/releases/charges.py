@@ -3,18 +3,16 @@
 import json
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
 from service.errors import AccountClosed, BudgetExceeded
-from service.ledger.accounts import accounts, budgets, subplans
-from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.accounts.spending_rows import ChargedSubplans, ManySubplans, Subplans
+from service.ledger.accounts import accounts, budgets, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
@@ -22,6 +20,7 @@ from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.releases.budget_refusals import refusal_of
+from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
@@ -29,80 +28,11 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
-from service.ledger.storage.transaction import batch, bound_secret, count_metric, secret_of
-from service.ledger.storage.writing_time import require_brief
-from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
-from service.privacy.accounting.privacy_filter import (
-    Definition,
-    Totals,
-    add_price,
-    price_as_charged,
-    shortfalls,
-    spent_alone,
-)
+from service.ledger.storage.transaction import batch, count_metric, secret_of
+from service.privacy.accounting.pricing import ACCOUNTANT, Price
+from service.privacy.accounting.privacy_filter import shortfalls, spent_alone
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.numerics.numbers import exact_text
-from service.privacy.plans import Plan
-from service.privacy.plans.notation import check_relation, read_plan, walk
-
-
-@dataclass(frozen=True, slots=True)
-class NewRelease:
-    """A release as a pipeline registers it.
-
-    Attributes:
-        plan: the plan that is priced.
-        document: the plan in the client's words, exact numbers as strings, for storage and display.
-        delta: the delta for showing its cost as (epsilon, delta); None: the account's.
-        pointer: the place of the plan in the request, for faults.
-        reserve_for: the duration of its reservation; None: it commits at once.
-    """
-
-    name: str
-    plan: Plan
-    document: dict[str, Any]
-    tags: tuple[str, ...]
-    delta: Fraction | None
-    pointer: str
-    reserve_for: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A release with all facts about it that can be found before any account is locked.
-
-    Large parts are text: a helper process prepares them, and another process reads text in no time.
-
-    Attributes:
-        document: the plan in the client's words, as the ledger stores it.
-        written: the plan as journal entries have it.
-        tags: its own.
-        delta: the stored delta, for showing its cost.
-        line: the account that it was prepared for, with the accounts above it.
-        prices: one for each account of the line.
-        all_tags: those of the release and of every node of its plan.
-        subplans: the parts that the accounts' spending counts, if they are few.
-        many: the same parts, if they are many.
-        unlike: the number of distinct parts.
-        expires: whether a reservation of it expires by itself.
-    """
-
-    name: str
-    document: str
-    written: str
-    tags: tuple[str, ...]
-    delta: Fraction
-    line: Line
-    prices: tuple[Price, ...]
-    all_tags: tuple[str, ...]
-    subplans: Subplans
-    many: ManySubplans | None
-    unlike: int
-    reserve_for: timedelta | None
-    expires: bool
-
-    def plan(self) -> Plan:
-        """Return the parsed plan."""
-        return read_plan(json.loads(self.document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,120 +52,6 @@ _INSERT_TAGS = insert(ReleaseTag)
 _INSERT_HOLD = insert(Hold)
 
 
-def prepare(
-    database: Database,
-    name: str,
-    releases: Sequence[NewRelease],
-    prices: Mapping[int, tuple[Price, ...]] | None = None,
-    deltas: Sequence[Fraction] | None = None,
-) -> list[Prepared]:
-    """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
-
-    Args:
-        prices: one for each account of the line, by the ``id`` of the plan, if they are known already.
-        deltas: of the releases, as returned by ``deltas_of``, if they are known already.
-
-    Returns:
-        One for each release, in their order.
-
-    Raises:
-        NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation, or they take too long to write.
-    """
-    line = accounts.line_of(database, name)
-    if deltas is None:
-        deltas = deltas_of(database, line, releases)
-    secret = bound_secret(database)
-    known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: equal plans in a batch are one object
-    prepared: list[Prepared] = []
-    for release, delta in zip(releases, deltas, strict=True):
-        key = id(release.plan), release.tags, release.reserve_for is None
-        if key not in known:
-            known[key] = _prepared(secret, line, release, delta, prices)
-        prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
-    _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
-    return prepared
-
-
-def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None:
-    """Refuse releases whose rows take long to write, single releases and batches alike.
-
-    Other requests wait meanwhile: on SQLite all that write, and on PostgreSQL those that charge an account of the line.
-
-    Raises:
-        InvalidInput: the rows take too long; the message gives their number of each kind.
-    """
-    depth, number = len(line.ids), len(releases)
-    orders = sum(map(len, line.orders))
-    held = sum(release.reserve_for is not None for release in releases)
-    equal = {id(release.subplans): release for release in releases if release.many is None}.values()  # counted together
-    unlike = sum(release.unlike for release in equal)
-    unlike += sum(release.unlike for release in releases if release.many is not None)
-    tags = sum(len(release.all_tags) for release in releases)
-    size = sum(len(release.written) for release in releases)
-    microseconds = (
-        number * (_RELEASE + depth * _ENTRY + orders * _ORDER)
-        + held * depth * _HOLD
-        + unlike * depth * _SUBPLAN
-        + tags * _TAG
-        + size * (depth + 2) * _CHARACTER  # the release's row and the answer contain the plan too
-    )
-    require_brief(
-        microseconds,
-        pointer,
-        f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
-        f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}",
-    )
-
-
-# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a
-# plan.
-_RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
-
-
-def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
-    """Return the delta for showing each release's cost: the account's, unless the release states another.
-
-    Returns:
-        One for each release, in their order.
-
-    Raises:
-        NotFound: the database was replaced by one without the account.
-    """
-    asks = line.definition is Definition.APPROXIMATE and any(release.delta is None for release in releases)
-    usual = budgets.usual_delta(accounts.budget_of(database, line) if asks else None)  # which may change
-    return [usual if release.delta is None else release.delta for release in releases]
-
-
-def _prepared(
-    secret: Secret, line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
-) -> Prepared:
-    check_relation(release.plan, line.neighbouring, release.pointer)
-    tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
-    counted = subplans.subplans_of(release.plan, release.tags)
-    found = (
-        tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
-        if prices is None
-        else (prices[id(release.plan)])
-    )
-    many = ManySubplans.of(secret, counted)
-    return Prepared(
-        name=release.name,
-        document=json.dumps(release.document, ensure_ascii=False),
-        written=journal.canonical(release.document),
-        tags=release.tags,
-        delta=delta,
-        line=line,
-        prices=found,
-        all_tags=tuple(sorted(tags)),
-        subplans=counted if many is None else Counter(),
-        many=many,
-        unlike=len(counted),
-        reserve_for=release.reserve_for,
-        expires=release.reserve_for is not None and reservation_rows.expires(release.plan),
-    )
-
-
 def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[Registered]]:
     """Return the operation that charges releases, which were prepared for one account, all or none.
 
@@ -248,7 +64,7 @@ def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[R
     line = releases[0].line
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, accounts.lock_line(connection, line, at), releases, request.actor, at)
+        return charge(connection, lines.lock_line(connection, line, at), releases, request.actor, at)
 
     return Operation(work, _is_committed, charges=line)
 
@@ -263,7 +79,7 @@ def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered
     """
     at = clock.now()
     with database.read() as connection:
-        found = accounts.read_line(connection, releases[0].line)
+        found = lines.read_line(connection, releases[0].line)
         line = [without_due_reservations(connection, account, at) for account in found]
     done, _ = _admit_all(line, releases, None, at)
     return done
@@ -292,7 +108,7 @@ def charge(
     try:
         done, after = _admit_all(line, releases, rows, at)
     except BudgetExceeded:
-        accounts.refuse_due(line, at)
+        lines.refuse_due(line, at)
         raise
     rows.write(connection)
     saved = accounts.save(connection, after, rows.charged)

@@ -11,7 +11,8 @@ from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func,
 from service.errors import NotFound
 from service.ledger.accounts.description_rows import last_description, read_metadata
 from service.ledger.accounts.metadata import Metadata
-from service.ledger.journal.journal import Head, hash_before, is_hashed
+from service.ledger.journal.chains import is_hashed
+from service.ledger.journal.journal import Head, hash_before
 from service.ledger.releases import release_rows
 from service.ledger.releases.reservation_rows import State, expires
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of

@@ -7,8 +7,9 @@ from sqlalchemy import Connection, select
 
 from service.errors import Conflict, InvalidInput
 from service.ledger.access.key_events import require_valid, see_keys
-from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord, Line, ReservationsDue
+from service.ledger.accounts import lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_members
@@ -140,7 +141,7 @@ def commit_for_draw(
         Conflict: it is proposed, voided or expired.
         ReservationsDue: an overdue hold must expire first.
     """
-    locked = accounts.lock_line(connection, line, at)
+    locked = lines.lock_line(connection, line, at)
     _refuse_over(connection, line, release_id, at)
     step = _commitment(state_of(connection, line.account_id, release_id))
     if step is None:
@@ -173,14 +174,14 @@ def _step(
     Args:
         prepare: called before the lock with the account's id and the release as it is then.
     """
-    line = accounts.line_of(database, name)
+    line = lines.line_of(database, name)
     with database.read() as connection:
         found = read_release(connection, line.account_id, release_id)
         choose = prepare(connection, line.account_id, found)
     held = held_of(found) if found.state in HELD else None  # a settled release stays settled
 
     def work(connection: Connection, at: str) -> SettledRelease:
-        locked = accounts.lock_line(connection, line, at)
+        locked = lines.lock_line(connection, line, at)
         _refuse_over(connection, line, release_id, at)
         release = replace(found, state=state_of(connection, line.account_id, release_id))
         step = choose(connection, release, held)

@@ -20,8 +20,9 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, budgets, subplans
-from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.accounts import accounts, budgets, lines, subplans
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
 from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
@@ -34,7 +35,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.privacy.accounting.privacy_filter import Totals, add_prices
+from service.privacy.accounting.totals import Totals, add_prices
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -180,7 +181,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     with places.place(time.monotonic() + database.lock_timeout):
         due = _some_due(database, account_id, release_id)
         for name, release_ids in due.items():
-            _expire(database, accounts.line_of(database, name), release_ids)
+            _expire(database, lines.line_of(database, name), release_ids)
     return bool(due)
 
 
@@ -215,7 +216,7 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
 
     def work(connection: Connection) -> AccountRecord | None:
         at = clock.now()
-        locked = accounts.lock_line(connection, line, None)
+        locked = lines.lock_line(connection, line, None)
         query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
         query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
         due = {row.release_id for row in map(_of_held, connection.execute(query))}

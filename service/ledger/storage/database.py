@@ -6,7 +6,6 @@ parameters of statements never reach a message.
 """
 
 import secrets
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
 from weakref import WeakValueDictionary
 
-import psycopg
 import structlog
-from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, Row, Select
-from sqlalchemy.exc import DataError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused, Unavailable
+from service.ledger.storage.boundaries import begin_read, begin_write, commit, require_open
 from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, session_settings, sqlite_engine
 from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
@@ -33,7 +31,7 @@ from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import DATABASE, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
-from service.settings import read_url
+from service.urls import read_url
 
 T = TypeVar("T")
 R = TypeVarTuple("R")
@@ -47,30 +45,9 @@ _ASKERS = 8  # concurrent single statements, in a pool of their own: they never 
 _AT_ONCE, _LONGEST = 1.0, 10.0
 _LONGEST_LOOK = 2.0  # seconds, of each statement
 
-# On PostgreSQL each transaction begins in one round trip, which also shows that the connection is alive. It sets the
-# session's settings (`session_settings`).
-_READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with
-# the previous one, however its connection broke. A session that died silently must not keep its accounts locked until
-# TCP notices, so idling is limited to a minute. Noise must not be published if a power cut could make the ledger forget
-# it, so asynchronous commit is off, even where the server's other databases use it.
-_WRITE_POSTGRESQL = """\
-BEGIN ISOLATION LEVEL READ COMMITTED; {settings};
-SELECT pg_catalog.pg_advisory_xact_lock({lock}), CASE pg_catalog.current_setting('synchronous_commit')
-    WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END"""
-# The cast fails if the tables have another version than this server. Reading the version also locks its table for the
-# transaction, so a migration waits for the transaction and the transaction for a migration.
-_OF_VERSION_POSTGRESQL = """,
-       CAST((SELECT CASE version_num WHEN '{version}' THEN '1' ELSE 'another' END FROM alembic_version) AS integer)"""
-_VERSION_SQLITE = "SELECT version_num FROM alembic_version"
-_IDLE = 60.0  # seconds
-_READ_SQLITE = "BEGIN"
-_WRITE_SQLITE = "BEGIN IMMEDIATE"
-_WAIT_STEP, _WAIT_SET = 500, "busy_timeout"  # milliseconds, and the key of a connection's present wait
 _NOTHING = nullcontext()
 _WENT_BACK = "the ledger lacks an entry that was committed; nothing is written"
 
-OTHER_VERSION = "the database belongs to another version of the service than this server, so the server writes nothing"
 _ROLLED_BACK = "the ledger lacks committed entries; nothing is written"  # as the log says it
 
 _log = structlog.get_logger("service.database")
@@ -347,7 +324,7 @@ class Database:
             committing, group, since = False, GroupCommit(self.writers), self.newest.moment
             try:
                 with ExitStack() as queue, self._writer.connect() as connection:
-                    self._begin_write(connection, deadline, lock)
+                    begin_write(connection, deadline - time.monotonic(), lock, self.version)
                     for earlier, counts in unknown:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
@@ -357,7 +334,7 @@ class Database:
                         connection.info[QUEUE] = partial(self._wait_in_queue, queue, deadline)
                     self.begun(connection)
                     value = work(connection)
-                    self._require_transaction(connection)
+                    require_open(connection)
                     if shared:
                         group.work(connection)
                     with self._commits:
@@ -365,7 +342,7 @@ class Database:
                         if (refused := self.refused()) is not None:
                             raise refused
                         committing = True
-                        self._commit(connection)
+                        commit(connection)
                         done.add(group.done)
                         self._count(value, done)
                     group.answer()
@@ -427,10 +404,7 @@ class Database:
         def begun() -> Connection:
             connection, since = engine.connect(), self.newest.moment
             try:
-                begin = _READ_SQLITE
-                if self.kind == "postgresql":
-                    begin = f"{_READ_POSTGRESQL}; {session_settings(connection, wait=wait, limit=limit)}"
-                connection.exec_driver_sql(begin)
+                begin_read(connection, wait, limit)
                 connection.info.update({DATABASE: self, SINCE: since})
             except SQLAlchemyError:
                 connection.close()
@@ -438,61 +412,6 @@ class Database:
             return connection
 
         return _persistent(begun, self.place)
-
-    def _begin_write(self, connection: Connection, deadline: float, lock: int) -> None:
-        seconds = deadline - time.monotonic()
-        if self.kind == "sqlite":
-            wait = max(1, round(1000 * seconds))  # milliseconds
-            # The queue usually admits this transaction at once: then the rounded wait is the same as before.
-            wait = -(-wait // _WAIT_STEP) * _WAIT_STEP
-            if connection.info.get(_WAIT_SET) != wait:
-                connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")
-                connection.info[_WAIT_SET] = wait
-            connection.exec_driver_sql(_WRITE_SQLITE)
-            if self.version is not None and connection.exec_driver_sql(_VERSION_SQLITE).scalar() != self.version:
-                raise _other_version()
-            return
-        settings = session_settings(connection, wait=seconds, idle=_IDLE)
-        begin = _WRITE_POSTGRESQL.format(settings=settings, lock=lock)
-        if self.version is not None:
-            begin += _OF_VERSION_POSTGRESQL.format(version=self.version)
-        try:
-            connection.exec_driver_sql(begin)
-        except DataError:
-            raise _other_version() from None
-
-    def _commit(self, connection: Connection) -> None:
-        raw = connection.connection.driver_connection  # fetched now: SQLAlchemy returns none for a broken connection
-        try:
-            connection.commit()
-        except SQLAlchemyError:
-            if isinstance(raw, sqlite3.Connection):
-                raw.rollback()  # SQLite keeps a transaction open whose commit failed; SQLAlchemy takes it for ended
-            raise
-
-    def _require_transaction(self, connection: Connection) -> None:
-        """Refuse to commit a transaction that a failed statement has already undone.
-
-        PostgreSQL would answer such a COMMIT without an error, and so would SQLite after some failures.
-
-        Raises:
-            RuntimeError: the work continued after a statement had failed.
-        """
-        raw = connection.connection.driver_connection
-        if isinstance(raw, sqlite3.Connection):
-            sound = raw.in_transaction
-        else:
-            sound = isinstance(raw, psycopg.Connection) and raw.info.transaction_status is TransactionStatus.INTRANS
-        if not sound:
-            raise RuntimeError("a statement failed and the work went on; nothing was committed")
-
-
-def _other_version() -> Unavailable:
-    return Unavailable(
-        OTHER_VERSION,
-        retry_after=60,
-        for_operator="the database was migrated to another version of the service: replace this server by that version",
-    )
 
 
 def _persistent(attempt: Callable[[], T], place: DatabaseLocation) -> T:

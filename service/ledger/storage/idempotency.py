@@ -60,17 +60,6 @@ class Answer:
 
 
 _stored = tables.StoredAnswer
-# Statements are built once, because building one costs more than running it.
-_FIND = select(
-    _stored.request_digest,
-    _stored.status,
-    _stored.body,
-    _stored.draw_id,
-    _stored.api_key_id,
-    _stored.created_at,
-    _stored.seal,
-).where(_stored.principal == bindparam("principal"), _stored.key == bindparam("key"))
-_STORE = insert(_stored)
 _PURPOSE = "stored-answer"
 _ROW = (
     _stored.principal,
@@ -82,6 +71,11 @@ _ROW = (
     _stored.api_key_id,
     _stored.created_at,
 )
+# Statements are built once, because building one costs more than running it.
+_FIND = select(*_ROW[2:], _stored.seal).where(
+    _stored.principal == bindparam("principal"), _stored.key == bindparam("key")
+)
+_STORE = insert(_stored)
 _SEAL = (
     update(_stored)
     .where(_stored.principal == bindparam("whose"), _stored.key == bindparam("which"))

@@ -18,13 +18,15 @@ from sqlalchemy import Connection
 from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_in
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord
-from service.ledger.access.keys import journalled_values, seal_key, token_of, unsealed_keys, unsound
+from service.ledger.access.key_rows import journalled_values, seal_key, token_of, unsealed_keys
+from service.ledger.access.keys import unsound
 from service.ledger.accounts import account_rows
 from service.ledger.draws import draw_rows, partitions
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import older_tables, sealed_rows
 from service.ledger.installation.installation_journal import lock_installation
-from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database

@@ -10,6 +10,7 @@ from typing import Any
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.journal import entries, entry_texts
 from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Approved,
     Decided,
@@ -22,20 +23,10 @@ from service.ledger.journal.entries import (
     read_members,
 )
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey
-from service.ledger.journal.journal import (
-    MISFILED,
-    UNREADABLE,
-    Actor,
-    BrokenChain,
-    Head,
-    JournalEntry,
-    check_link,
-    read_body,
-    read_entry,
-)
+from service.ledger.journal.journal import Actor, Head, JournalEntry
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
-from service.privacy.accounting.privacy_filter import is_charge_of
+from service.privacy.accounting.totals import is_charge_of
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices

@@ -24,7 +24,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
 from service.ledger.accounts import account_rows
-from service.ledger.accounts.accounts import MAX_DEPTH
+from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.draws import count_codec
 from service.ledger.draws.draws import find_mechanism
 from service.ledger.draws.partition_bounds import DeclaredNumbers
@@ -34,9 +34,10 @@ from service.ledger.draws.tabulation_layout import Layout, checked_layout
 from service.ledger.draws.tabulations import tabulated
 from service.ledger.installation.signing import BadSignature, Signer, check_signature
 from service.ledger.journal import journal
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entries import AccountOpened, Drawn, ParsedEntry, Registration, read_members
 from service.ledger.journal.entry_texts import read_text
-from service.ledger.journal.journal import UNREADABLE, BrokenChain, Head
+from service.ledger.journal.journal import Head
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation

@@ -17,9 +17,10 @@ from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.account_state import AccountState, ends_by_itself
+from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, Registration, Rows
 from service.ledger.journal.entry_texts import price_of, read_text
-from service.ledger.journal.journal import BEFORE_FIRST, UNREADABLE, Head, has_entry
+from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.journal.replay import as_row
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.storage import clock
@@ -28,7 +29,7 @@ from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import note_entries, secret_of
 from service.ledger.verification.exports import BadExport, CheckedEntry, DrawnCounts, Reader
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import find_level
 from service.privacy.plans import Plan

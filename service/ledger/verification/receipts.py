@@ -8,15 +8,15 @@ from sqlalchemy import Connection, select
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import partitions
 from service.ledger.installation.signing import BadSignature, check_signature
-from service.ledger.journal import journal
+from service.ledger.journal import canonical_json, journal
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Content, Registration, read
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of_key
-from service.ledger.journal.journal import BrokenChain
 from service.ledger.releases import release_rows
 from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.storage.tables import Release
 from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
-from service.privacy.accounting.privacy_filter import is_charge_of
+from service.privacy.accounting.totals import is_charge_of
 from service.privacy.numerics.numbers import exact_text
 
 STATEMENT = "receipt"
@@ -102,7 +102,7 @@ def check_receipt(receipt: object, public_key: str) -> None:
 
 def _check_entry(receipt: dict[str, Any]) -> None:
     release, head = receipt["release"], receipt["head"]
-    if journal.entry_hash(receipt["previous"], journal.canonical(receipt["entry"])) != receipt["hash"]:
+    if journal.entry_hash(receipt["previous"], canonical_json.canonical(receipt["entry"])) != receipt["hash"]:
         raise BadSignature("the hash is not that of the entry and the hash before it")
     entry = read(receipt["entry"])
     if (entry.account, entry.release) != (receipt["account"], release["id"]):

@@ -11,9 +11,10 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger.accounts import accounts, budgets
-from service.ledger.accounts.accounts import AccountRecord, Line
-from service.ledger.journal import entry_texts, journal
+from service.ledger.accounts import accounts, budgets, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
+from service.ledger.journal import chains, entry_texts, journal
 from service.ledger.journal.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import Actor, Head, has_entry
@@ -25,14 +26,8 @@ from service.ledger.storage.tables import Hold, Release
 from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.pricing import ACCOUNTANT, Price
-from service.privacy.accounting.privacy_filter import (
-    Shortfall,
-    Totals,
-    add_price,
-    price_as_charged,
-    shortfalls,
-    subtract_price,
-)
+from service.privacy.accounting.privacy_filter import Shortfall, shortfalls
+from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
 
 ACTOR = Actor("recompute")
 _AT_ONCE = 500  # releases that are priced again in one transaction
@@ -55,13 +50,11 @@ class RepricedRelease:
         account: with the new prices, applied or not.
         prices: of each release that differs, the old price and the new one.
         over: the caps that the account then exceeds.
-        applied: whether the prices are in the journal.
     """
 
     account: AccountRecord
     prices: list[tuple[str, PriceKey, PriceKey]]
     over: list[Shortfall]
-    applied: bool
 
 
 def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
@@ -81,7 +74,7 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     if apply and found:
         return _apply(database, account, found)
     after, prices = _with_prices(account, found)
-    return RepricedRelease(after, prices, _over(after), applied=False)
+    return RepricedRelease(after, prices, _over(after))
 
 
 def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
@@ -127,7 +120,7 @@ def _with_prices(
     """
     totals, prices = account.totals, []
     for difference in found:
-        totals = subtract_price(totals, price_of_key(difference.old))
+        totals = add_prices(totals, [(price_of_key(difference.old), -1)])
         if totals.is_below_zero:
             raise release_rows.altered(difference.release)
         amount = price_as_charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
@@ -142,7 +135,7 @@ def _over(account: AccountRecord) -> list[Shortfall]:
 
 def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> RepricedRelease:
     """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
-    line, seen = accounts.line_of(database, account.name), account.head
+    line, seen = lines.line_of(database, account.name), account.head
     done: list[tuple[str, PriceKey, PriceKey]] = []
     for first in range(0, len(found), _AT_ONCE):
         some = found[first : first + _AT_ONCE]
@@ -152,7 +145,7 @@ def _apply(database: Database, account: AccountRecord, found: list[Difference]) 
         )
         seen = account.head
         done += prices
-    return RepricedRelease(account, done, _over(account), applied=True)
+    return RepricedRelease(account, done, _over(account))
 
 
 def _write(
@@ -162,8 +155,8 @@ def _write(
 
     Changes since ``found`` was computed are read only in the texts that the chain meets.
     """
-    account, at = accounts.lock_account(connection, line), clock.now()
-    since = [(entry.kind, entry.release_id) for entry in journal.chained(connection, account.id, seen, account.head)]
+    account, at = lines.lock_account(connection, line), clock.now()
+    since = [(entry.kind, entry.release_id) for entry in chains.chained(connection, account.id, seen, account.head)]
     if any(kind == PriceChanged.KIND for kind, _ in since):
         raise Conflict(f"account {account.name!r} is being priced again by another process")
     gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}

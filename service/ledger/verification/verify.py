@@ -19,10 +19,10 @@ from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import account_rows, budgets
 from service.ledger.accounts.spending_rows import is_sum
-from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState, ends_by_itself
+from service.ledger.journal.chains import MISSING, UNREADABLE, BadEntry, BrokenChain
 from service.ledger.journal.entry_texts import price_key_in
-from service.ledger.journal.journal import UNREADABLE, BadEntry, BrokenChain, Head, JournalEntry
+from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
@@ -109,7 +109,7 @@ def _take(rows: RowVerifier, chain: AccountState, entry: JournalEntry, kept: Col
 def _check_head(chain: AccountState, stored: Head, kept: Collection[Head]) -> None:
     last = chain.head.seq
     if last < max(stored.seq, 1, *(head.seq for head in kept)):
-        raise BadRow(last + 1, journal.MISSING)
+        raise BadRow(last + 1, MISSING)
     if stored != chain.head:
         raise BadRow(last, "the account's head is not the last entry")
 

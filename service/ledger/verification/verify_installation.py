@@ -11,9 +11,10 @@ from sqlalchemy import Connection, select
 
 from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_and_misuses
-from service.ledger.access.keys import journalled_values, stored_keys
+from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import BEFORE_FIRST, BrokenChain
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.storage import idempotency
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, ApiKey, Installation

@@ -106,7 +106,7 @@ class BatchCosts:
         self._plan, self._slopes, self._steps = plan.plan, plan.slopes, plan.steps
         self._exact, self._orders = exact, orders
         curved = [(place, curves[place]) for place in plan.curved]
-        in_table = [(place, one) for place, one in curved if one is not None and one.in_arrays]
+        in_table = [(place, one) for place, one in curved if one is not None and one.vectorized]
         self._in_table = np.array([place for place, _ in in_table], dtype=np.intp)
         self._table = CurveTable([one for _, one in in_table])
         self._others = sorted({place for place, _ in curved} - {place for place, _ in in_table})

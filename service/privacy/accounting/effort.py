@@ -26,7 +26,7 @@ def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
     proven = sum(one.proof for one in distinct)
     tight = min(_TIGHT, _FOR_TIGHT * sum(one.tight for one in distinct))
-    at_orders = orders * sum(one.at_order for one in distinct if not one.in_arrays)
+    at_orders = orders * sum(one.at_order for one in distinct if not one.vectorized)
     return min(tight * deltas, _MOST_TIGHT) + proven + _READ * plan.size + at_orders
 
 
@@ -53,7 +53,7 @@ def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
     """
     condensed = condense(plan)
     distinct = [mechanism.work() for mechanism in set(leaves(condensed))]
-    if not all(one.in_arrays for one in distinct):
+    if not all(one.vectorized for one in distinct):
         return math.inf
     linear = sum(one.linear for one in distinct)
     curved = condensed.size - linear  # with the nodes, at which arrays are added up or compared

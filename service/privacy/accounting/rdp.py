@@ -13,10 +13,8 @@ from flint import arb
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.arithmetic import BALLS
 from service.privacy.numerics.keyed import FractionsKey, memoised
-from service.privacy.numerics.loss import INFINITE, Loss, largest_losses, least_loss, total_loss
+from service.privacy.numerics.loss import INFINITE, Loss, least_loss
 from service.privacy.numerics.numbers import ceilings
-from service.privacy.plans.composition_program import Foldable, Notion, fold
-from service.privacy.plans.walking import Neighbouring
 
 
 def interpolate(rdp: tuple[tuple[Fraction, Fraction], ...], alpha: Fraction) -> Loss:
@@ -90,19 +88,3 @@ def _bounded_taus(mechanism: Mechanism, orders: Sequence[Fraction]) -> tuple[Los
 
 def _at_alpha(tau: Callable[[arb], arb]) -> Callable[[arb], arb]:
     return lambda alpha: tau(alpha - 1)
-
-
-def plan_tau(plan: Foldable, neighbouring: Neighbouring, alpha: Fraction) -> Loss:
-    """Return an upper bound on tau(alpha) of a plan (nats), to 96 bits, under the neighbouring relation.
-
-    Ledgers add these figures up. Source: Haney et al. 2021, Lemma 3.
-
-    Args:
-        alpha: above 1.
-
-    Raises:
-        ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
-    """
-    return fold(
-        plan, neighbouring, Notion(lambda mechanism: mechanism_tau(mechanism, alpha), total_loss, largest_losses)
-    )

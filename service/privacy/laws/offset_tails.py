@@ -57,7 +57,7 @@ def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction
 
     The formula is None where it would take too many bits.
     """
-    curve = None if is_too_wide(mechanism) else Curve(partial(osgt_tau, mechanism), (), in_arrays=False)
+    curve = None if is_too_wide(mechanism) else Curve(partial(osgt_tau, mechanism), (), vectorized=False)
     at_0 = product_tau(mechanism, Fraction(0))
     return curve, (at_0, product_tau(mechanism, Fraction(1)) - at_0)
 

@@ -74,14 +74,14 @@ class WorkEstimate(NamedTuple):
 
     Attributes:
         at_order: its RDP at one order, in balls.
-        in_arrays: whether its RDP is evaluated in arrays with that of others, rather than in balls.
+        vectorized: whether its RDP is evaluated in arrays with that of others, rather than in balls.
         proof: what its rho takes, once.
         tight: whether its tight figures have to be computed, rather than follow from its rho.
         linear: whether its RDP is, or nearly is, a multiple of the order.
     """
 
     at_order: float
-    in_arrays: bool = True
+    vectorized: bool = True
     proof: float = 0.0
     tight: bool = True
     linear: bool = False
@@ -197,9 +197,9 @@ class Mechanism(Keyed, PlanElement, ABC):
         """Return the probability with which the losses do not hold."""
         return ZERO
 
-    @abstractmethod
     def rho_curve(self) -> Curve | None:
         """Return the formula of rho; None where rho is rational or infinite, or no formula says all that is known."""
+        return None
 
     @abstractmethod
     def rho(self) -> Loss:

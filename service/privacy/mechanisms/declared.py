@@ -142,9 +142,6 @@ class Declared(Mechanism):
     def delta(self) -> Loss:
         return Loss(self.guarantee.delta)
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         stated, epsilon = self.guarantee.rho, self.guarantee.epsilon
         bounds = [] if stated is None else [Loss(stated)]

@@ -49,9 +49,6 @@ class DiscreteGaussian(Discrete):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         """Return s²/(2 sigma²)."""
         return gaussian_rho(self.sensitivity, self.sigma_squared)

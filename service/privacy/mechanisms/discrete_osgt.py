@@ -49,9 +49,6 @@ class DiscreteOsgt(Discrete):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         return Loss(osgt_rho(self), rational=False)
 
@@ -66,4 +63,4 @@ class DiscreteOsgt(Discrete):
         return offset_law(self.sigma_squared, self.m)
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=1.2, in_arrays=False, proof=500.0)
+        return WorkEstimate(at_order=1.2, vectorized=False, proof=500.0)

@@ -26,9 +26,6 @@ class Gaussian(Continuous):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         """Return s²/(2 sigma²)."""
         return gaussian_rho(self.sensitivity, self.sigma_squared)

@@ -47,9 +47,6 @@ class Osgt(Continuous):
     def pure_epsilon(self) -> Loss:
         return INFINITE
 
-    def rho_curve(self) -> None:
-        return None
-
     def rho(self) -> Loss:
         return Loss(osgt_rho(self), rational=False)
 
@@ -64,4 +61,4 @@ class Osgt(Continuous):
         return offset_law(self.sigma_squared, self.m)
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=0.3, in_arrays=False)
+        return WorkEstimate(at_order=0.3, vectorized=False)

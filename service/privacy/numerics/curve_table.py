@@ -18,12 +18,12 @@ class Curve(NamedTuple):
     """A formula, called with the parameters, the orders (where it has any) and the arithmetic.
 
     Attributes:
-        in_arrays: it takes whole columns of parameters, in doubles and in intervals.
+        vectorized: it takes whole columns of parameters, in doubles and in intervals.
     """
 
     formula: Callable[..., Number]
     parameters: tuple[Rational, ...]
-    in_arrays: bool = True
+    vectorized: bool = True
 
     def at(self, arithmetic: Arithmetic, *orders: Number) -> Number:
         """Return the curve's value for one mechanism.
@@ -56,7 +56,7 @@ class CurveTable:
     """Many curves side by side: a row each, a column for each order.
 
     Args:
-        curves: all of them ``in_arrays``.
+        curves: all of them ``vectorized``.
     """
 
     def __init__(self, curves: Sequence[Curve]) -> None:

@@ -159,6 +159,15 @@ def _rational(mantissa: int, exponent: int) -> Fraction:
     return Fraction(mantissa << exponent) if exponent >= 0 else Fraction(mantissa, 1 << -exponent)
 
 
+def _finite_ends(evaluate: Callable[[], arb]) -> Iterator[tuple[int, int, int]]:
+    """Yield the ends of a ball at growing precision, wherever both are finite."""
+    for bits in _PRECISIONS:
+        with precision(bits):
+            ends = _ends(evaluate())
+        if ends is not None:
+            yield ends
+
+
 def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
     """Return an upper bound of an irrational: its ceiling to 96 significant bits.
 
@@ -168,12 +177,7 @@ def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
     still an upper bound. None where not even that is finite.
     """
     upper: tuple[int, int] | None = None
-    for bits in _PRECISIONS:
-        with precision(bits):
-            ends = _ends(evaluate())
-        if ends is None:
-            continue
-        low, high, e = ends
+    for low, high, e in _finite_ends(evaluate):
         upper = _up(high, e)
         if _up(low, e) == upper:
             break
@@ -207,12 +211,7 @@ def floor(evaluate: Callable[[], arb]) -> Fraction:
         ArithmeticError: no precision gives a finite one.
     """
     lower: Fraction | None = None
-    for bits in _PRECISIONS:
-        with precision(bits):
-            ends = _ends(evaluate())
-        if ends is None:
-            continue
-        low, high, e = ends
+    for low, high, e in _finite_ends(evaluate):
         lower = _rational(low, e)
         if (high - low) << 60 <= abs(low):
             break

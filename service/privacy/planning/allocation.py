@@ -15,16 +15,8 @@ from flint import arb
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.conversion import epsilon_to_rho_at
 from service.privacy.accounting.pricing import estimate_price, price
-from service.privacy.accounting.privacy_filter import (
-    Budget,
-    Definition,
-    Totals,
-    Weights,
-    add_price,
-    open_weights,
-    price_as_charged,
-    spent_of_cap,
-)
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, open_weights, spent_of_cap
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.accuracy.calibration import (
     LARGEST_MARGIN,
     margin_to_scale,

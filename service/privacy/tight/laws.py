@@ -98,10 +98,9 @@ def _largest_of_law(law: ComposedLaw) -> Fraction | None:
             return None
 
 
-def lattice_of(laws: Mapping[ComposedLaw, int], spacing: Fraction | None = None) -> Lattice | None:
+def lattice_of(laws: Mapping[ComposedLaw, int]) -> Lattice | None:
     """Return the lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
-    offset, common = Fraction(0), spacing or Fraction(0)
-    widest = Fraction(0)
+    offset = common = widest = Fraction(0)
     for law, count in laws.items():
         match law:
             case LadderLoss(e=e, s=s):

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -49,6 +48,7 @@ from tests.api.calls import (
 from tests.api.conftest import serving
 from tests.api.streams import counts, headers
 from tests.ledger.storage.test_newest_heads import put_row, stored_account
+from tests.waiting import until
 
 _LARGE = {"type": "sequence", "parts": [concentrated(f"0.00{1000 + k}") for k in range(1200)]}
 _MIXED = {
@@ -74,13 +74,6 @@ def _slow() -> bytes:
     body = json.dumps({"plan": {"type": "sequence", "parts": [_offset(k) for k in range(100)]}}).encode()
     head = f"POST /v1/compositions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def _until(holds: Any) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_figures_are_the_same_to_the_last_digit_wherever_they_are_found(client: TestClient, alone: TestClient) -> None:
@@ -183,12 +176,12 @@ def test_who_hangs_up_ends_the_work_and_others_are_answered(app: FastAPI) -> Non
         hanging = [socket.create_connection((target.hostname, target.port)) for _ in range(3)]
         for connection in hanging:
             connection.sendall(_slow())
-        _until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 2)  # one at a time of one principal
+        until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 2)  # one at a time of one principal
         other = make_key(client, "auditor")
         json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}, headers=other))
         for connection in hanging:
             connection.close()
-        _until(lambda: helpers.queue.busy == helpers.queue.waiting == 0)
+        until(lambda: helpers.queue.busy == helpers.queue.waiting == 0)
         assert helpers.hung_up == 3
         json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
 
@@ -200,7 +193,7 @@ def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> Non
         waiting = [socket.create_connection((target.hostname, target.port)) for _ in range(3)]
         for connection in waiting:
             connection.sendall(_slow())
-        _until(lambda: app.state.helpers.queue.waiting == 2)
+        until(lambda: app.state.helpers.queue.waiting == 2)
         answer = client.post("/v1/compositions", json={"plan": concentrated("0.1")})
         problem_of(answer, "too_many_requests")
         assert int(answer.headers["Retry-After"]) > 0
@@ -215,10 +208,10 @@ def test_a_key_whose_clients_hang_up_over_and_over_is_refused_until_they_stop(ap
         hanging = [socket.create_connection((target.hostname, target.port)) for _ in range(60)]
         for connection in hanging:
             connection.sendall(_slow())
-        _until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 59)
+        until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 59)
         for connection in hanging:
             connection.close()
-        _until(lambda: helpers.hung_up == 60)
+        until(lambda: helpers.hung_up == 60)
         refused = client.get("/v1/accounts")
         assert "abandoned before their answers" in problem_of(refused, "too_many_requests")["detail"]
         assert 0 < int(refused.headers["Retry-After"]) <= 60
@@ -275,7 +268,7 @@ def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: 
     release(client, _LARGE)
     paths = ("releases", "balance")
     first = [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths]
-    _until(lambda: len(_known(database)) == 2)
+    until(lambda: len(_known(database)) == 2)
     assert [json_of(client.get(f"/v1/accounts/people/{path}")) for path in paths] == first
 
     def forge(connection: Any) -> None:
@@ -306,7 +299,7 @@ def test_no_figure_is_kept_of_spending_that_somebody_changed(client: TestClient,
     run("DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     balance = json_of(client.get("/v1/accounts/people/balance"))
     assert balance["spent"]["zcdp"]["rho_exact"] == "1.9194"
-    _until(lambda: len(_known(database)) == 1)
+    until(lambda: len(_known(database)) == 1)
 
 
 def _known(database: Database) -> list[Any]:

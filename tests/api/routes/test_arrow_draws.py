@@ -19,7 +19,7 @@ from starlette.types import Message
 from service.api.arrow import streams
 from service.api.http.dependencies import Streamed, prefers
 from service.api.http.fair_places import FairPlaces
-from service.ledger.access.keys import Principal
+from service.ledger.access.authentication import Principal
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from tests.api.calls import (

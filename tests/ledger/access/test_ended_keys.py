@@ -1,58 +1,35 @@
 """The installation's journal decides whether a key has ended, and a server remembers it, whatever rows say later."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unauthenticated, Unavailable
+from service.ledger.access.authentication import authenticate
 from service.ledger.access.key_events import keys_of, require_valid
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import authenticate, create_key, list_keys, revoke_key, rotate_key
+from service.ledger.access.keys import list_keys, revoke_key
 from service.ledger.installation.installation_journal import follow
-from service.ledger.journal.journal import Actor, BrokenChain
-from service.ledger.storage.database import Database, open_database
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import Actor
+from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET, asking, charge, open_account
+from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import Clock
+from tests.ledger.writing import never, unprotected
 
 AT, LATER, MUCH_LATER = (f"2030-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))
 _PLAN = {"type": "gaussian", "rho": "1/8"}
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-@pytest.fixture
-def other(database: Database) -> Iterator[Database]:
-    """Another server of the same ledger."""
-    opened = open_database(database.url)
-    opened.secret = SECRET
-    yield opened
-    opened.close()
-
-
-def _make(database: Database, role: Any = "steward") -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: create_key(connection, SECRET, name="eve", role=role, accounts=None, expires_at=None, at=AT),
-        is_committed=_never,
-    )
-
-
-def _revoke(database: Database, key_id: str, at: str = LATER) -> KeyRecord:
-    return database.write(
-        lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=_never
-    )
-
-
-def _rotate(database: Database, key_id: str, at: str = LATER) -> None:
-    database.write(
-        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(hours=1), at=at, by=None),
-        is_committed=_never,
-    )
+_make = partial(make_key, role="steward", at=AT)
+_revoke = partial(revoke, at=LATER)
+_rotate = partial(rotate, at=LATER, overlap=timedelta(hours=1))
 
 
 def _row(database: Database, key_id: str) -> dict[str, Any]:
@@ -64,14 +41,14 @@ def _row(database: Database, key_id: str) -> dict[str, Any]:
 def _put(database: Database, row: dict[str, Any]) -> None:
     """Write a key's row back, as the servers' own role at PostgreSQL may."""
     change = text("UPDATE api_keys SET expires_at = :expires_at, revoked_at = :revoked_at, seal = :seal WHERE id = :id")
-    database.write(lambda connection: connection.execute(change, row), is_committed=_never)
+    database.write(lambda connection: connection.execute(change, row), is_committed=never)
 
 
 def _add_rubbish(database: Database, above: int) -> None:
     """Append entries without meaning, as the servers' own role at PostgreSQL may."""
     columns = f"max(seq) + {above}, max(kind), max(body), max(hash), max(seal)"
     copied = text(f"INSERT INTO installation_journal SELECT {columns} FROM installation_journal")
-    database.write(lambda connection: connection.execute(copied), is_committed=_never)
+    database.write(lambda connection: connection.execute(copied), is_committed=never)
 
 
 def _kinds(database: Database) -> list[str]:
@@ -87,21 +64,12 @@ def _listed(database: Database) -> list[KeyRecord]:
 
 def _without_last_entry(database: Database) -> None:
     """Remove the last entry for some milliseconds, as the database's owner can."""
-    drops = {
-        "sqlite": [f"DROP TRIGGER installation_journal_{name}" for name in ("fixed", "no_delete")],
-        "postgresql": ["SET LOCAL session_replication_role = replica"],
-    }[database.kind]
     last = "DELETE FROM installation_journal WHERE seq = (SELECT max(seq) FROM installation_journal)"
-
-    def work(connection: Connection) -> None:
-        for statement in (*drops, last):
-            connection.execute(text(statement))
-
-    database.write(work, is_committed=_never)
+    unprotected(database, "installation_journal", last)
 
 
 def test_a_row_that_says_beforehand_that_its_key_is_revoked_stops_no_revocation(
-    database: Database, other: Database
+    database: Database, replica: Database
 ) -> None:
     """The attack: the row is changed before the revocation, which finds nothing to do, and is put back afterwards."""
     eve, token = _make(database)
@@ -112,10 +80,10 @@ def test_a_row_that_says_beforehand_that_its_key_is_revoked_stops_no_revocation(
     assert _kinds(database) == ["key_made", "key_revoked"]
     _put(database, old)
     assert authenticate(database, SECRET, token, MUCH_LATER) is None
-    follow(other, SECRET)
-    assert authenticate(other, SECRET, token, MUCH_LATER) is None
-    assert [key.revoked_at for key in _listed(other)] == [LATER]
-    assert _revoke(other, eve.id, MUCH_LATER) == replace(revoked, sealed=True)
+    follow(replica, SECRET)
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is None
+    assert [key.revoked_at for key in _listed(replica)] == [LATER]
+    assert _revoke(replica, eve.id, at=MUCH_LATER) == replace(revoked, sealed=True)
     assert _kinds(database) == ["key_made", "key_revoked"], "the journal has it already"
     assert _row(database, eve.id)["revoked_at"] == LATER
 
@@ -132,29 +100,29 @@ def test_the_operator_revokes_a_key_while_the_journal_is_not_sound(database: Dat
         _make(database)
     assert "the installation's journal is not sound" in str(refused.value.for_operator)
     _without_last_entry(database)
-    assert _revoke(database, eve.id, MUCH_LATER).revoked_at == MUCH_LATER
+    assert _revoke(database, eve.id, at=MUCH_LATER).revoked_at == MUCH_LATER
     assert _kinds(database) == ["key_made", "key_revoked"]
 
 
 @pytest.mark.parametrize("above", [1, 5])
-def test_no_key_is_valid_while_the_journal_may_hide_its_end(database: Database, other: Database, above: int) -> None:
+def test_no_key_is_valid_while_the_journal_may_hide_its_end(database: Database, replica: Database, above: int) -> None:
     """The attack: a row that is no entry, at the next number or later, and the row of a leaver's key put back."""
-    eve, token = _make(database, "pipeline")
+    eve, token = _make(database, role="pipeline")
     old = _row(database, eve.id)
-    follow(other, SECRET)
+    follow(replica, SECRET)
     _add_rubbish(database, above)
     _revoke(database, eve.id)
-    assert authenticate(other, SECRET, token, MUCH_LATER) is None
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is None
     _put(database, old)
     for _ in range(3):
         with pytest.raises(Unavailable, match="no key can be checked"):
-            authenticate(other, SECRET, token, MUCH_LATER)
+            authenticate(replica, SECRET, token, MUCH_LATER)
     _without_last_entry(database)
-    assert authenticate(other, SECRET, token, MUCH_LATER) is not None, "the operator was told to revoke it again"
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is not None, "the operator was told to revoke it again"
     _revoke(database, eve.id)
     _put(database, old)
-    follow(other, SECRET)  # as the keeper of the mark does
-    assert authenticate(other, SECRET, token, MUCH_LATER) is None
+    follow(replica, SECRET)  # as the keeper of the mark does
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is None
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])
@@ -164,22 +132,22 @@ def test_a_key_that_the_journal_has_ended_is_rotated_by_nobody(database: Databas
     (_revoke if end == "revoked" else _rotate)(database, eve.id)
     _put(database, old)
     with pytest.raises(Conflict):
-        _rotate(database, eve.id, MUCH_LATER)
+        _rotate(database, eve.id, at=MUCH_LATER)
 
 
 @pytest.mark.parametrize("end", ["revoked", "rotated"])
 def test_a_server_refuses_a_key_that_was_ended_elsewhere_whatever_its_row_says(
-    database: Database, other: Database, end: str
+    database: Database, replica: Database, end: str
 ) -> None:
     """The attack: the row of a leaver's key is put back for a moment."""
-    eve, token = _make(database, "pipeline")
+    eve, token = _make(database, role="pipeline")
     old = _row(database, eve.id)
-    follow(other, SECRET)
-    assert authenticate(other, SECRET, token, MUCH_LATER) is not None
+    follow(replica, SECRET)
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is not None
     (_revoke if end == "revoked" else _rotate)(database, eve.id)
     _put(database, old)
     assert authenticate(database, SECRET, token, MUCH_LATER) is None
-    assert authenticate(other, SECRET, token, MUCH_LATER) is None, "as soon as the journal says so"
+    assert authenticate(replica, SECRET, token, MUCH_LATER) is None, "as soon as the journal says so"
 
 
 def test_what_was_let_in_before_a_key_ended_is_not_done_afterwards(
@@ -187,7 +155,7 @@ def test_what_was_let_in_before_a_key_ended_is_not_done_afterwards(
 ) -> None:
     Clock(monkeypatch)
     open_account(database)
-    eve, _ = _make(database, "pipeline")
+    eve, _ = _make(database, role="pipeline")
     charge(database, _PLAN, request=asking("eve", key_id=eve.id))
     _revoke(database, eve.id)
     with pytest.raises(Unauthenticated):
@@ -202,25 +170,25 @@ def test_a_revocation_that_is_rolled_back_ends_nothing(database: Database) -> No
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        database.write(work, is_committed=_never)
+        database.write(work, is_committed=never)
     assert authenticate(database, SECRET, token, MUCH_LATER) is not None
 
 
 @pytest.mark.parametrize("look", ["at an act of a steward", "by the keeper", "at a request"])
 def test_a_journal_without_an_entry_that_was_seen_stops_the_server(
-    database: Database, other: Database, look: str
+    database: Database, replica: Database, look: str
 ) -> None:
     """The attack: the entry of a revocation is away for some milliseconds, while its key acts."""
     eve, token = _make(database)
     old = _row(database, eve.id)
     _revoke(database, eve.id)
     follow(database, SECRET)
-    _without_last_entry(other)
-    _put(other, old)
+    _without_last_entry(replica)
+    _put(replica, old)
     actor = Actor("eve", eve.id)
     looks: dict[str, Callable[[], object]] = {
         "at an act of a steward": lambda: database.write(
-            lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=_never
+            lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=never
         ),
         "by the keeper": lambda: follow(database, SECRET),
         "at a request": lambda: authenticate(database, SECRET, token, LATER),
@@ -230,16 +198,16 @@ def test_a_journal_without_an_entry_that_was_seen_stops_the_server(
     assert database.stopped is not None
     with pytest.raises(Unavailable, match="the ledger lacks"):
         _make(database)
-    other.write(
-        lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=_never
+    replica.write(
+        lambda connection: require_valid(connection, SECRET, actor, LATER), is_committed=never
     )  # which saw nothing
 
 
-def test_entries_of_others_do_not_look_as_if_the_journal_went_back(database: Database, other: Database) -> None:
+def test_entries_of_others_do_not_look_as_if_the_journal_went_back(database: Database, replica: Database) -> None:
     eve, token = _make(database)
     follow(database, SECRET)
     for _ in range(3):
-        _make(other)
+        _make(replica)
     with database.read() as connection:
         before = keys_of(connection, SECRET)
         _make(database)

@@ -5,27 +5,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.access.key_records import Role
-from service.ledger.access.keys import create_key, revoke_key, rotate_key
 from service.ledger.accounts import account_changes, descriptions
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import Actor, BadEntry, entry_hash
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import Actor, entry_hash
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, approve, asking, carry_out, change_account, charge, open_account
+from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import Clock
+from tests.ledger.writing import never, unprotected
 
 _PLAN = {"type": "gaussian", "rho": "1/64", "name": "m"}
 _HOUR = timedelta(hours=1)
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
 
 
 def _make(
@@ -36,25 +34,8 @@ def _make(
     by: Actor | None = None,
     hours: int | None = None,
 ) -> str:
-    at = clock.now()
-    end = None if hours is None else clock.later(at, hours * _HOUR)
-    return database.write(
-        lambda connection: create_key(
-            connection, SECRET, name=name, role=role, accounts=accounts, expires_at=end, at=at, by=by
-        ),
-        is_committed=_never,
-    )[0].id
-
-
-def _revoke(database: Database, key: str) -> None:
-    database.write(lambda connection: revoke_key(connection, SECRET, key, at=clock.now(), by=None), is_committed=_never)
-
-
-def _rotate(database: Database, key: str) -> None:
-    database.write(
-        lambda connection: rotate_key(connection, SECRET, key, overlap=timedelta(), at=clock.now(), by=None),
-        is_committed=_never,
-    )
+    end = None if hours is None else clock.later(clock.now(), hours * _HOUR)
+    return make_key(database, name, role, accounts, expires_at=end, by=by)[0].id
 
 
 def _acknowledge(database: Database, written_at: str) -> None:
@@ -63,7 +44,7 @@ def _acknowledge(database: Database, written_at: str) -> None:
         lambda connection: installation_journal.append(
             connection, SECRET, "mark_acknowledged", content, actor=None, at=clock.now()
         ),
-        is_committed=_never,
+        is_committed=never,
     )
 
 
@@ -86,8 +67,10 @@ def test_what_was_done_with_a_key_after_its_end_is_found(
     open_account(database)
     key = _make(database, hours=1)
     charge(database, _PLAN, request=asking("eve", key_id=key), reserve_for=reserve_for)
-    if end:
-        {"revoke": _revoke, "rotate": _rotate}[end](database, key)
+    if end == "revoke":
+        revoke(database, key)
+    elif end == "rotate":
+        rotate(database, key)
     time.forward(2)
     assert _found(database) is None
     database._ends.clear()  # a server that has not read of it
@@ -166,13 +149,13 @@ def test_what_keys_could_do_is_no_fault(database: Database, time: Clock) -> None
     charge(database, _PLAN, request=asking("eve", key_id=limited))
     (proposed,) = charge(database, _PLAN | {"rho": "1/50"}, request=asking("ann", key_id=steward), reserve_for=_HOUR)
     approve(database, proposed.id, request=asking("zoe", key_id=second))
-    _revoke(database, ending)
-    _rotate(database, rotated)
+    revoke(database, ending)
+    rotate(database, rotated)
     database._ends.clear()
     time.forward(59 / 3600)  # committed on another server, whose clock differs
     for key in (ending, rotated):
         charge(database, _PLAN, request=asking("eve", key_id=key))
-    _revoke(database, steward)
+    revoke(database, steward)
     time.forward(5)
     charge(database, _PLAN)
     for name in ("people", "agency"):
@@ -191,7 +174,7 @@ def test_time_that_was_set_back_and_acknowledged_is_no_fault(database: Database,
     time.forward(-10)
     _acknowledge(database, written)
     charge(database, _PLAN, request=asking("eve", key_id=other))
-    _revoke(database, key)
+    revoke(database, key)
     time.forward(ahead)
     assert _found(database) is None
 
@@ -226,20 +209,6 @@ def _propose(database: Database, actor: Actor) -> None:
     change_account(database, "people", budget, request)
 
 
-def _unprotected(database: Database, statement: str, **values: Any) -> None:
-    drops = {
-        "sqlite": ["DROP TRIGGER IF EXISTS journal_no_update"],
-        "postgresql": ["SET LOCAL session_replication_role = replica"],
-    }[database.kind]
-
-    def work(connection: Connection) -> None:
-        for drop in drops:
-            connection.execute(text(drop))
-        connection.execute(text(statement), values)
-
-    database.write(work, is_committed=_never)
-
-
 @pytest.mark.parametrize("hashed", [False, True])
 def test_a_proposal_that_names_somebody_else_for_a_moment_is_refused_or_found(
     database: Database, time: Clock, hashed: bool
@@ -256,10 +225,10 @@ def test_a_proposal_that_names_somebody_else_for_a_moment_is_refused_or_found(
     forged = body.replace('"actor":"one"', '"actor":"zoe"').replace(f',"key":"{one.key}"', "")
     digest = entry_hash(before, forged) if hashed else stored
     change = "UPDATE journal SET body = :body, hash = :hash WHERE seq = 2"
-    _unprotected(database, change, body=forged, hash=digest)
+    unprotected(database, "journal", change, body=forged, hash=digest)
     with pytest.raises(Exception, match="is not as the service wrote it"):
         _propose(database, two)
-    _unprotected(database, change, body=body, hash=stored)
+    unprotected(database, "journal", change, body=body, hash=stored)
     assert _found(database) is None
 
 

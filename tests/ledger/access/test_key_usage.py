@@ -4,8 +4,9 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from service.errors import Unavailable
+from service.ledger.access.key_rows import read_key
 from service.ledger.access.key_usage import KeyUsage
-from service.ledger.access.keys import create_key, read_key
+from service.ledger.access.keys import create_key
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
@@ -12,19 +13,16 @@ from sqlalchemy.exc import IntegrityError
 
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, StartupRefused, Unauthenticated, Unavailable
 from service.ledger.access import keys
+from service.ledger.access.authentication import Principal, authenticate
 from service.ledger.access.key_records import ROLES, KeyRecord, Role
+from service.ledger.access.key_rows import read_key, seal_key, token_of
 from service.ledger.access.keys import (
-    Principal,
     add_bootstrap_key,
-    authenticate,
     create_key,
     ensure_first_key,
     list_keys,
-    read_key,
     revoke_key,
     rotate_key,
-    seal_key,
-    token_of,
 )
 from service.ledger.installation.binding import check_secret
 from service.ledger.journal.journal import Actor
@@ -33,37 +31,17 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
+from tests.ledger.keys import make_key, revoke, rotate
+from tests.ledger.writing import never
 
 AT = "2026-01-02T00:00:00.000000Z"
 LATER = "2026-01-02T00:00:00.000001Z"
 BOOTSTRAP = "b" * 32
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-def _create(
-    database: Database,
-    secret: Secret,
-    name: str = "ann",
-    role: Role = "pipeline",
-    accounts: list[str] | None = None,
-    expires_at: str | None = None,
-    at: str = AT,
-) -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: create_key(
-            connection, secret, name=name, role=role, accounts=accounts, expires_at=expires_at, at=at
-        ),
-        is_committed=_never,
-    )
-
-
-def _revoke(database: Database, key_id: str, at: str) -> KeyRecord:
-    return database.write(
-        lambda connection: revoke_key(connection, SECRET, key_id, at=at, by=None), is_committed=_never
-    )
+HOUR = timedelta(hours=1)
+_create = partial(make_key, name="ann", at=AT)
+_rotate = partial(rotate, overlap=HOUR, by=Actor("bob"))
 
 
 def _authenticate(database: Database, token: str, at: str = AT) -> Principal | None:
@@ -80,14 +58,14 @@ def _listed(database: Database) -> list[KeyRecord]:
 def test_a_new_key_is_known_by_its_token(
     database: Database, secret: Secret, role: Role, accounts: list[str] | None
 ) -> None:
-    record, token = _create(database, secret, role=role, accounts=accounts)
+    record, token = _create(database, role=role, accounts=accounts)
     reach = None if accounts is None else frozenset(accounts)
     assert _authenticate(database, token) == Principal(record.id, "ann", role, reach)
     assert _listed(database) == [record]
 
 
 def test_the_token_can_be_derived_again_and_is_nowhere_in_the_database(database: Database, secret: Secret) -> None:
-    record, token = _create(database, secret)
+    record, token = _create(database)
     assert re.fullmatch(r"pbl_[A-Za-z0-9_-]{43}", token)
     assert token_of(secret, record.id) == token
     assert token_of(Secret(bytes(32)), record.id) != token
@@ -98,12 +76,12 @@ def test_the_token_can_be_derived_again_and_is_nowhere_in_the_database(database:
 
 @pytest.mark.parametrize("token", ["", "pbl_", "pbl_" + "A" * 43, "é", "' OR 1=1 --"])
 def test_other_tokens_are_unknown(database: Database, secret: Secret, token: str) -> None:
-    _create(database, secret)
+    _create(database)
     assert _authenticate(database, token) is None
 
 
 def test_a_key_expires_at_its_moment(database: Database, secret: Secret) -> None:
-    _, token = _create(database, secret, expires_at=LATER)
+    _, token = _create(database, expires_at=LATER)
     assert _authenticate(database, token, AT) is not None
     assert _authenticate(database, token, LATER) is None
 
@@ -111,22 +89,18 @@ def test_a_key_expires_at_its_moment(database: Database, secret: Secret) -> None
 @pytest.mark.parametrize("expires_at", ["2026-01-02", "2026-01-02T00:00:00Z", "2026-01-02T00:00:00.000000+00:00", ""])
 def test_an_expiry_that_would_compare_wrongly_is_refused(database: Database, secret: Secret, expires_at: str) -> None:
     with pytest.raises(ValueError, match="six decimals"):
-        _create(database, secret, expires_at=expires_at)
+        _create(database, expires_at=expires_at)
     assert _listed(database) == []
 
 
 def test_a_revoked_key_is_useless_from_then_on(database: Database, secret: Secret) -> None:
-    record, token = _create(database, secret)
-    _, other = _create(database, secret)
-    revoked = database.write(
-        lambda connection: revoke_key(connection, SECRET, record.id, at=AT, by=None), is_committed=_never
-    )
+    record, token = _create(database)
+    _, other = _create(database)
+    revoked = revoke(database, record.id, AT)
     assert revoked.revoked_at == AT
     assert _authenticate(database, token) is None
     assert _authenticate(database, other) is not None
-    again = database.write(
-        lambda connection: revoke_key(connection, SECRET, record.id, at=LATER, by=None), is_committed=_never
-    )
+    again = revoke(database, record.id, LATER)
     assert again == revoked
     with database.read() as connection:
         assert read_key(connection, record.id) == revoked
@@ -136,11 +110,11 @@ def test_a_key_that_does_not_exist_cannot_be_read_or_revoked(database: Database)
     with pytest.raises(NotFound), database.read() as connection:
         read_key(connection, "nothing")
     with pytest.raises(NotFound):
-        _revoke(database, "nothing", AT)
+        revoke(database, "nothing", AT)
 
 
 def test_keys_are_listed_oldest_first_in_pages(database: Database, secret: Secret) -> None:
-    made = [_create(database, secret, at=at)[0] for at in (LATER, AT, AT, LATER, AT)]
+    made = [_create(database, at=at)[0] for at in (LATER, AT, AT, LATER, AT)]
     expected = sorted(made, key=lambda record: (record.created_at, record.id))
     found: list[KeyRecord] = []
     with database.read() as connection:
@@ -171,23 +145,13 @@ def test_a_key_reaches_the_accounts_that_it_names() -> None:
 # Rotation: moments of one day, made at midnight.
 
 MIDNIGHT, ONE, TWO, THREE, FOUR = (f"2026-01-02T0{hour}:00:00.000000Z" for hour in range(5))
-HOUR = timedelta(hours=1)
-
-
-def _rotate(
-    database: Database, secret: Secret, key_id: str, at: str, overlap: timedelta = HOUR
-) -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: rotate_key(connection, secret, key_id, overlap=overlap, at=at, by=Actor("bob")),
-        is_committed=_never,
-    )
 
 
 def test_a_rotated_key_gives_way_to_one_of_the_same_principal_after_the_overlap(
     database: Database, secret: Secret
 ) -> None:
-    old, old_token = _create(database, secret, role="steward", accounts=["a"], at=MIDNIGHT)
-    new, token = _rotate(database, secret, old.id, ONE)
+    old, old_token = _create(database, role="steward", accounts=["a"], at=MIDNIGHT)
+    new, token = _rotate(database, old.id, ONE)
     assert (new.name, new.role, new.accounts, new.created_at, new.expires_at) == ("ann", "steward", ("a",), ONE, None)
     assert (new.created_by, new.rotated_from) == ("bob", old.id)
     assert _authenticate(database, token, THREE) == Principal(new.id, "ann", "steward", frozenset("a"))
@@ -200,41 +164,41 @@ def test_a_rotated_key_gives_way_to_one_of_the_same_principal_after_the_overlap(
 def test_rotation_prolongs_no_key_and_gives_the_new_one_the_lifetime_of_the_old(
     database: Database, secret: Secret
 ) -> None:
-    old, old_token = _create(database, secret, at=MIDNIGHT, expires_at=THREE)
-    new, _ = _rotate(database, secret, old.id, ONE, overlap=5 * HOUR)
+    old, old_token = _create(database, at=MIDNIGHT, expires_at=THREE)
+    new, _ = _rotate(database, old.id, ONE, overlap=5 * HOUR)
     assert new.expires_at == FOUR
     assert _authenticate(database, old_token, THREE) is None
-    third, _ = _rotate(database, secret, new.id, TWO)
+    third, _ = _rotate(database, new.id, TWO)
     assert third.expires_at == "2026-01-02T05:00:00.000000Z", "three hours again, not what the overlap left"
 
 
 def test_a_lifetime_beyond_the_calendar_ends_with_it(database: Database, secret: Secret) -> None:
-    old, _ = _create(database, secret, at=MIDNIGHT, expires_at="9999-12-31T23:59:59.000000Z")
-    new, _ = _rotate(database, secret, old.id, ONE)
+    old, _ = _create(database, at=MIDNIGHT, expires_at="9999-12-31T23:59:59.000000Z")
+    new, _ = _rotate(database, old.id, ONE)
     assert new.expires_at == "9999-12-31T23:59:59.999999Z"
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired", "rotated"])
 def test_what_is_no_valid_key_is_not_rotated(database: Database, secret: Secret, end: str) -> None:
-    old, _ = _create(database, secret, at=MIDNIGHT, expires_at=TWO)
+    old, _ = _create(database, at=MIDNIGHT, expires_at=TWO)
     if end == "revoked":
-        _revoke(database, old.id, MIDNIGHT)
+        revoke(database, old.id, MIDNIGHT)
     if end == "rotated":
-        _rotate(database, secret, old.id, MIDNIGHT, overlap=24 * HOUR)
+        _rotate(database, old.id, MIDNIGHT, overlap=24 * HOUR)
     before = _listed(database)
     with pytest.raises(Conflict, match="rotated before" if end == "rotated" else "revoked or expired"):
-        _rotate(database, secret, old.id, TWO if end == "expired" else ONE)
+        _rotate(database, old.id, TWO if end == "expired" else ONE)
     assert _listed(database) == before
     with pytest.raises(NotFound):
-        _rotate(database, secret, "nothing", ONE)
+        _rotate(database, "nothing", ONE)
 
 
 def test_of_many_who_rotate_a_key_at_once_one_succeeds(database: Database, secret: Secret) -> None:
-    old, _ = _create(database, secret, at=MIDNIGHT)
+    old, _ = _create(database, at=MIDNIGHT)
 
     def rotate(_: int) -> bool:
         try:
-            _rotate(database, secret, old.id, ONE)
+            _rotate(database, old.id, ONE)
         except Conflict:
             return False
         return True
@@ -254,29 +218,29 @@ def test_of_many_who_rotate_a_key_at_once_one_succeeds(database: Database, secre
 def test_a_name_that_could_be_taken_for_another_is_nobodys(database: Database, secret: Secret, name: str) -> None:
     """A second steward must not look like the first, nor be somebody who only seems to be another."""
     with pytest.raises(InvalidInput, match="/name"):
-        _create(database, secret, name)
+        _create(database, name=name)
 
 
 @pytest.mark.parametrize("name", ["ann", "Ann-Marie O'Neil (stats)", "\u00e9ve", "\u00c5ke", "統計局"])
 def test_names_of_any_script_are_names(database: Database, secret: Secret, name: str) -> None:
-    assert _create(database, secret, name)[0].name == name
+    assert _create(database, name=name)[0].name == name
 
 
 def test_a_key_that_is_older_than_the_rule_is_rotated(database: Database, secret: Secret) -> None:
-    old, _ = _create(database, secret)
+    old, _ = _create(database)
 
     def rotate(connection: Connection) -> tuple[KeyRecord, str]:
         connection.execute(text("UPDATE api_keys SET name = ' ann '"))
         seal_key(connection, secret, old.id, token_of(secret, old.id))
         return rotate_key(connection, secret, old.id, overlap=timedelta(0), at=AT, by=None)
 
-    assert database.write(rotate, is_committed=_never)[0].name == " ann "
+    assert database.write(rotate, is_committed=never)[0].name == " ann "
 
 
 @pytest.mark.parametrize("name", ["oidc:ann", "oidc:"])
 def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret: Secret, name: str) -> None:
     with pytest.raises(InvalidInput, match="oidc:"):
-        _create(database, secret, name=name)
+        _create(database, name=name)
     statement = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('i', :name, 'auditor', 'h', 'n')"
 
     def slip_in(connection: Connection) -> None:
@@ -285,15 +249,15 @@ def test_no_key_has_the_name_of_an_issuers_principal(database: Database, secret:
         raise Conflict("rolled back")
 
     with pytest.raises(Conflict):
-        database.write(slip_in, is_committed=_never)
-    assert _create(database, secret, name="oidc")[0].name == "oidc"
+        database.write(slip_in, is_committed=never)
+    assert _create(database, name="oidc")[0].name == "oidc"
 
 
 def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database, secret: Secret) -> None:
-    first = database.write(lambda connection: add_bootstrap_key(connection, SECRET, BOOTSTRAP, AT), is_committed=_never)
+    first = database.write(lambda connection: add_bootstrap_key(connection, SECRET, BOOTSTRAP, AT), is_committed=never)
     assert first is not None
     assert first.role == "steward"
-    second = database.write(lambda connection: add_bootstrap_key(connection, SECRET, "c" * 32, AT), is_committed=_never)
+    second = database.write(lambda connection: add_bootstrap_key(connection, SECRET, "c" * 32, AT), is_committed=never)
     assert second is None
     assert _listed(database) == [first]
     known = _authenticate(database, BOOTSTRAP)
@@ -331,8 +295,8 @@ def test_the_operators_first_key_is_not_shown(database: Database, secret: Secret
 
 def test_a_database_whose_only_key_is_revoked_gets_no_new_one(database: Database, secret: Secret) -> None:
     """Else whoever can restart the service and set its environment could take it over."""
-    record, _ = _create(database, secret)
-    _revoke(database, record.id, AT)
+    record, _ = _create(database)
+    revoke(database, record.id, AT)
     assert ensure_first_key(database, secret, BOOTSTRAP) is None
     assert _authenticate(database, BOOTSTRAP) is None
 
@@ -369,7 +333,7 @@ def test_replicas_that_start_together_make_one_first_key(database_url: str, secr
 
 
 def _steward(database: Database, role: Role = "steward", expires_at: str | None = None) -> Actor:
-    record, _ = _create(database, SECRET, "eve", role, expires_at=expires_at)
+    record, _ = _create(database, name="eve", role=role, expires_at=expires_at)
     return Actor(record.name, record.id)
 
 
@@ -379,7 +343,7 @@ def _act(database: Database, by: Actor, at: str) -> KeyRecord:
         lambda connection: create_key(
             connection, SECRET, name="bob", role="auditor", accounts=None, expires_at=None, at=at, by=by
         ),
-        is_committed=_never,
+        is_committed=never,
     )[0]
 
 
@@ -391,14 +355,14 @@ def test_keys_that_the_journal_knows_as_valid_make_others(database: Database) ->
 
 @pytest.mark.parametrize("end", ["unknown", "revoked", "expired", "another's", "auditor"])
 def test_what_the_journal_knows_as_no_valid_key_makes_ends_and_rotates_none(database: Database, end: str) -> None:
-    other, _ = _create(database, SECRET)
+    other, _ = _create(database)
     eve = _steward(database, "auditor" if end == "auditor" else "steward", LATER if end == "expired" else None)
     if end == "unknown":
         eve = Actor("eve", "of another installation")
     if end == "another's":
         eve = Actor("bob", eve.key)
     if end == "revoked" and eve.key is not None:
-        _revoke(database, eve.key, AT)
+        revoke(database, eve.key, AT)
     before = _listed(database)
     acts: list[Callable[[Connection], object]] = [
         lambda connection: create_key(
@@ -409,7 +373,7 @@ def test_what_the_journal_knows_as_no_valid_key_makes_ends_and_rotates_none(data
     ]
     for act in acts:
         with pytest.raises(Forbidden if end == "auditor" else Unauthenticated):
-            database.write(act, is_committed=_never)
+            database.write(act, is_committed=never)
     assert _listed(database) == before
 
 
@@ -419,7 +383,7 @@ def test_no_key_is_made_with_another_while_the_journal_is_not_sound(database: Da
         "INSERT INTO installation_journal (seq, kind, body, hash, seal) SELECT seq + 1, kind, body, hash, seal"
         " FROM installation_journal"
     )
-    database.write(lambda connection: connection.execute(forged), is_committed=_never)
+    database.write(lambda connection: connection.execute(forged), is_committed=never)
     with pytest.raises(Unavailable) as refused:
         _act(database, eve, AT)
     assert "the installation's journal is not sound: entry 2" in str(refused.value.for_operator)
@@ -433,7 +397,7 @@ def test_verification_finds_what_was_done_with_a_key_after_its_end(
     check_secret(database, SECRET)
     eve = _steward(database, expires_at=LATER if end == "expired" else None)
     if end == "revoked" and eve.key is not None:
-        _revoke(database, eve.key, AT)
+        revoke(database, eve.key, AT)
     monkeypatch.setattr(keys, "require_valid", lambda *_: None)
     _act(database, eve, LATER)
     ended = "was revoked" if end == "revoked" else "had expired"
@@ -447,10 +411,10 @@ def test_verification_finds_what_was_done_with_a_key_after_its_end(
 def test_a_key_that_ends_itself_was_valid_then(database: Database) -> None:
     check_secret(database, SECRET)
     eve, bob = _steward(database), _steward(database)
-    database.write(lambda connection: revoke_key(connection, SECRET, eve.key or "", at=AT, by=eve), is_committed=_never)
+    database.write(lambda connection: revoke_key(connection, SECRET, eve.key or "", at=AT, by=eve), is_committed=never)
     database.write(
         lambda connection: rotate_key(connection, SECRET, bob.key or "", overlap=timedelta(), at=AT, by=bob),
-        is_committed=_never,
+        is_committed=never,
     )
     with database.read() as connection:
         assert list(verify_installation(connection, SECRET)) == []

@@ -9,7 +9,7 @@ from service.errors import BudgetExceeded, Conflict, InvalidInput, NotFound
 from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.storage.database import Database
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account
 
 _GAUSSIAN = {"type": "gaussian", "rho": "1/7"}

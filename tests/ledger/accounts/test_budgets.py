@@ -19,7 +19,8 @@ from service.ledger.accounts.budgets import (
     write_weights,
 )
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.privacy_filter import Budget, Definition, LossSum, Totals, add_price, open_weights
+from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights
+from service.privacy.accounting.totals import LossSum, Totals, add_price
 
 _ANY = st.fractions(min_value=0)
 _MAYBE = st.none() | _ANY

@@ -15,7 +15,8 @@ from service.ledger.accounts.accounts import read_account
 from service.ledger.accounts.metadata import LARGEST, check_metadata, merged
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
-from service.ledger.journal.journal import BEFORE_FIRST, BadEntry, Head
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.journal.replay import replay
 from service.ledger.releases.releases import read_release
 from service.ledger.storage import clock

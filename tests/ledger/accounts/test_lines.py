@@ -11,15 +11,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, make_url, text
+from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
-from service.ledger.accounts import account_changes, accounts, spending
+from service.ledger.accounts import account_changes, lines, spending
 from service.ledger.accounts.account_changes import NewAccount
-from service.ledger.accounts.accounts import MAX_DEPTH
 from service.ledger.accounts.budgets import read_budget
-from service.ledger.releases import charges
-from service.ledger.releases.charges import NewRelease
+from service.ledger.accounts.lines import MAX_DEPTH
+from service.ledger.releases import charges, preparation
+from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage.database import Database, open_database
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import read_plan
@@ -39,6 +39,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.postgres_server import libpq_url, session
 
 _TENTH = {"type": "geometric", "epsilon": "0.1"}
 
@@ -299,7 +300,7 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
     """As when a backup is restored under a running server, in which the account is under another one."""
     open_account(database, "agency", definition="pure", epsilon="0.05")
     open_account(database, "people", parent="agency", definition="pure", epsilon="1")
-    stale = accounts.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),))
+    stale = lines.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),))
     before = [replace(release, line=stale) for release in prepared(database, _TENTH)]
     with pytest.raises(NotFound):
         carry_out(database, charges.register(ANN, [replace(before[0], prices=before[0].prices[-1:])]))
@@ -341,7 +342,7 @@ def test_a_charge_is_bounded_by_the_rows_that_it_writes(database: Database) -> N
 
 def _prepare(database: Database, name: str, document: dict[str, Any], *, number: int = 1) -> None:
     new = NewRelease("a release", read_plan(document), document, (), Fraction(1, 10**10), "/plan")
-    charges.prepare(database, name, [new] * number)
+    preparation.prepare(database, name, [new] * number)
 
 
 def _too_long(database: Database, name: str, document: dict[str, Any], *, number: int = 1) -> Fault:
@@ -357,13 +358,15 @@ def test_one_session_of_a_server_waits_for_an_account_and_the_others_behind_it(p
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         " AND state = %s AND query LIKE %s"
     )
-    url = make_url(postgresql_url).set(drivername="postgresql").render_as_string(hide_password=False)
     number, end, waiting, begun = 6, time.monotonic() + 60, 0, 0
-    with contextlib.closing(open_database(postgresql_url)) as database, psycopg.connect(url) as other:
+    with (
+        contextlib.closing(open_database(postgresql_url)) as database,
+        psycopg.connect(libpq_url(postgresql_url)) as other,
+    ):
         database.secret = SECRET
         open_account(database, "people")
         other.execute("SELECT 1 FROM accounts FOR UPDATE")
-        with psycopg.connect(url, autocommit=True) as watcher, ThreadPoolExecutor(number) as pool:
+        with session(postgresql_url) as watcher, ThreadPoolExecutor(number) as pool:
 
             def count(state: str, query: str) -> int:
                 (found,) = watcher.execute(sessions, (state, query)).fetchone() or (0,)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from service.errors import Altered, BudgetExceeded, Unavailable
 from service.ledger.accounts import account_rows, spending
@@ -22,7 +22,7 @@ from service.ledger.accounts.spending_rows import ManySubplans, stored_sum, sum_
 from service.ledger.draws import draws
 from service.ledger.installation.installation_journal import append, read
 from service.ledger.installation.signing import Signer
-from service.ledger.journal.journal import BadEntry
+from service.ledger.journal.chains import BadEntry
 from service.ledger.releases import settlement
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
@@ -51,6 +51,7 @@ from tests.ledger.charging import (
 )
 from tests.ledger.ledgers import NAMES, Clock, describe, everything, exported
 from tests.ledger.verification.test_recompute import older
+from tests.ledger.writing import run
 
 __all__ = ["older"]  # a fixture
 
@@ -61,14 +62,6 @@ _MANY = {"type": "sequence", "parts": [{"type": "gaussian", "rho": f"1/{10**6 + 
 _LONG = {"type": "choice", "parts": [{"type": "gaussian", "rho": f"1/{10**6 + n}"} for n in range(50)]}
 _WIDE = {"definition": "approximate", "epsilon": "9", "delta": "1e-6"}
 _ADOPTED = "its row has no sum of its spending; the first start of a server after an upgrade computes it"
-
-
-def _run(database: Database, *statements: str, **values: object) -> None:
-    def work(connection: Connection) -> None:
-        for statement in statements:
-            connection.execute(text(statement), values)
-
-    database.write(work, is_committed=lambda *_: False)
 
 
 def _hmac(purpose: str, *parts: bytes) -> bytes:
@@ -255,7 +248,7 @@ def _refused(database: Database, name: str = "people") -> None:
 @pytest.mark.parametrize("edit", _EDITS)
 def test_rows_that_somebody_changed_are_not_read(database: Database, edit: str) -> None:
     _ledger(database)
-    _run(database, *_EDITS[edit].split("; "))
+    run(database, *_EDITS[edit].split("; "))
     _refused(database)
     entries_of(database, "places")
     charge(database, _B)
@@ -264,14 +257,14 @@ def test_rows_that_somebody_changed_are_not_read(database: Database, edit: str) 
 
 def _copied(database: Database) -> None:
     columns = ("account_id", "digest", "subplan", "occurrences", "reserved")
-    _run(database, f"CREATE TABLE before AS SELECT {', '.join(columns)} FROM spending")
+    run(database, f"CREATE TABLE before AS SELECT {', '.join(columns)} FROM spending")
 
 
 def test_rows_that_are_put_back_as_they_were_are_not_read(database: Database) -> None:
     _ledger(database)
     _copied(database)
     charge(database, _A)
-    _run(database, "DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
+    run(database, "DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     _refused(database)
     entries_of(database, "places")
 
@@ -280,9 +273,9 @@ def test_rows_that_are_put_back_as_they_are_are_read(database: Database) -> None
     """An operator repairs them so."""
     _ledger(database)
     _copied(database)
-    _run(database, "DELETE FROM spending")
+    run(database, "DELETE FROM spending")
     _refused(database)
-    _run(database, "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
+    run(database, "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     _check(database, "people", "places")
 
 
@@ -294,14 +287,14 @@ def test_what_is_of_another_type_is_not_read(tmp_path: Path, change: str) -> Non
     with contextlib.closing(open_database(url)) as database:
         database.secret = SECRET
         _ledger(database)
-        _run(database, f"UPDATE spending SET {change} WHERE {_PEOPLE}")
+        run(database, f"UPDATE spending SET {change} WHERE {_PEOPLE}")
         _refused(database)
 
 
 def test_the_sum_of_another_account_is_not_taken(database: Database) -> None:
     _ledger(database)
     other = "(SELECT spending_sum FROM accounts WHERE name = 'places')"
-    _run(database, f"UPDATE accounts SET head_seq = head_seq + 1, spending_sum = {other} WHERE name = 'people'")
+    run(database, f"UPDATE accounts SET head_seq = head_seq + 1, spending_sum = {other} WHERE name = 'people'")
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database)
 
@@ -310,7 +303,7 @@ def test_a_sum_of_other_rows_under_the_right_seal_is_named(database: Database) -
     """The sum was adopted with rows that had been changed, and that were put right afterwards."""
     _ledger(database)
     _copied(database)
-    _run(database, f"UPDATE spending SET occurrences = 9 WHERE {_PEOPLE}")
+    run(database, f"UPDATE spending SET occurrences = 9 WHERE {_PEOPLE}")
     unseal(database)
     migrate_unsealed(database)
     adopt(database, SECRET, None)
@@ -319,7 +312,7 @@ def test_a_sum_of_other_rows_under_the_right_seal_is_named(database: Database) -
         assert verify(connection, "people").first_bad == BadEntry(
             5, "a row of spending does not follow from the journal"
         )
-    _run(database, "DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
+    run(database, "DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     _refused(database)
     with database.read() as connection:
         reason = "the account's sum of its spending does not follow from the journal"
@@ -341,9 +334,9 @@ def _without_trigger(database: Database, *statements: str, **values: object) -> 
         query = "SELECT name, sql FROM sqlite_master WHERE name = 'accounts_by_entry'"
         found = connection.execute(text(query)).one() if database.kind == "sqlite" else None
     if found is None:
-        _run(database, "SET LOCAL session_replication_role = replica", *statements, **values)
+        run(database, "SET LOCAL session_replication_role = replica", *statements, **values)
     else:
-        _run(database, f"DROP TRIGGER {found.name}", *statements, found.sql, **values)
+        run(database, f"DROP TRIGGER {found.name}", *statements, found.sql, **values)
 
 
 def _as_before(database: Database, *, said: bool = True) -> None:

@@ -10,15 +10,16 @@ from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Forbidden, Unavailable
 from service.ledger.access.key_events import keys_of, people_behind
-from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord
-from service.ledger.access.keys import create_key, revoke_key, rotate_key
+from service.ledger.access.key_records import FIRST_PRINCIPAL
+from service.ledger.access.keys import revoke_key
 from service.ledger.accounts import account_changes
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.idempotent_write import idempotent_write
 from service.ledger.installation.installation_journal import append
 from service.ledger.journal import journal
+from service.ledger.journal.chains import BadEntry, BrokenChain
 from service.ledger.journal.entries import Approved, HoldCommitted, Voided
-from service.ledger.journal.journal import Actor, BadEntry, BrokenChain
+from service.ledger.journal.journal import Actor
 from service.ledger.journal.replay import replay
 from service.ledger.releases import reservations
 from service.ledger.storage.database import Database
@@ -37,33 +38,22 @@ from tests.ledger.charging import (
     entries_of,
     open_account,
 )
+from tests.ledger.keys import make_key, rotate
+from tests.ledger.writing import never
 
 _AT = "2026-01-02T00:00:00.000000Z"
 _PLAN = {"type": "geometric", "epsilon": "0.01", "name": "a"}
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
 def _make(database: Database, name: str, by: Actor | None = None) -> Actor:
     """A steward's key, as the actor of an entry."""
-
-    def work(connection: Connection) -> KeyRecord:
-        made = create_key(connection, SECRET, name=name, role="steward", accounts=None, expires_at=None, at=_AT, by=by)
-        return made[0]
-
-    record = database.write(work, is_committed=_never)
+    record, _ = make_key(database, name, "steward", at=_AT, by=by)
     return Actor(record.name, record.id)
 
 
 def _rotate(database: Database, key: Actor, by: Actor | None) -> Actor:
     assert key.key is not None
-    key_id = key.key
-    record, _ = database.write(
-        lambda connection: rotate_key(connection, SECRET, key_id, overlap=timedelta(), at=_AT, by=by),
-        is_committed=_never,
-    )
+    record, _ = rotate(database, key.key, _AT, by=by)
     return Actor(record.name, record.id)
 
 
@@ -161,7 +151,7 @@ def test_a_revoked_key_tells_still_who_made_another(ledger: Database) -> None:
     between = _make(ledger, "between", by=ann)
     puppet = _make(ledger, "puppet", by=between)
     key_id = between.key or ""
-    ledger.write(lambda connection: revoke_key(connection, SECRET, key_id, at=_AT, by=ann), is_committed=_never)
+    ledger.write(lambda connection: revoke_key(connection, SECRET, key_id, at=_AT, by=ann), is_committed=never)
     assert not _approved(ledger, ann, puppet)
 
 
@@ -170,10 +160,10 @@ def test_rows_that_were_changed_hide_nothing(ledger: Database) -> None:
     ann = _make(ledger, "ann")
     puppet = _make(ledger, "puppet", by=ann)
     ledger.write(
-        lambda connection: connection.execute(text("UPDATE api_keys SET created_by = NULL")), is_committed=_never
+        lambda connection: connection.execute(text("UPDATE api_keys SET created_by = NULL")), is_committed=never
     )
     assert not _approved(ledger, ann, puppet)
-    ledger.write(lambda connection: connection.execute(text("DELETE FROM api_keys")), is_committed=_never)
+    ledger.write(lambda connection: connection.execute(text("DELETE FROM api_keys")), is_committed=never)
     assert not _approved(ledger, ann, puppet)
 
 
@@ -200,7 +190,7 @@ def test_nothing_is_approved_while_the_journal_of_the_keys_is_not_sound(ledger: 
             connection.execute(text(f"DROP TRIGGER installation_journal_{trigger}{on}"))
         connection.execute(text("DELETE FROM installation_journal WHERE seq = 1"))
 
-    ledger.write(attack, is_committed=_never)
+    ledger.write(attack, is_committed=never)
     with pytest.raises(Unavailable) as refused:
         approve(ledger, proposed, request=_as(bob))
     assert "entry 1: the entry is missing" in str(refused.value.for_operator)
@@ -379,7 +369,7 @@ def test_verification_finds_a_release_that_nobody_else_approved(
 
 def test_key_events_that_say_nothing_are_found(database: Database) -> None:
     database.write(
-        lambda connection: append(connection, SECRET, "key_made", {}, actor=None, at=_AT), is_committed=_never
+        lambda connection: append(connection, SECRET, "key_made", {}, actor=None, at=_AT), is_committed=never
     )
     with database.read() as connection, pytest.raises(BrokenChain, match="entry 1: its content is not valid"):
         keys_of(connection, SECRET)

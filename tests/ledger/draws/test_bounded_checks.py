@@ -8,25 +8,18 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict
-from service.ledger import idempotent_write
 from service.ledger.draws import branch_rows, choice_branches, draws, partitions
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.storage.database import Database
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
-from tests.ledger.charging import ANN, open_account
+from tests.ledger.charging import ANN
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.statements import Statement, statements, steps_locked
 
 _A: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "a"}
 _B = _A | {"name": "b"}
 _MANY = 300
-
-
-@pytest.fixture
-def people(database: Database) -> Database:
-    open_account(database, "people", definition="pure", epsilon="100000")
-    return database
 
 
 def _refused(database: Database, release: str, plan: Any, *, which: int, partition: str = "") -> list[Statement]:
@@ -101,22 +94,6 @@ def test_a_draw_below_choices_looks_at_no_other_mechanism_under_the_lock(people:
         work.append((sum(one.locked for one in found), steps_locked(found)))
     assert len({statements for statements, _ in work[1:]}) == 1
     assert max(steps for _, steps in work[-10:]) <= max(steps for _, steps in work[1:11]) + 3
-
-
-@pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """Acts of which each is done, last first, when a draw has looked and has no lock yet."""
-    meanwhile: list[Callable[[], object]] = []
-    look = idempotent_write.check_before_lock
-
-    def looked(*given: Any) -> Any:
-        seen = look(*given)
-        if meanwhile:
-            meanwhile.pop()()
-        return seen
-
-    monkeypatch.setattr(draws, "check_before_lock", looked)
-    return meanwhile
 
 
 def test_what_was_drawn_between_look_and_lock_counts(people: Database, meanwhile: list[Callable[[], object]]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger.accounts import accounts, registry
+from service.ledger.accounts import lines, registry
 from service.ledger.draws import draws, partitions, stored_draws as drawn
 from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
 from service.ledger.draws.stored_draws import Turn
@@ -31,6 +31,7 @@ from service.privacy.plans.walking import mechanisms_of, parts_of
 from tests.ledger.charging import ANN, account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
 from tests.ledger.statements import statements
+from tests.ledger.writing import run
 
 _COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
 _LISTED = _COUNTY | {"partitions": ["01", "02", "04"]}
@@ -58,10 +59,6 @@ def _reason(database: Database, name: str = "people") -> str | None:
     with database.read() as connection:
         bad = verify(connection, name).first_bad
     return None if bad is None else bad.reason
-
-
-def _run(database: Database, statement: str, **given: object) -> None:
-    database.write(lambda connection: connection.execute(text(statement), given), is_committed=lambda *_: False)
 
 
 def test_a_draw_moves_the_counters_of_its_mechanism_and_of_its_account(database: Database) -> None:
@@ -103,7 +100,7 @@ def test_counts_of_an_account_below_that_somebody_changed_are_not_added(database
     open_account(database, "one", parent="agency", definition="pure", epsilon="1000")
     (of,) = register(database, "one", _COUNTY)
     draw(database, "one", of, _COUNTY, partition="01")
-    _run(database, "UPDATE accounts SET head_seq = head_seq + 1, partitions_drawn = 0 WHERE name = 'one'")
+    run(database, "UPDATE accounts SET head_seq = head_seq + 1, partitions_drawn = 0 WHERE name = 'one'")
     agency = account_of(database, "agency")
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
         partitions.total(connection, agency.id)
@@ -160,7 +157,7 @@ def test_numbers_of_tabulations_that_somebody_changed_are_not_counted(database: 
     draw(database, "people", plain, _COUNTY, partition="01")
     before = account_of(database).head.seq - 2
     assert (_drawn_at(database, plain, before), _drawn_at(database, level, before)) == ({}, {})
-    _run(database, statement.replace("seq = 2", f"seq = {before + 2}"))
+    run(database, statement.replace("seq = 2", f"seq = {before + 2}"))
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         _drawn_at(database, level, before)
     if "draws" in statement:
@@ -194,7 +191,7 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
         assert partitions.total(connection, ids[0]) == (0, 0)
         assert registry.count_draws(connection, ids[0], None) == 0
         with pytest.raises(Conflict, match="has no root"):
-            accounts.line_above(connection, "people")
+            lines.line_above(connection, "people")
 
 
 def test_a_draw_that_is_refused_moves_no_counter(database: Database) -> None:
@@ -213,7 +210,7 @@ def test_the_table_itself_holds_no_more_than_is_declared(database: Database) -> 
     (of,) = register(database, "people", plan)
     draw(database, "people", of, plan, partition="01")
     with pytest.raises((RuntimeError, Conflict)):
-        _run(database, "UPDATE partitions_drawn SET drawn = 2")
+        run(database, "UPDATE partitions_drawn SET drawn = 2")
 
 
 def _nested(depth: int) -> dict[str, Any]:
@@ -369,8 +366,8 @@ def test_a_counter_that_was_changed_is_found(database: Database, statement: str)
     assert _reason(database) is None
     for trigger in ("forward", "no_delete" if database.kind == "sqlite" else "stay"):
         of = "" if database.kind == "sqlite" else " ON partitions_drawn"
-        _run(database, f"DROP TRIGGER partitions_drawn_{trigger}{of}")
-    _run(database, statement)
+        run(database, f"DROP TRIGGER partitions_drawn_{trigger}{of}")
+    run(database, statement)
     assert "count" in (_reason(database) or "")
 
 

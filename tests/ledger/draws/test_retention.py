@@ -4,7 +4,6 @@ import io
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import text
 
 from service.errors import AlreadyDrawn, Conflict, Gone
 from service.ledger.draws import retention, stored_draws
@@ -18,6 +17,7 @@ from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import Verdict, verify
 from tests.ledger.charging import account_of, charge, draw, entries_of, mechanisms_in, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, Clock, exported, tabulate
+from tests.ledger.writing import run
 
 _PLAN = {"type": "repeat", "count": 9, "part": {"type": "geometric", "epsilon": "0.01", "name": "a"}}
 _LATER = "2031-01-01T00:00:00.000000Z"
@@ -34,10 +34,6 @@ def _drawn(database: Database, turns: int) -> str:
 def _listed(database: Database, release: str) -> list[DrawRecord | DrawOutline]:
     with database.read() as connection:
         return stored_draws.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
-
-
-def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +88,7 @@ def test_nothing_else_of_a_draw_changes(database: Database, change: str) -> None
     open_account(database)
     release = _drawn(database, 1)
     with pytest.raises(RuntimeError):
-        _run(database, f"UPDATE draws SET {change}")
+        run(database, f"UPDATE draws SET {change}")
     assert isinstance(_listed(database, release)[0], DrawRecord)
 
 
@@ -105,7 +101,7 @@ def test_what_was_removed_does_not_come_back(database: Database, change: str) ->
     remove_noisy(database, _LATER, _LATER)
     before = _listed(database, release)
     with pytest.raises(RuntimeError):
-        _run(database, f"UPDATE draws SET {change}")
+        run(database, f"UPDATE draws SET {change}")
     assert _listed(database, release) == before
 
 

@@ -8,25 +8,18 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Unavailable
-from service.ledger import idempotent_write
-from service.ledger.draws import choice_branches, draws, tabulated_groups
+from service.ledger.draws import choice_branches, tabulated_groups
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import open_account
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.verification.test_draw_check import as_owner
+from tests.ledger.writing import run
 
 _MANY = choice_branches.SMALL + 100
 _GROUPS = [f"g {number:03}" for number in range(_MANY)]
 _DETAILS = "01" * (_MANY // 2)
 _GOING = threading.Event()  # no server stops
 _LATER = "2040-01-01T00:00:00.000000Z"
-
-
-@pytest.fixture
-def people(database: Database) -> Database:
-    open_account(database, "people", definition="pure", epsilon="100000")
-    return database
 
 
 @pytest.fixture
@@ -145,20 +138,11 @@ def test_a_tabulation_that_still_writes_its_rows_is_left_alone(people: Database,
 
 @pytest.mark.parametrize("what", ["single", "tabulation"])
 def test_an_unrecorded_group_is_refused_that_was_tabulated_between_look_and_lock(
-    people: Database, monkeypatch: pytest.MonkeyPatch, what: str
+    people: Database, monkeypatch: pytest.MonkeyPatch, meanwhile: list[Callable[[], object]], what: str
 ) -> None:
     (of,) = register(people, "people", LEVEL)
     monkeypatch.setattr(tabulated_groups, "record", lambda *_, **__: None)
-    look = idempotent_write.check_before_lock
-    meanwhile: list[Callable[[], object]] = [lambda: tabulate(people, "people", of, [*_GROUPS, "g"], _DETAILS + "0")]
-
-    def looked(*given: Any) -> Any:
-        seen = look(*given)
-        if meanwhile:
-            meanwhile.pop()()
-        return seen
-
-    monkeypatch.setattr(draws, "check_before_lock", looked)
+    meanwhile.append(lambda: tabulate(people, "people", of, [*_GROUPS, "g"], _DETAILS + "0"))
     acts: dict[str, Callable[[], object]] = {
         "single": lambda: draw(people, "people", of, LEVEL, which=0, partition="g"),
         "tabulation": lambda: tabulate(people, "people", of, ["f", "g"], "00"),
@@ -167,10 +151,6 @@ def test_an_unrecorded_group_is_refused_that_was_tabulated_between_look_and_lock
         acts[what]()
     assert not meanwhile
     assert _count(people, "draws") == 1
-
-
-def _write(database: Database, statement: str, **given: object) -> None:
-    database.write(lambda connection: connection.execute(text(statement), given), is_committed=lambda *_: False)
 
 
 _FORGED = "INSERT INTO known_costs (subject, state, cost, seal) VALUES ('recorded ' || :draw, '', '', :seal)"
@@ -184,7 +164,7 @@ def test_a_mark_without_the_secret_counts_for_nothing(people: Database, cut: str
         of_release = text("SELECT id FROM draws WHERE release_id = :of")
         draw_id = connection.execute(of_release, {"of": cut}).scalar_one()
         seal = connection.execute(text("SELECT seal FROM known_costs WHERE subject LIKE 'recorded %'")).scalar_one()
-    _write(people, _FORGED, draw=draw_id, seal=seal)
+    run(people, _FORGED, draw=draw_id, seal=seal)
     for group in _GROUPS[:4]:
         with pytest.raises(AlreadyDrawn, match="tabulated"):
             draw(people, "people", cut, LEVEL, which=0, partition=group)
@@ -196,7 +176,7 @@ def test_a_mark_without_the_secret_counts_for_nothing(people: Database, cut: str
 def test_a_mark_that_is_taken_away_lets_no_group_be_drawn_again(people: Database) -> None:
     (of,) = register(people, "people", LEVEL)
     tabulate(people, "people", of, _GROUPS, _DETAILS)
-    _write(people, "DELETE FROM known_costs WHERE subject LIKE 'recorded %'")
+    run(people, "DELETE FROM known_costs WHERE subject LIKE 'recorded %'")
     with as_owner(people.url) as connection:
         connection.execute(text("DELETE FROM branches_taken"))
     with pytest.raises(AlreadyDrawn, match="tabulated"):
@@ -230,7 +210,7 @@ def test_a_row_that_somebody_wrote_before_leaves_the_tabulation_without_a_mark(
     group = _GROUPS[1]
     row = {"of": cut, "node": "/part", "group": group, "branch": 1, "draw": own_draw}
     row |= {"draw": other_draw} if what == "draw_id" else {"branch": 0}
-    _write(people, "INSERT INTO branches_taken VALUES (:of, :node, :group, 0, :branch, :draw)", **row)
+    run(people, "INSERT INTO branches_taken VALUES (:of, :node, :group, 0, :branch, :draw)", **row)
     assert tabulated_groups.record_left(people, _LATER, _GOING) == 0
     assert _marks(people) == 0
     with pytest.raises(AlreadyDrawn, match=r"tabulated|another branch"):

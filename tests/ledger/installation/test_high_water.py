@@ -30,11 +30,6 @@ def _head(seq: int, letter: str = "a") -> Head:
     return Head(seq, letter * 64)
 
 
-@pytest.fixture
-def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
-    return HighWaterFile(tmp_path / "service.high-water", secret)
-
-
 def _edit(file: HighWaterFile, statement: str) -> None:
     with closing(sqlite3.connect(file.path)) as raw, raw:
         raw.execute(statement)

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -14,35 +13,22 @@ from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
 from service.installation import writing
-from service.ledger.accounts import accounts
+from service.ledger.accounts import lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile, second_version
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import note_entries
 from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
+from tests.ledger.writing import unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/8"}
-
-
-@pytest.fixture
-def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
-    return HighWaterFile(tmp_path / "service.high-water", secret)
-
-
-@pytest.fixture
-def replica(database: Database) -> Iterator[Database]:
-    """Another server of the same ledger."""
-    other = open_database(database.url)
-    other.secret = database.secret
-    yield other
-    other.close()
 
 
 @pytest.fixture(autouse=True)
@@ -62,35 +48,17 @@ def _made(database: Database) -> NewEntry:
     return NewEntry(account.id, account.head.seq, account.head.hash, account.name)
 
 
-def _unprotected(database: Database, table: str, *statements: str) -> None:
-    """Drop the triggers, as an attacker does who writes the database."""
-    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry")
-    drops = {
-        "sqlite": [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names],
-        "postgresql": ["SET LOCAL session_replication_role = replica"],
-    }[database.kind]
-
-    def work(connection: Connection) -> None:
-        for statement in (*drops, *statements):
-            connection.execute(text(statement))
-
-    database.write(work, is_committed=lambda *_: False)
-
-
 def _roll_back(database: Database, seq: int) -> None:
     """Delete the last entries with what they wrote, and have the account's row fit."""
     with database.read() as connection:
         head = connection.execute(text("SELECT hash FROM journal WHERE seq = :seq"), {"seq": seq}).scalar_one()
     for table in ("journal", "releases"):
-        _unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
-    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
+        unprotected(database, table, f"DELETE FROM {table} WHERE seq > {seq}")
+    unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq}, head_hash = '{head}', seal = NULL")
     seal(database)  # as it was in the older ledger
 
 
-def test_it_follows_what_is_committed(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_it_follows_what_is_committed(database: Database, file: HighWaterFile, keeper: MarkKeeper) -> None:
     assert _marked(file)["people"] == account_of(database).head
     open_account(database, "places")
     charge(database, PLAN)
@@ -134,10 +102,9 @@ def test_what_was_rolled_back_is_not_noted(database: Database) -> None:
     assert [entry[:4] for entry in database.take_committed()] == [_made(database)[:4]]
 
 
-def test_what_could_not_be_written_is_written_later(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_what_could_not_be_written_is_written_later(
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
+) -> None:
     charge(database, PLAN, PLAN)
     content = file.path.read_bytes()
     file.path.write_bytes(b"no database")
@@ -240,7 +207,7 @@ def test_the_installations_journal_cannot_be_rewritten_either(
     append(database, "key_revoked")
     keeper = MarkKeeper(database, file)
     keeper.advance(everything=True)
-    _unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    unprotected(database, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
     append(replica, "key_rotated")
     append(replica, "key_made")
     keeper.advance(everything=True)
@@ -250,12 +217,9 @@ def test_the_installations_journal_cannot_be_rewritten_either(
 
 
 def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
     """Others were committed in their place, by another server."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
     _roll_back(database, 1)
     charge(replica, PLAN)
@@ -267,27 +231,21 @@ def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
 
 
 def test_an_entry_that_is_put_back_between_others_for_a_look_is_not_taken_for_them(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, keeper: MarkKeeper
 ) -> None:
     """Every entry is looked for, and not only the last one of each transaction."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN, PLAN)
     last = account_of(database).head.hash
     _roll_back(database, 1)
     charge(replica, PLAN, PLAN)
-    _unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
+    unprotected(database, "journal", f"UPDATE journal SET hash = '{last}' WHERE seq = 3")
     keeper.advance()
     assert database.stopped is not None
 
 
 def test_entries_that_are_taken_back_during_a_look_stop_the_server(
-    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
     plain = HighWaterFile.marked
 
@@ -305,8 +263,8 @@ def test_entries_that_are_taken_back_during_a_look_stop_the_server(
 def test_an_account_that_is_gone_stops_the_server(database: Database, file: HighWaterFile) -> None:
     MarkKeeper(database, file).advance(everything=True)
     open_account(database)
-    _unprotected(database, "journal", "DELETE FROM journal")
-    _unprotected(database, "accounts", "DELETE FROM accounts")
+    unprotected(database, "journal", "DELETE FROM journal")
+    unprotected(database, "accounts", "DELETE FROM accounts")
     MarkKeeper(database, file).advance()
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 0 and had 1"):
@@ -322,7 +280,7 @@ def test_an_entry_of_the_installations_journal_that_is_taken_back_stops_the_serv
         lambda connection: installation_journal.append(connection, secret, "key_made", {}, actor=None, at=clock.now()),
         is_committed=lambda *_: False,
     )
-    _unprotected(database, "installation_journal", "DELETE FROM installation_journal")
+    unprotected(database, "installation_journal", "DELETE FROM installation_journal")
     keeper.advance()
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the installation's journal ends with entry 0 and had 1"):
@@ -340,7 +298,7 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
     before = _marked(file)
     made = _made(database)
     charge(database, PLAN, name="places")
-    _unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
+    unprotected(database, "accounts", f"UPDATE accounts SET head_seq = {seq} WHERE name = 'people'")
     database.put_back_committed([made])
     for everything in (False, True):
         keeper.advance(everything=everything)
@@ -349,21 +307,18 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
 
 
 def test_a_row_that_shows_an_earlier_head_at_each_look_keeps_no_entry_from_being_marked(
-    database: Database, file: HighWaterFile
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
     """The owner of the database puts it right between the looks, so that charges are answered."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     earlier, show = _made(database), "UPDATE accounts SET head_seq = {0.seq}, head_hash = '{0.hash}'"
     for everything in (False, True):
         charge(database, PLAN)
         true = _made(database)
-        _unprotected(database, "accounts", show.format(earlier))
+        unprotected(database, "accounts", show.format(earlier))
         keeper.advance(everything=everything)
         assert _marked(file)["people"] == Head(true.seq, true.hash)
         assert not database.has_committed()
-        _unprotected(database, "accounts", show.format(true))
+        unprotected(database, "accounts", show.format(true))
     _roll_back(database, earlier.seq)
     with pytest.raises(StartupRefused, match="'people' ends with entry 1 and had 3"):
         check_mark(database, file)
@@ -388,7 +343,7 @@ def test_entries_of_another_world_are_not_marked(
     made = account_of(replica).head
     if charges == 1:  # the marked entry is shown again, with a row that ends there
         kept = before["people"]
-        _unprotected(replica, "journal", _ENTRY.format(kept))
+        unprotected(replica, "journal", _ENTRY.format(kept))
     other.advance()
     assert replica.stopped is not None
     assert _marked(file) == before | {second_version("people"): made}
@@ -401,7 +356,7 @@ _ENTRY = "INSERT INTO journal VALUES (1, {0.seq}, 'committed', NULL, '{{}}', '{0
 
 def _show_marked(database: Database, kept: Head) -> None:
     """Put a marked entry's row in place of another one of this number."""
-    _unprotected(database, "journal", f"DELETE FROM journal WHERE seq = {kept.seq}", _ENTRY.format(kept))
+    unprotected(database, "journal", f"DELETE FROM journal WHERE seq = {kept.seq}", _ENTRY.format(kept))
 
 
 def test_a_longer_version_of_a_journal_with_the_marked_entry_in_it_is_not_accepted(
@@ -454,7 +409,7 @@ def test_of_two_versions_that_two_servers_wrote_neither_is_accepted(
         charge(database, PLAN)
     for row in rows:
         put = _ROW.format(row).replace(":", r"\:")  # of a parameter otherwise
-        _unprotected(replica, "journal", f"DELETE FROM journal WHERE seq = {row.seq}", put)
+        unprotected(replica, "journal", f"DELETE FROM journal WHERE seq = {row.seq}", put)
     first.advance()
     assert database.stopped is not None
     assert _marked(file)["people"].seq == 4
@@ -478,8 +433,8 @@ def test_an_account_that_was_opened_again_does_not_take_over_the_mark(
     keeper.advance(everything=True)
     before = _marked(file)["people"]
     charge(database, PLAN)  # an entry that follows the marked one
-    _unprotected(database, "accounts", "UPDATE accounts SET name = 'other' WHERE name = 'people'")
-    accounts.line_of.cache_clear()
+    unprotected(database, "accounts", "UPDATE accounts SET name = 'other' WHERE name = 'people'")
+    lines.line_of.cache_clear()
     replica.remembers = True
     open_account(replica)
     for _ in range(4):
@@ -561,7 +516,7 @@ def test_an_entry_is_marked_under_the_name_that_it_states(database: Database, fi
     true = account_of(database).head
     assert true.seq < places.seq
     for old, new in (("people", "?"), ("places", "people"), ("?", "places")):
-        _unprotected(database, "accounts", f"UPDATE accounts SET name = '{new}' WHERE name = '{old}'")
+        unprotected(database, "accounts", f"UPDATE accounts SET name = '{new}' WHERE name = '{old}'")
     keeper.advance()
     assert _marked(file)["people"] == true
     assert _marked(file)["places"] == places
@@ -574,18 +529,15 @@ def test_an_entry_of_the_installations_journal_without_a_seal_is_not_marked(
     open_account(database)
     keeper = MarkKeeper(database, file)
     forged = "INSERT INTO installation_journal VALUES (4611686018427387904, 'key_made', '{}', 'zz', 'zz')"
-    _unprotected(database, "installation_journal", forged)
+    unprotected(database, "installation_journal", forged)
     keeper.advance(everything=True)
     assert _marked(file) == {"people": account_of(database).head}
     assert database.stopped is None
 
 
 def test_the_thread_outlives_whatever_goes_wrong(
-    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+    database: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     plain, failed = HighWaterFile.advance, threading.Event()
 
     def fail_once(self: HighWaterFile, *given: Any, **named: Any) -> None:
@@ -604,10 +556,9 @@ def test_the_thread_outlives_whatever_goes_wrong(
             time.sleep(0.01)
 
 
-def test_another_process_that_was_faster_is_no_rollback(database: Database, file: HighWaterFile) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
+def test_another_process_that_was_faster_is_no_rollback(
+    database: Database, file: HighWaterFile, keeper: MarkKeeper
+) -> None:
     charge(database, PLAN)
     slow = account_of(database).head
     charge(database, PLAN)
@@ -660,6 +611,6 @@ def test_a_command_marks_what_it_wrote_before_it_ends(
         mark = file.read()
         assert mark is not None
         assert (mark.heads[""].seq, mark.in_use) == (last, True)
-    _unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
+    unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
     with pytest.raises(StartupRefused, match=f"ends with entry {last - 1} and had {last}"):
         check_mark(database, file)

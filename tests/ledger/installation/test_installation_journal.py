@@ -6,16 +6,18 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import inspect, text
 
 from service.errors import Conflict
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.installation_journal import Kind, append, has_entry, head, read
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, BrokenChain, Head
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from service.ledger.storage.secret import Secret
+from tests.ledger.writing import never, run
 
 AT = "2026-01-02T00:00:00.000000Z"
 ANN = Actor("ann", "key-of-ann")
@@ -25,15 +27,11 @@ _TRIGGERS = {
 }
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
 def _append(
     database: Database, secret: Secret, kind: Kind = "key_made", actor: Actor | None = ANN, **said: Any
 ) -> Head:
     return database.write(
-        lambda connection: append(connection, secret, kind, said, actor=actor, at=AT), is_committed=_never
+        lambda connection: append(connection, secret, kind, said, actor=actor, at=AT), is_committed=never
     )
 
 
@@ -44,12 +42,8 @@ def _read(database: Database, secret: Secret) -> list[dict[str, Any]]:
 
 def _attack(database: Database, *statements: str) -> None:
     """Somebody with the database's files takes the triggers away first."""
-
-    def work(connection: Connection) -> None:
-        for statement in (*_TRIGGERS[database.kind], *statements):
-            connection.execute(text(statement.format(table="installation_journal")))
-
-    database.write(work, is_committed=_never)
+    every = (*_TRIGGERS[database.kind], *statements)
+    run(database, *(statement.format(table="installation_journal") for statement in every))
 
 
 def test_entries_say_what_happened_by_whom_and_when(database: Database, secret: Secret) -> None:
@@ -131,7 +125,7 @@ def test_an_entry_of_somebody_without_the_secret_is_found_although_its_hash_is_r
         right = hashlib.sha256(bytes.fromhex(first.hash) + body.encode()).hexdigest()
         row = {"body": body, "hash": right, "seal": forger.seal("installation-journal", 2, right)}
         add = text("INSERT INTO installation_journal VALUES (2, 'key_made', :body, :hash, :seal)")
-        database.write(lambda connection: connection.execute(add, row), is_committed=_never)
+        database.write(lambda connection: connection.execute(add, row), is_committed=never)
     with database.read() as connection, pytest.raises(BrokenChain, match="entry 2: the entry was not written with"):
         list(read(connection, secret))
 
@@ -169,7 +163,7 @@ def test_the_database_itself_refuses_changes(database: Database, secret: Secret,
     }[database.kind]
     with pytest.raises(RuntimeError, match="refused"):
         database.write(
-            lambda connection: connection.execute(text(statement.format(replace=replace))), is_committed=_never
+            lambda connection: connection.execute(text(statement.format(replace=replace))), is_committed=never
         )
     assert _read(database, secret) == before
 

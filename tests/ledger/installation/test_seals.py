@@ -14,8 +14,9 @@ from service.ledger.accounts.registry import largest_budget
 from service.ledger.accounts.spending_history import spending_history
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal import journal
-from service.ledger.journal.journal import Actor, BadEntry, Head, entry_hash
+from service.ledger.journal import canonical_json, journal
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import Actor, Head, entry_hash
 from service.ledger.journal.replay import replay
 from service.ledger.releases import charges, past_releases, settlement
 from service.ledger.storage import clock
@@ -25,7 +26,7 @@ from service.ledger.verification import exports
 from service.ledger.verification.receipts import receipt_of
 from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import (
     ANN,
     SECRET,
@@ -44,22 +45,11 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.ledgers import Clock, describe, exported
+from tests.ledger.writing import run, unprotected
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
-_NO_TRIGGERS = {
-    "sqlite": "DROP TRIGGER journal_no_update",
-    "postgresql": "SET LOCAL session_replication_role = replica",
-}
 _UNSEALED = "its row, or the last entry of its journal, was not written by the service"
-
-
-def _write(database: Database, *statements: str, **values: object) -> None:
-    def work(connection: Connection) -> None:
-        for statement in statements:
-            connection.execute(text(statement), values)
-
-    database.write(work, is_committed=lambda *_: False)
 
 
 def _first_bad(database: Database, name: str = "people") -> BadEntry | None:
@@ -111,7 +101,7 @@ def test_a_row_that_somebody_changed_is_not_read(database: Database, change: dic
     open_account(database, approval_above="0.5", **{**_MORE, "epsilon": "1"})
     charge(database, _PLAN)
     columns = ", ".join(f"{column} = :{column}" for column in change)
-    _write(database, f"UPDATE accounts SET head_seq = head_seq + 1, {columns}", **change)
+    run(database, f"UPDATE accounts SET head_seq = head_seq + 1, {columns}", **change)
     _refused(database)
     assert _first_bad(database) is not None
 
@@ -122,7 +112,7 @@ def test_another_accounts_seal_and_row_are_not_taken(database: Database) -> None
     charge(database, _PLAN, name="places")
     columns = ("totals", "head_seq", "head_hash", "releases", "seal")
     given = ", ".join(f"{column} = (SELECT {column} FROM accounts WHERE name = 'places')" for column in columns)
-    _write(database, f"UPDATE accounts SET {given} WHERE name = 'people'")
+    run(database, f"UPDATE accounts SET {given} WHERE name = 'people'")
     _refused(database)
     charge(database, _PLAN, name="places")
 
@@ -135,7 +125,7 @@ def _forge(database: Database, kind: journal.Kind, content: dict[str, object], r
     actor = Actor("ann", "key-of-ann")
     entry, head = journal.following(chain, kind, content, actor=actor, release_id=release, at=clock.now())
     changed = row | {"head_seq": head.seq, "head_hash": head.hash}
-    _write(
+    run(
         database,
         "INSERT INTO journal (account_id, seq, kind, release_id, body, hash)"
         " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
@@ -156,7 +146,7 @@ def test_an_entry_that_gives_budget_back_is_not_taken(database: Database) -> Non
     _forge(database, "budget_changed", {"budget": _MORE}, None, budget=json.dumps(_MORE))
     assert _first_bad(database) == BadEntry(3, _UNSEALED)
     _refused(database)
-    _write(database, "UPDATE releases SET price = :price, accountant = '0'", price=json.dumps(free))
+    run(database, "UPDATE releases SET price = :price, accountant = '0'", price=json.dumps(free))
     repriced: dict[str, object] = {"was": price, "price": free, "accountant": "0"}
     _forge(database, "repriced", repriced, charged.id, totals=nothing)
     assert _first_bad(database) == BadEntry(4, _UNSEALED)
@@ -176,10 +166,10 @@ def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
         "kind": "change_proposed",
     }
     body |= {"release": None, "seq": 3, "time": clock.now()}
-    _write(
+    run(
         database,
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 3, 'change_proposed', :body, '')",
-        body=journal.canonical(body),
+        body=canonical_json.canonical(body),
     )
     change = read_budget(_MORE)
     told = change_account(database, "people", change)
@@ -207,13 +197,13 @@ def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_expor
     for number, (kind, content, release) in enumerate(forged):
         chain = journal.AccountHead(before.id, "people", Head(10**9 + number, "0" * 64))
         row, _ = journal.following(chain, kind, content, actor=Actor("ann"), release_id=release, at=clock.now())
-        _write(
+        run(
             database,
             "INSERT INTO journal (account_id, seq, kind, release_id, body, hash)"
             " VALUES (:account_id, :seq, :kind, :release_id, :body, :hash)",
             **row,
         )
-    assert recompute(database, "people", apply=True) == RepricedRelease(before, [], [], applied=False)
+    assert recompute(database, "people", apply=True) == RepricedRelease(before, [], [])
     lines = exported(database, signer_of(SECRET)).decode().splitlines()
     with database.read() as connection:
         assert largest_budget(connection, before) == before.budget
@@ -239,7 +229,7 @@ def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_expor
 def test_a_hold_that_somebody_changed_gives_nothing_back(database: Database, statements: list[str]) -> None:
     open_account(database, **_MORE)
     release, other = reserve(database, _PLAN, _PLAN | {"epsilon": "4"})
-    _write(database, *statements, release=release, other=other)
+    run(database, *statements, release=release, other=other)
     before = account_of(database)
     with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
         void(database, release)
@@ -254,7 +244,7 @@ def test_a_hold_whose_time_was_changed_does_not_end(database: Database) -> None:
     (release,) = reserve(database, _PLAN)
     over = "2000-01-01T00:00:00.000000Z"
     row = f"INSERT INTO holds SELECT release_id, account_id, price, '{over}', seal FROM holds_before"
-    _write(
+    run(
         database,
         "CREATE TABLE holds_before AS SELECT * FROM holds",
         "DELETE FROM holds",
@@ -271,11 +261,11 @@ def test_a_release_that_was_never_charged_is_not_read(database: Database) -> Non
     (charged,) = charge(database, _PLAN)
     columns = "account_id, 7, name, plan, tags, delta, 'committed', price, accountant, created_at, NULL, seal"
     entry = {"account": "people", "release": "new", "content": {"plan": _PLAN, "tags": []}, "kind": "committed"}
-    _write(
+    run(
         database,
         f"INSERT INTO releases SELECT 'new', {columns} FROM releases",
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, 7, 'committed', :body, '')",
-        body=journal.canonical(entry | {"seq": 7}),
+        body=canonical_json.canonical(entry | {"seq": 7}),
     )
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         release_of(database, "new")
@@ -289,7 +279,7 @@ def test_a_proposal_whose_state_was_changed_is_neither_drawn_nor_settled(databas
     open_account(database, approval_above="0.1", **_MORE)
     (proposed,) = reserve(database, _PLAN)
     assert release_of(database, proposed).state == "proposed"
-    _write(database, f"UPDATE releases SET state = '{state}'")
+    run(database, f"UPDATE releases SET state = '{state}'")
     before = account_of(database)
     acts: tuple[Callable[[], object], ...] = (
         lambda: draw(database, proposed, _PLAN),
@@ -309,7 +299,7 @@ def test_a_state_of_another_release_is_not_taken(database: Database) -> None:
     open_account(database, **_MORE)
     held, settled = reserve(database, _PLAN, _PLAN)
     commit(database, settled)
-    _write(
+    run(
         database,
         "UPDATE releases SET state = 'committed', seal = (SELECT seal FROM releases WHERE id = :settled)"
         " WHERE id = :held",
@@ -325,7 +315,7 @@ def test_nobody_approves_what_they_proposed_under_another_name(database: Databas
     open_account(database, approval_above="0.1", **_MORE)
     (proposed,) = reserve(database, _PLAN)
     other = 'UPDATE journal SET body = replace(body, \'"actor":"ann"\', \'"actor":"bob"\') WHERE seq = 2'
-    _write(database, _NO_TRIGGERS[database.kind], other)
+    unprotected(database, "journal", other)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         approve(database, proposed, request=ANN)
 
@@ -335,7 +325,7 @@ def test_a_price_that_nobody_charged_is_not_signed(database: Database) -> None:
     (charged,) = charge(database, _PLAN)
     with database.read() as connection:
         price = json.loads(connection.execute(text("SELECT price FROM releases")).scalar_one())
-    _write(database, "UPDATE releases SET price = :price", price=json.dumps(price | {"epsilon": "0"}))
+    run(database, "UPDATE releases SET price = :price", price=json.dumps(price | {"epsilon": "0"}))
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
         receipt_of(connection, account_of(database), charged.id, clock.now())
 
@@ -351,7 +341,7 @@ def test_a_price_that_nobody_charged_is_not_signed(database: Database) -> None:
 def test_a_text_that_nobody_hashed_is_not_signed(database: Database, forge: str) -> None:
     open_account(database, **_MORE)
     (charged,) = charge(database, _PLAN)
-    _write(database, _NO_TRIGGERS[database.kind], f"UPDATE journal {forge}")
+    unprotected(database, "journal", f"UPDATE journal {forge}")
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
         receipt_of(connection, account_of(database), charged.id, clock.now())
     assert charged.id in str(refused.value.for_operator)
@@ -363,7 +353,7 @@ def test_a_budget_that_nobody_hashed_is_not_stated(database: Database) -> None:
     forged = 'UPDATE journal SET body = replace(body, \'"epsilon":"5"\', \'"epsilon":"7"\') WHERE seq = 1'
     with database.read() as connection:
         assert largest_budget(connection, account_of(database)) == account_of(database).budget
-    _write(database, _NO_TRIGGERS[database.kind], forged)
+    unprotected(database, "journal", forged)
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
         largest_budget(connection, account_of(database))
 
@@ -387,7 +377,7 @@ def test_a_hold_at_an_older_price_gives_back_no_more_than_there_is(database: Dat
     (release,) = reserve(database, _PLAN)
     price = {"epsilon": "7", "rho": "1", "delta": "0", "linear": "0", "quanta": list[str]()}
     dear = json.dumps(budgets.write_price(read_price(price)))
-    _write(database, "UPDATE holds SET price = :price, seal = NULL", price=dear)
+    run(database, "UPDATE holds SET price = :price, seal = NULL", price=dear)
     seal(database)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         void(database, release)
@@ -398,13 +388,13 @@ def _below_one(database: Database, seq: int, kind: journal.Kind, content: dict[s
     """Write an entry with such a number, where the trigger that refuses it is away."""
     drop = {"sqlite": "DROP TRIGGER {}_numbered", "postgresql": "DROP TRIGGER {0}_numbered ON {0}"}[database.kind]
     body = {"account": "people", "actor": "bob", "content": content, "kind": kind, "release": None, "seq": seq}
-    _write(
+    run(
         database,
         *(drop.format(table).replace("TRIGGER", "TRIGGER IF EXISTS") for table in ("journal", "descriptions", "draws")),
         "INSERT INTO journal (account_id, seq, kind, body, hash) VALUES (1, :seq, :kind, :body, :hash)",
         seq=seq,
         kind=kind,
-        body=journal.canonical(body | {"time": "2026-11-22T10:00:00.000000Z"}),
+        body=canonical_json.canonical(body | {"time": "2026-11-22T10:00:00.000000Z"}),
         hash="0" * 64,
     )
 
@@ -421,7 +411,7 @@ def test_entries_below_number_one_count_for_nothing(database: Database) -> None:
     for seq in (-3, -4):
         _below_one(database, seq, "drawn", {"draw": "another"})
     row = "release_id, mechanism, 'p', repetition, account_id, -3, size, noisy, noisy_hash, created_at"
-    _write(
+    run(
         database,
         'INSERT INTO descriptions VALUES (1, -2, NULL, \'{"notes":"nobody said this"}\')',
         "INSERT INTO draws (id, release_id, mechanism, partition, repetition, account_id, seq, size, noisy, noisy_hash,"
@@ -447,7 +437,7 @@ def test_partitions_that_were_never_drawn_are_neither_shown_nor_signed(database:
     (charged,) = charge(database, _PLAN | {"partitions": 5})
     columns = "release_id, mechanism, repetition, most, drawn"
     counter = f"INSERT INTO partitions_drawn ({columns}) VALUES (:release, :mechanism, 0, 4000, 3143)"
-    _write(database, counter, release=charged.id, mechanism=mechanism)
+    run(database, counter, release=charged.id, mechanism=mechanism)
     with database.read() as connection:
         for read in (
             lambda: receipt_of(connection, account_of(database), charged.id, clock.now()),
@@ -479,7 +469,7 @@ def test_an_answer_that_is_given_again_states_no_partitions_that_somebody_else_w
     assert [before(last) for last in (0, 1, 2)] == [[("a", 5, 2)], [("a", 5, 1)], []]
     if forged == "counter":
         columns, values = "release_id, mechanism, repetition, most, drawn, seal", ":release, 'a', 7, 4000, 3143, seal"
-        _write(
+        run(
             database,
             f"INSERT INTO partitions_drawn ({columns}) SELECT {values} FROM partitions_drawn",
             release=charged.id,
@@ -487,7 +477,7 @@ def test_an_answer_that_is_given_again_states_no_partitions_that_somebody_else_w
     else:
         names = [column.name for column in Draw.__table__.columns]
         values = ", ".join({"id": "'new'", "partition": "'r'"}.get(name, name) for name in names)
-        _write(
+        run(
             database,
             f"INSERT INTO draws ({', '.join(names)}) SELECT {values} FROM draws WHERE partition = 'q'",
         )
@@ -502,7 +492,7 @@ def test_metadata_that_nobody_stated_are_neither_shown_nor_journalled(database: 
     describe(database, "people", name="people")
     describe(database, "people", charged.id, name="a release")
     for release in (None, charged.id):
-        _write(
+        run(
             database,
             'INSERT INTO descriptions VALUES (1, :seq, :release, \'{"notes":"nobody said this"}\')',
             seq=2 if release is None else 9,
@@ -522,9 +512,8 @@ def test_metadata_whose_entry_was_changed_are_not_shown(database: Database) -> N
     (charged,) = charge(database, _PLAN)
     describe(database, "people", name="people")
     describe(database, "people", charged.id, name="people")
-    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
     other = 'UPDATE journal SET body = replace(body, \'"name":"people"\', \'"name":"others"\') WHERE seq > 2'
-    _write(database, drop[database.kind], other)
+    unprotected(database, "journal", other)
     for read in (lambda: account_of(database), lambda: release_of(database, charged.id)):
         with pytest.raises(Unavailable, match="not as the service wrote it"):
             read()
@@ -541,10 +530,10 @@ def test_a_hold_that_nobody_wrote_leaves_no_time_behind(database: Database) -> N
     first, next_one = reserve(database, _PLAN)[0], reserve(database, _PLAN, hours=2)[0]
     forged = kept | {"release_id": charged.id, "expires_at": "2001-01-01T00:00:00.000000Z"}
     for row in (forged, kept):
-        _write(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **row)
+        run(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **row)
     commit(database, first)
     assert account_of(database).next_expiry == release_of(database, next_one).expires_at
-    _write(database, "DELETE FROM holds WHERE release_id <> :release", release=next_one)
+    run(database, "DELETE FROM holds WHERE release_id <> :release", release=next_one)
     charge(database, _PLAN)
     entries_of(database)
 
@@ -560,7 +549,7 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
     time.forward(2)
     charge(database, _PLAN)
     assert release_of(database, expired).state == "expired"
-    _write(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **kept)
+    run(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal)", **kept)
     time.forward(4)
     before = account_of(database)
     with database.read() as connection:
@@ -571,7 +560,7 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
             with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
                 act()
             assert expired in str(refused.value.for_operator)
-    _write(database, "DELETE FROM holds WHERE release_id = :release", release=expired)
+    run(database, "DELETE FROM holds WHERE release_id = :release", release=expired)
     charge(database, _PLAN)
     entries_of(database)
 
@@ -584,9 +573,8 @@ def _retold(database: Database, seq: int, old: str, new: str) -> None:
         previous = journal.hash_before(connection, 1, seq)
     assert old in body
     changed = body.replace(old, new)
-    drop = {"sqlite": "DROP TRIGGER journal_no_update", "postgresql": "SET LOCAL session_replication_role = replica"}
     edit = "UPDATE journal SET body = :body, hash = :hash WHERE account_id = 1 AND seq = :seq"
-    _write(database, drop[database.kind], edit, body=changed, hash=entry_hash(previous, changed), seq=seq)
+    unprotected(database, "journal", edit, body=changed, hash=entry_hash(previous, changed), seq=seq)
 
 
 def test_a_past_that_somebody_retold_is_not_told(database: Database) -> None:

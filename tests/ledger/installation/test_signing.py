@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import example, given, strategies as st
 
 from service.ledger.installation.signing import BadSignature, check_signature, signed_bytes, signer_of
-from service.ledger.journal.journal import Head, canonical
+from service.ledger.journal.canonical_json import canonical
+from service.ledger.journal.journal import Head
 from service.ledger.storage.secret import Secret
 
 _HEAD = Head(7, "ab" * 32)

@@ -1,60 +1,36 @@
 """A server writes only while the mark's keeper looks at the schema and writes the mark."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
-import psycopg
 import pytest
-from sqlalchemy import make_url
 
 from service.errors import Unavailable
-from service.ledger.access import keys
+from service.ledger.access import authentication
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.migrate import prepare
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from tests.ledger.charging import account_of, charge, open_account
-from tests.ledger.roles import APPLICATION, application_url
+from tests.ledger.keys import make_key
+from tests.ledger.roles import APPLICATION, served_by_role
+from tests.postgres_server import session
+from tests.waiting import until
 
 _PLAN = {"type": "geometric", "epsilon": "1/10", "name": "m"}
 
 
 @pytest.fixture
-def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
-    return HighWaterFile(tmp_path / "service.high-water", secret)
-
-
-@contextmanager
-def _session(url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
 def served(postgresql_url: str, secret: Secret) -> Iterator[Database]:
     """A ledger with an account, of the application's role."""
-    with closing(open_database(application_url(postgresql_url))) as database:
-        database.secret = secret
-        prepare(database, embedded=False)
-        open_account(database, definition="pure", epsilon="3")
+    with served_by_role(postgresql_url, secret) as database:
         yield database
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _marked(file: HighWaterFile) -> int:
@@ -65,7 +41,7 @@ def test_a_lock_that_a_look_waits_for_keeps_no_entry_from_the_mark(served: Datab
     """A server's role can lock this table. Charges do not always need it, and draws never."""
     keeper = MarkKeeper(served, file)
     keeper.advance(everything=True)
-    with _session(served.url) as locking, locking.transaction():
+    with session(served.url) as locking, locking.transaction():
         charge(served, _PLAN)
         locking.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
         assert not keeper._look()
@@ -79,24 +55,19 @@ def test_nothing_is_written_and_no_key_valid_while_no_look_succeeds(
 ) -> None:
     monkeypatch.setattr(high_water_keeper, "_PAUSE", 0.01)
     secret, at = bound_secret(served), clock.now()
-    _, token = served.write(
-        lambda connection: keys.create_key(
-            connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
-        ),
-        is_committed=lambda *_: False,
-    )
+    _, token = make_key(served, at=at)
     keeper = MarkKeeper(served, file)
-    with keeper.keeping(), _session(served.url) as locking:
-        assert keys.authenticate(served, secret, token, at) is not None
+    with keeper.keeping(), session(served.url) as locking:
+        assert authentication.authenticate(served, secret, token, at) is not None
         with locking.transaction():
             locking.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
-            _until(lambda: served.unwatched() is not None)
+            until(lambda: served.unwatched() is not None)
             with pytest.raises(Unavailable, match="could not be checked for some seconds"):
                 charge(served, _PLAN)
             with pytest.raises(Unavailable, match="could not be checked for some seconds"):
-                keys.authenticate(served, secret, token, at)
-        _until(lambda: served.unwatched() is None)
-        assert keys.authenticate(served, secret, token, at) is not None
+                authentication.authenticate(served, secret, token, at)
+        until(lambda: served.unwatched() is None)
+        assert authentication.authenticate(served, secret, token, at) is not None
         charge(served, _PLAN)
         assert served.stopped is None
 
@@ -121,11 +92,11 @@ def test_nothing_is_written_while_the_mark_cannot_be_written(
     with keeper.keeping():
         broken.set()
         charge(database, _PLAN)
-        _until(lambda: database.unwatched() is not None)
+        until(lambda: database.unwatched() is not None)
         with pytest.raises(Unavailable, match="could not be checked for some seconds"):
             charge(database, _PLAN)
         broken.clear()
-        _until(lambda: database.unwatched() is None)
+        until(lambda: database.unwatched() is None)
         charge(database, _PLAN)
     assert _marked(file) == account_of(database).head.seq
 
@@ -147,7 +118,7 @@ def test_nothing_is_written_while_the_mark_cannot_be_written(
 def test_objects_that_run_functions_of_the_owner_stop_the_server(
     served: Database, postgresql_url: str, file: HighWaterFile, statements: tuple[str, ...]
 ) -> None:
-    with _session(postgresql_url) as owner:
+    with session(postgresql_url) as owner:
         owner.execute("CREATE FUNCTION runs(integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true'")
         for statement in statements:
             owner.execute(statement.encode())
@@ -161,20 +132,9 @@ def test_the_marked_end_of_the_installations_journal_is_known_before_the_databas
     keeper = MarkKeeper(served, file)
     with closing(open_database(served.url)) as command:
         command.secret = served.secret
-        command.write(
-            lambda connection: keys.create_key(
-                connection,
-                bound_secret(command),
-                name="eve",
-                role="pipeline",
-                accounts=None,
-                expires_at=None,
-                at=clock.now(),
-            ),
-            is_committed=lambda *_: False,
-        )
+        make_key(command)
         MarkKeeper(command, file, serves=False).advance(everything=True)
-    with _session(postgresql_url) as owner, owner.transaction():
+    with session(postgresql_url) as owner, owner.transaction():
         owner.execute("LOCK TABLE spending IN ACCESS EXCLUSIVE MODE")
         assert not keeper._look()
     with served.read() as connection:

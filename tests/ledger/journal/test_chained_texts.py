@@ -11,19 +11,21 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Unavailable
-from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord, Line
+from service.ledger.accounts import lines
+from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.lines import Line
 from service.ledger.accounts.registry import largest_budget
 from service.ledger.accounts.spending_history import spending_history
 from service.ledger.installation.signing import Signer
-from service.ledger.journal import journal
+from service.ledger.journal import canonical_json, chains, journal
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import BadEntry, BrokenChain
 from service.ledger.journal.entries import PriceChanged
 from service.ledger.journal.entry_texts import PriceKey
-from service.ledger.journal.journal import BadEntry, BrokenChain, Head, JournalEntry
+from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.journal.replay import replayed_entries
-from service.ledger.releases import charges
+from service.ledger.releases import charges, preparation
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification import recompute as module
@@ -94,7 +96,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[JournalEntry, JournalE
     """Have an entry say something else from the moment its account is locked until a chain is followed there."""
 
     def forge(true: JournalEntry, other: JournalEntry) -> None:
-        lock, chained, forged = accounts.lock_account, journal.chained, list[Connection]()
+        lock, chained, forged = lines.lock_account, chains.chained, list[Connection]()
 
         def locked(connection: Connection, line: Line) -> AccountRecord:
             account = lock(connection, line)
@@ -107,8 +109,8 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[JournalEntry, JournalE
                 _put(forged.pop(), true)
             return chained(connection, *given)
 
-        monkeypatch.setattr(accounts, "lock_account", locked)
-        monkeypatch.setattr(journal, "chained", met)
+        monkeypatch.setattr(lines, "lock_account", locked)
+        monkeypatch.setattr(chains, "chained", met)
 
     return forge
 
@@ -213,7 +215,7 @@ def _family(database: Database) -> list[str]:
 def _older(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have an older accountant, who asks for half of what is right."""
     with monkeypatch.context() as patch:
-        patch.setattr(charges, "price", half_price)
+        patch.setattr(preparation, "price", half_price)
         patch.setattr(charges, "ACCOUNTANT", "0")
         yield
 
@@ -228,7 +230,7 @@ def test_nothing_is_priced_again_by_an_entry_that_nobody_wrote(database: Databas
     before, true = entries_of(database, "agency")[:2]
     said = json.loads(true.body)
     said["content"]["price"] = dear
-    body = journal.canonical(said)
+    body = canonical_json.canonical(said)
     forged = true._replace(body=body, hash=journal.entry_hash(before.hash, body) if hashed else true.hash)
     _put_down(database, forged)
     for apply in (False, True):
@@ -380,7 +382,7 @@ def test_sums_below_zero_do_not_add_up(database: Database) -> None:
 
 
 def test_a_chain_is_followed_page_by_page_to_its_head(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_CHAINED", 2)
+    monkeypatch.setattr(chains, "_CHAINED", 2)
     open_account(database, **_BUDGET)
     for _ in range(4):
         charge(database, _PLAN)
@@ -388,6 +390,6 @@ def test_a_chain_is_followed_page_by_page_to_its_head(database: Database, monkey
     with database.read() as connection:
         for at in range(len(stored) + 1):
             before = journal.BEFORE_FIRST if at == 0 else Head(at, stored[at - 1].hash)
-            assert list(journal.chained(connection, 1, before, head)) == stored[at:]
+            assert list(chains.chained(connection, 1, before, head)) == stored[at:]
         with pytest.raises(Unavailable, match=_FORGED):
-            list(journal.chained(connection, 1, head, Head(2, stored[1].hash)))
+            list(chains.chained(connection, 1, head, Head(2, stored[1].hash)))

@@ -8,19 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 from sqlalchemy import Connection, text
 
-from service.ledger.journal.journal import (
-    BEFORE_FIRST,
-    AccountHead,
-    Actor,
-    BadEntry,
-    BrokenChain,
-    Head,
-    Kind,
-    append,
-    canonical,
-    entries,
-    read_entry,
-)
+from service.ledger.journal.canonical_json import canonical
+from service.ledger.journal.chains import BadEntry, BrokenChain, read_entry
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, append, entries
 from service.ledger.storage.database import Database
 from tests.ledger.marks import never, write
 

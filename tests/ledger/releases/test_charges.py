@@ -11,12 +11,20 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
-from service.ledger.releases import budget_refusals, charges
+from service.ledger.releases import budget_refusals, charges, preparation
 from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate_price
 from service.privacy.accounting.privacy_filter import remaining
-from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account, prepared
+from tests.ledger.charging import (
+    account_of,
+    change_account,
+    charge,
+    entries_of,
+    of_every_definition,
+    open_account,
+    prepared,
+)
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "1", "delta": "1e-9"}
@@ -44,16 +52,7 @@ def _random_plan(random: Random, depth: int = 2) -> dict[str, Any]:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {"definition": "pure", "epsilon": "3", "delta": "1e-9"},
-        {"definition": "zcdp", "rho": "2", "delta": "1e-9"},
-        {"definition": "rdp", "alpha": "7/3", "epsilon": "4", "delta": "1e-9"},
-        {"definition": "approximate", "epsilon": "8", "delta": "1e-6", "declared_delta": "1e-9"},
-    ],
-    ids=lambda budget: budget["definition"],
-)
+@of_every_definition
 def test_after_a_random_history_the_journal_gives_the_totals(database: Database, budget: dict[str, str]) -> None:
     random = Random(2020)
     open_account(database, **budget)
@@ -147,7 +146,7 @@ def test_what_was_prepared_for_one_account_is_not_charged_to_another(database: D
 def test_a_release_is_priced_before_its_account_is_locked(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(database)
     ready = prepared(database, _TENTH)
-    monkeypatch.delattr(charges, "price")  # whoever prices under the lock fails now
+    monkeypatch.delattr(preparation, "price")  # whoever prices under the lock fails now
     (registered,) = charges.dry_run(database, ready)
     assert registered.account.totals.rho.finite == Fraction(1, 10)
 

@@ -26,7 +26,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.privacy_filter import Totals
+from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import (
     ANN,
     account_of,
@@ -39,6 +39,7 @@ from tests.ledger.charging import (
     draw,
     entries_of,
     left,
+    of_every_definition,
     open_account,
     prepared,
     release_of,
@@ -89,16 +90,7 @@ def _rows(database: Database, table: str) -> int:
         return count
 
 
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {"definition": "pure", "epsilon": "3", "delta": "1e-9"},
-        {"definition": "zcdp", "rho": "2", "delta": "1e-9"},
-        {"definition": "rdp", "alpha": "7/3", "epsilon": "4", "delta": "1e-9"},
-        {"definition": "approximate", "epsilon": "8", "delta": "1e-6", "declared_delta": "1e-9"},
-    ],
-    ids=lambda budget: budget["definition"],
-)
+@of_every_definition
 def test_a_void_leaves_what_there_was_before(database: Database, budget: dict[str, str]) -> None:
     opened = open_account(database, **budget)
     (first,) = reserve(database, {"type": "sequence", "parts": [_DRAWN, _DRAWN | {"name": "b"}]})

@@ -12,6 +12,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Base
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, unseal
 from tests.ledger.ledgers import LEVEL, describe, tabulate
+from tests.ledger.writing import run
 
 # What may change, and how: everything else of these tables may not.
 _MAY_CHANGE = {
@@ -46,10 +47,6 @@ FIXED = [
 ]
 
 
-def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
-
-
 def _rows(database: Database) -> dict[str, list[Any]]:
     with database.read() as connection:
         return {
@@ -72,7 +69,7 @@ def _ledger(database: Database, name: str = "people") -> None:
 def _refused(database: Database, statement: str) -> None:
     before = _rows(database)
     with pytest.raises(RuntimeError):
-        _run(database, statement)
+        run(database, statement)
     assert _rows(database) == before
 
 
@@ -103,9 +100,9 @@ def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, ch
     open_account(database)
     release = charge(database, LEVEL)[0].id
     tabulate(database, "people", release, ["g", "h"], "02")
-    _run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
+    run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
     with pytest.raises(RuntimeError, match="refused"):
-        _run(database, f"UPDATE partitions_drawn SET {change}")
+        run(database, f"UPDATE partitions_drawn SET {change}")
 
 
 def test_nothing_is_deleted(database: Database) -> None:
@@ -139,7 +136,7 @@ def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) ->
     verb = "INSERT OR REPLACE" if database.kind == "sqlite" else "INSERT"
     before = _rows(database)
     with pytest.raises(Exception, match=r"refused|same change"):
-        _run(database, f"{verb} INTO {table} (id, {columns}) SELECT {key}, {columns} FROM {table} LIMIT 1")
+        run(database, f"{verb} INTO {table} (id, {columns}) SELECT {key}, {columns} FROM {table} LIMIT 1")
     assert _rows(database) == before
 
 
@@ -149,7 +146,7 @@ def test_an_account_changes_only_with_an_entry(database: Database) -> None:
     taken_away = ("seal = NULL", "spending_sum = NULL")
     for change in (*changes, *taken_away, *(f"{column}, head_seq = head_seq + 1" for column in taken_away)):
         _refused(database, f"UPDATE accounts SET {change}")
-    _run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
+    run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
     with database.read() as connection:
         assert connection.execute(text("SELECT releases FROM accounts")).scalar_one() == 7
 
@@ -160,11 +157,11 @@ def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database
     unseal(database)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database)
-    _run(database, "UPDATE accounts SET seal = 'another'")
+    run(database, "UPDATE accounts SET seal = 'another'")
     _refused(database, "UPDATE accounts SET seal = 'a third'")
     for change in ("head_seq = head_seq - 1", "seal = NULL"):
         _refused(database, f"UPDATE accounts SET spending_sum = 'one', {change}")
-    _run(database, "UPDATE accounts SET seal = 'a third', spending_sum = 'one'")
+    run(database, "UPDATE accounts SET seal = 'a third', spending_sum = 'one'")
     _refused(database, "UPDATE accounts SET seal = 'a fourth', spending_sum = 'another'")
 
 
@@ -176,7 +173,7 @@ def test_a_release_goes_only_forward(database: Database, state: str) -> None:
     if state not in ("committed", "voided", "expired"):
         _refused(database, statement)
         return
-    _run(database, statement)
+    run(database, statement)
     for other in {"reserved", "committed", "voided", "expired"} - {"committed"}:
         _refused(database, f"UPDATE releases SET state = '{other}'")
 
@@ -199,7 +196,7 @@ def test_a_release_goes_only_forward(database: Database, state: str) -> None:
 def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
     _ledger(database)
     with pytest.raises(Exception, match=r"refused|same change"):
-        _run(database, statement)
+        run(database, statement)
     assert len(entries_of(database)) == 7
 
 
@@ -210,7 +207,7 @@ def test_no_entry_and_no_row_of_one_has_a_number_below_one(database: Database, s
         names = [column.name for column in Base.metadata.tables[table].columns]
         if table == "installation_journal":
             _refused(database, f"INSERT INTO {table} VALUES ({seq}, 'k', 'b', 'h', 's')")
-            _run(database, f"INSERT INTO {table} VALUES (1, 'k', 'b', 'h', 's')")
+            run(database, f"INSERT INTO {table} VALUES (1, 'k', 'b', 'h', 's')")
             continue
         other = {"id": "'new'", "seq": str(seq), "partition": "'another'"}
         values = ", ".join(other.get(name, f'"{name}"') for name in names)
@@ -218,7 +215,7 @@ def test_no_entry_and_no_row_of_one_has_a_number_below_one(database: Database, s
         _refused(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
         other["seq"] = "99"
         values = ", ".join(other.get(name, f'"{name}"') for name in names)
-        _run(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
+        run(database, f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} LIMIT 1")
 
 
 def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
@@ -228,7 +225,7 @@ def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
     unseal(database)
     _refused(database, "UPDATE draws SET seal = 'another', noisy = 'x'")
     for table in ("draws", "partitions_drawn"):
-        _run(database, f"UPDATE {table} SET seal = 'another'")
+        run(database, f"UPDATE {table} SET seal = 'another'")
         _refused(database, f"UPDATE {table} SET seal = 'a third'")
 
 
@@ -269,7 +266,7 @@ def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str
     for name in ("people", "others"):
         _ledger(database, name)
     for seq in (1, 2):
-        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+        run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
     with contextlib.closing(_sqlite(database_url)) as connection:
         for table in (*_MAY_CHANGE, "installation_journal"):
             rows = f"SELECT rowid, * FROM {table} ORDER BY rowid"
@@ -293,11 +290,11 @@ def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_no_row_is_inserted_where_the_last_rowid_is_not_noted(database: Database) -> None:
-    _run(database, "DELETE FROM last_rowid")
+    run(database, "DELETE FROM last_rowid")
     _refused(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
     for rows in ("(7), (9)", "(-1)"):
-        _run(database, f"INSERT INTO last_rowid VALUES {rows}")
-        _run(
+        run(database, f"INSERT INTO last_rowid VALUES {rows}")
+        run(
             database,
             "INSERT INTO installation_journal SELECT coalesce(max(seq), 0) + 1, 'k', 'b', 'h', 's' FROM"
             " installation_journal",
@@ -310,7 +307,7 @@ def test_no_row_takes_the_rowid_of_another_by_an_update_that_computes_it_anew(
     database: Database, database_url: str, odd: int
 ) -> None:
     for seq in (1, 2):
-        _run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
+        run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
     _ledger(database)
     with contextlib.closing(_sqlite(database_url)) as connection:
         for table in (*_MAY_CHANGE, "installation_journal"):
@@ -328,6 +325,6 @@ def test_no_row_takes_the_rowid_of_another_by_an_update_that_computes_it_anew(
 @pytest.mark.parametrize("column", ["rowid", "oid", "_rowid_"])
 def test_no_row_is_given_another_rowid(database: Database, column: str) -> None:
     _ledger(database)
-    _run(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+    run(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
     for table in (*_MAY_CHANGE, "installation_journal"):
         _refused(database, f"UPDATE OR REPLACE {table} SET {column} = {column} + 1")

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.transaction import count_metric
 from service.ledger.storage.waiting_line import WaitingLine
 from tests.ledger.marks import PATIENCE, count, never, write
+from tests.postgres_server import libpq_url, session
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -33,13 +35,6 @@ def impatient(marks: Database, database_url: str) -> Iterator[Database]:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(40) as executor:
         yield executor
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never met"
-        threading.Event().wait(0.001)
 
 
 @contextlib.contextmanager
@@ -189,7 +184,7 @@ def test_a_new_directory_of_the_ledger_is_its_owners_alone(tmp_path: Path) -> No
 
 
 def test_postgresql_is_durable_and_isolated_whatever_the_databases_defaults(postgresql_url: str) -> None:
-    with psycopg.connect(_plain(postgresql_url), autocommit=True) as connection:
+    with session(postgresql_url) as connection:
         name = make_url(postgresql_url).database
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
@@ -219,7 +214,7 @@ def test_writers_are_served_in_the_order_in_which_they_came(
                 futures.append(
                     threads.submit(database.write, lambda _, number=number: served.append(number), is_committed=never)
                 )
-                _until(lambda expected=number + 1: database.writers.waiting == expected)  # type: ignore[misc]
+                until(lambda expected=number + 1: database.writers.waiting == expected)  # type: ignore[misc]
         for future in futures:
             future.result(PATIENCE)
     assert served == list(range(20))
@@ -245,7 +240,7 @@ def test_whoever_gives_up_does_not_hold_up_those_behind(threads: ThreadPoolExecu
 
     with queue.place(late):
         first = threads.submit(pass_through, soon)
-        _until(lambda: queue.waiting == 1)
+        until(lambda: queue.waiting == 1)
         second = threads.submit(pass_through, late)
         with pytest.raises(Unavailable):
             first.result(PATIENCE)
@@ -273,7 +268,7 @@ def _other_process_locks(url: str, statement: str) -> Iterator[None]:
             yield
             connection.execute("ROLLBACK")
     else:
-        with psycopg.connect(_plain(url)) as other:
+        with psycopg.connect(libpq_url(url)) as other:
             other.execute(statement)
             yield
             other.rollback()
@@ -326,8 +321,3 @@ def test_a_url_that_cannot_hold_the_ledger_is_refused(url: str) -> None:
     with pytest.raises(StartupRefused) as refused:
         open_database(url)
     assert "tiger" not in "".join(traceback.format_exception(refused.value)).replace(url, "")
-
-
-def _plain(url: str) -> str:
-    """The URL as libpq reads it."""
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, event, text
 from service.errors import Conflict, NotFound, Unavailable
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.transaction import count_metric
+from tests.ledger.writing import never
 
 _PATIENCE = 30.0  # seconds after which a test that hangs fails
 _IMPATIENCE = 0.3
@@ -25,7 +26,7 @@ Work = Callable[[Connection], Any]
 def marks(tmp_path: Path) -> Iterator[Database]:
     """A database with a table of the test's own, whose writers wait 0.3 s."""
     database = open_database(f"sqlite:///{tmp_path}/ledger.db", lock_timeout=_IMPATIENCE)
-    database.write(_tables, is_committed=_never)
+    database.write(_tables, is_committed=never)
     with contextlib.closing(database):
         yield database
 
@@ -40,10 +41,6 @@ def _tables(connection: Connection) -> None:
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(20) as executor:
         yield executor
-
-
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
 
 
 def _mark(number: int, note: str = "a") -> Work:
@@ -71,11 +68,11 @@ def _together(
         assert over.wait(_PATIENCE)
         return first(connection)
 
-    leading = threads.submit(database.write, held, is_committed=_never)
+    leading = threads.submit(database.write, held, is_committed=never)
     assert inside.wait(_PATIENCE)
     joining = []
     for number, work in enumerate(others, start=1):
-        joining.append(threads.submit(database.write, work, is_committed=_never))
+        joining.append(threads.submit(database.write, work, is_committed=never))
         while database.writers.waiting < number:
             time.sleep(0.001)
     over.set()
@@ -165,7 +162,7 @@ def test_a_commit_that_fails_is_nobodys_success(marks: Database, threads: Thread
             future.result()
     assert _ids(marks) == []
     assert marks.counted() == {}
-    marks.write(_mark(4), is_committed=_never)  # the place was not lost
+    marks.write(_mark(4), is_committed=never)  # the place was not lost
     assert _ids(marks) == [4]
 
 

@@ -11,17 +11,14 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request, find, request_digest, store
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import asking
+from tests.ledger.writing import never
 
 AT = "2026-01-02T03:04:05.678901Z"
 REQUEST = asking("ann", "key-1", "digest-1")
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
 def _store(database: Database, request: Request, body: str = '{"a":1}') -> None:
-    database.write(lambda connection: store(connection, request, Answer(201, body), AT), is_committed=_never)
+    database.write(lambda connection: store(connection, request, Answer(201, body), AT), is_committed=never)
 
 
 def _find(database: Database, request: Request) -> Answer | None:
@@ -62,7 +59,7 @@ def test_an_answer_may_refer_to_what_it_is_rendered_from(database: Database, sec
         store(connection, REQUEST, Answer(201, api_key_id=record.id), AT)
         return record.id
 
-    key_id = database.write(work, is_committed=_never)
+    key_id = database.write(work, is_committed=never)
     assert _find(database, REQUEST) == Answer(201, api_key_id=key_id, replayed=True)
 
 
@@ -75,7 +72,7 @@ def test_of_many_requests_with_one_key_at_once_one_is_answered_and_the_others_re
             store(connection, REQUEST, Answer(201, str(number)), AT)
             return str(number)
 
-        return database.write(run, is_committed=_never)
+        return database.write(run, is_committed=never)
 
     with ThreadPoolExecutor(12) as threads:
         answers = set(threads.map(ask, range(12)))

@@ -7,14 +7,13 @@ only moment at which a client cannot know what happened.
 import contextlib
 import itertools
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import Connection, text
 
 from service.errors import NotFound, Unavailable
 from service.ledger import jobs
@@ -22,7 +21,9 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.transaction import count_metric, note_entries
 from tests.ledger.charging import asking, carry_out
+from tests.postgres_server import libpq_url, session
 from tests.relay import Break, Relay, before_postgresql
+from tests.waiting import until
 
 PATIENCE = 30.0  # seconds after which a test that hangs fails
 
@@ -30,8 +31,7 @@ PATIENCE = 30.0  # seconds after which a test that hangs fails
 @pytest.fixture
 def server(postgresql_url: str) -> Iterator[psycopg.Connection]:
     """A way to the server beside the relay, with a table of the tests' own."""
-    plain = make_url(postgresql_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
+    with session(postgresql_url) as connection:
         connection.execute("CREATE TABLE marks (note TEXT)")
         yield connection
 
@@ -80,13 +80,6 @@ class Work:
 
 def _marks(server: psycopg.Connection) -> list[str]:
     return [note for (note,) in server.execute("SELECT note FROM marks").fetchall()]
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was never met"
-        threading.Event().wait(0.002)
 
 
 def test_nothing_is_asked_where_nothing_breaks(relayed: Database, server: psycopg.Connection) -> None:
@@ -161,7 +154,7 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_test()""")
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(relayed.write, work, is_committed=work.is_committed)
         # The first attempt inside its commit, and the second before its first look.
-        _until(lambda: waiting() == 2)
+        until(lambda: waiting() == 2)
         assert len(work.notes) == 1
         assert work.asked == []
         server.execute("SELECT pg_advisory_unlock(42)")
@@ -236,7 +229,7 @@ def test_a_server_that_comes_back_in_time_is_waited_for(
     """After a lost connection a server that refuses new ones for a moment, as while it starts, is asked again."""
     work = Work()
     name = server.info.dbname
-    elsewhere = make_url(postgresql_server).set(drivername="postgresql").render_as_string(hide_password=False)
+    elsewhere = libpq_url(postgresql_server)
 
     def killed_and_shut_out_once(connection: Connection) -> str:
         note = work(connection)
@@ -249,7 +242,7 @@ def test_a_server_that_comes_back_in_time_is_waited_for(
         return note
 
     def reopen() -> None:
-        _until(lambda: relay.connections > before[0] + 1)  # the one before was refused
+        until(lambda: relay.connections > before[0] + 1)  # the one before was refused
         administrator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
     before: list[int] = []

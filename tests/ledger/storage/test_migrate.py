@@ -20,13 +20,10 @@ from service.errors import StartupRefused, Unavailable
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import MIGRATION_LOCK, downgrade, is_migrated, migrate, prepare
 from service.ledger.storage.tables import LAST_ROWID, Base
+from tests.ledger.writing import run
 from tests.processes import PATIENCE, together
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
 
 
 def _tables(database: Database) -> set[str]:
@@ -62,7 +59,7 @@ def test_the_migrations_build_the_declared_checks_and_column_types(database: Dat
 
 
 def test_a_count_of_turns_beyond_32_bits_fits_every_integer_column(database: Database) -> None:
-    _run(
+    run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now',"
         " 1000000000000, '', NULL, NULL, NULL, 0, 0, 0, NULL, NULL)",
@@ -92,12 +89,12 @@ def test_downgrading_takes_the_triggers_with_it(database: Database) -> None:
 
 
 def test_downgrading_works_on_a_ledger_with_entries(database: Database) -> None:
-    _run(
+    run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now', 1, '',"
         " NULL, NULL, NULL, 0, 0, 0, NULL, NULL)",
     )
-    _run(database, "INSERT INTO journal VALUES (1, 1, 'account_opened', NULL, '{}', '')")
+    run(database, "INSERT INTO journal VALUES (1, 1, 'account_opened', NULL, '{}', '')")
     downgrade(database, "base")
     assert _tables(database) == {"alembic_version"}
 
@@ -162,14 +159,14 @@ def test_an_empty_database_is_migrated_at_start(empty_database_url: str, embedde
 def test_tables_without_one_version_are_refused(
     database: Database, change: str, move: Callable[[Database], None]
 ) -> None:
-    _run(database, change)
+    run(database, change)
     with pytest.raises(StartupRefused, match="does not state one version"):
         move(database)
 
 
 @pytest.mark.parametrize("told", ["0001", "0011"])
 def test_tables_that_are_not_of_the_version_that_is_told_are_refused(database: Database, told: str) -> None:
-    _run(database, f"UPDATE alembic_version SET version_num = '{told}'")
+    run(database, f"UPDATE alembic_version SET version_num = '{told}'")
     with pytest.raises(StartupRefused, match=rf"are not those of the version that it states \({told}\)"):
         prepare(database, embedded=True)
     with database.read() as connection:
@@ -179,7 +176,7 @@ def test_tables_that_are_not_of_the_version_that_is_told_are_refused(database: D
 def test_only_an_embedded_database_is_migrated_at_start_when_it_is_not_empty(empty_database_url: str) -> None:
     database = open_database(empty_database_url)
     try:
-        _run(database, "CREATE TABLE somebody_elses (id INTEGER)")
+        run(database, "CREATE TABLE somebody_elses (id INTEGER)")
         with pytest.raises(StartupRefused, match=re.escape("run python -m service migrate")):
             prepare(database, embedded=False)
         assert _tables(database) == {"somebody_elses"}
@@ -191,7 +188,7 @@ def test_only_an_embedded_database_is_migrated_at_start_when_it_is_not_empty(emp
 
 @pytest.mark.parametrize("embedded", [True, False])
 def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: bool) -> None:
-    _run(database, "UPDATE alembic_version SET version_num = '9999'")
+    run(database, "UPDATE alembic_version SET version_num = '9999'")
     assert not is_migrated(database)
     with pytest.raises(StartupRefused, match="newer version"):
         prepare(database, embedded)
@@ -202,17 +199,17 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, embedded: 
 def test_a_server_of_another_version_writes_nothing_after_a_migration(database: Database, database_url: str) -> None:
     """An older server would write by its own rules, which the newer tables may read otherwise."""
     prepare(database, embedded=True)
-    _run(database, "DELETE FROM jobs")
+    run(database, "DELETE FROM jobs")
     with contextlib.closing(open_database(database_url)) as newer:
-        _run(newer, "UPDATE alembic_version SET version_num = '9999'")
+        run(newer, "UPDATE alembic_version SET version_num = '9999'")
         with pytest.raises(Unavailable, match="belongs to another version of the service") as refused:
-            _run(database, "DELETE FROM jobs")
+            run(database, "DELETE FROM jobs")
         assert "replace this server" in (refused.value.for_operator or "")
         assert not is_migrated(database)  # so a proxy sends no more requests
         with database.read() as connection:
             assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == "9999"
-        _run(newer, f"UPDATE alembic_version SET version_num = '{database.version}'")
-    _run(database, "DELETE FROM jobs")  # and nothing is left open
+        run(newer, f"UPDATE alembic_version SET version_num = '{database.version}'")
+    run(database, "DELETE FROM jobs")  # and nothing is left open
 
 
 def test_a_migration_waits_for_transactions_of_the_version_before(postgresql_url: str) -> None:

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.access import key_events, keys
+from service.ledger.access import key_events, key_rows
 from service.ledger.access.key_records import KeyRecord
-from service.ledger.accounts import accounts
+from service.ledger.accounts import accounts, lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal import journal
+from service.ledger.journal import chains
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
@@ -25,10 +25,8 @@ from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
-from tests.ledger.installation.test_high_water_keeper import _unprotected, file, replica
 from tests.ledger.ledgers import exported
-
-__all__ = ["file", "replica"]  # fixtures
+from tests.ledger.writing import unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger lacks"
@@ -103,7 +101,7 @@ def put_row(database: Database, row: dict[str, Any]) -> None:
             connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
 
-    _unprotected(database, "accounts")
+    unprotected(database, "accounts")
     database.write(work, is_committed=lambda *_: False)
 
 
@@ -111,7 +109,7 @@ _READS: dict[str, Callable[[Database], object]] = {
     "balance": account_of,
     "head": lambda database: signer_of(SECRET).sign_head("people", account_of(database).head),
     "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, None)),
-    "line": lambda database: _read(database, lambda found: accounts.line_above(found, "people")),
+    "line": lambda database: _read(database, lambda found: lines.line_above(found, "people")),
     "export": lambda database: exported(database, signer_of(SECRET)),
     "dry run": lambda database: charges.dry_run(database, prepared(database, PLAN)),
     "charge": lambda database: charge(database, PLAN),
@@ -140,16 +138,16 @@ def test_verification_misses_the_entries_that_an_older_row_leaves_out(
     database: Database, replica: Database, old: Callable[[], None]
 ) -> None:
     old()
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 2")
     with database.read() as connection:
         bad = verify(connection, "people").first_bad
-    assert bad == journal.BadEntry(3, journal.MISSING)
+    assert bad == chains.BadEntry(3, chains.MISSING)
 
 
 def test_a_row_without_its_seal_stops_its_account_alone(database: Database, old: Callable[[], None]) -> None:
     open_account(database, "places")
     old()
-    _unprotected(database, "accounts", "UPDATE accounts SET description = 'else' WHERE name = 'people'")
+    unprotected(database, "accounts", "UPDATE accounts SET description = 'else' WHERE name = 'people'")
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database)
     charge(database, PLAN, name="places")
@@ -241,7 +239,7 @@ def held(replica: Database) -> Callable[[], None]:
         ),
     }[replica.kind]
     statements = iter((on, off))
-    return lambda: _unprotected(replica, "accounts", *next(statements))
+    return lambda: unprotected(replica, "accounts", *next(statements))
 
 
 def test_a_row_that_a_trigger_holds_back_is_charged_once(database: Database, held: Callable[[], None]) -> None:
@@ -257,35 +255,29 @@ def test_a_row_that_a_trigger_holds_back_is_charged_once(database: Database, hel
 
 
 def test_a_row_that_a_trigger_holds_back_stops_the_server_at_its_next_look(
-    database: Database, replica: Database, file: HighWaterFile, held: Callable[[], None]
+    database: Database, replica: Database, file: HighWaterFile, held: Callable[[], None], keeper: MarkKeeper
 ) -> None:
     """The entry is there, and nothing but the account's row says that it is not; nor does the next server start."""
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     held()
     charge(database, PLAN)
     keeper.advance()
     assert database.stopped is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
         check_mark(replica, file)
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
         check_mark(replica, file)
 
 
 def test_an_entry_is_marked_although_a_row_without_its_seal_ends_before_it(
-    database: Database, replica: Database, file: HighWaterFile
+    database: Database, replica: Database, file: HighWaterFile, keeper: MarkKeeper
 ) -> None:
-    open_account(database)
-    keeper = MarkKeeper(database, file)
-    keeper.advance(everything=True)
     charge(database, PLAN)
-    _unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
+    unprotected(replica, "accounts", "UPDATE accounts SET head_seq = 1, seal = 'x'")
     keeper.advance()
     assert not database.has_committed()
     assert database.refused() is None
-    _unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+    unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
     keeper.advance(everything=True)
     assert database.refused() is not None
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 1 and had 2"):
@@ -316,7 +308,7 @@ def test_the_installations_journal_ends_no_earlier_than_it_did(
         _append(database, secret, kind)
     with database.read() as connection:
         assert len(list(installation_journal.read(connection, secret))) == 2
-    _unprotected(replica, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
+    unprotected(replica, "installation_journal", "DELETE FROM installation_journal WHERE seq = 2")
     with database.read() as connection, pytest.raises(Unavailable, match=_BACK):
         key_events.sound_keys(connection, secret)
     assert database.stopped is not None
@@ -326,7 +318,7 @@ def _append(database: Database, secret: Secret, kind: Any) -> None:
     content: dict[str, object] = {}
     if kind == "key_made":
         record = KeyRecord("k", "ann", "steward", None, clock.now(), None)
-        content = keys.journalled_values(record)
+        content = key_rows.journalled_values(record)
     database.write(
         lambda connection: installation_journal.append(connection, secret, kind, content, actor=None, at=clock.now()),
         is_committed=lambda *_: False,

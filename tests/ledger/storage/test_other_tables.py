@@ -4,8 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -13,11 +12,11 @@ import pytest
 from sqlalchemy import make_url, text
 
 from service.errors import StartupRefused, Unavailable
-from service.ledger.access import keys
+from service.ledger.access import authentication
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper
-from service.ledger.journal import journal
+from service.ledger.journal import canonical_json
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate, prepare
@@ -26,31 +25,18 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from service.ledger.verification.recompute import recompute
 from tests.ledger.charging import charge, entries_of, open_account
-from tests.ledger.roles import APPLICATION, application_url
+from tests.ledger.keys import make_key, revoke
+from tests.ledger.roles import APPLICATION, served_by_role
+from tests.postgres_server import session
 
 _PLAN = {"type": "geometric", "epsilon": "1", "name": "dear"}
 _CHEAP = {"type": "geometric", "epsilon": "1/10", "name": "cheap"}
 
 
 @pytest.fixture
-def file(tmp_path: Path, secret: Secret) -> HighWaterFile:
-    return HighWaterFile(tmp_path / "service.high-water", secret)
-
-
-@contextmanager
-def _owner(url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
-    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
 def served(postgresql_url: str, secret: Secret) -> Iterator[Database]:
     """A ledger with an account, of the application's role."""
-    with closing(open_database(application_url(postgresql_url))) as database:
-        database.secret = secret
-        prepare(database, embedded=False)
-        open_account(database, definition="pure", epsilon="3")
+    with served_by_role(postgresql_url, secret) as database:
         charge(database, _PLAN)
         yield database
 
@@ -76,8 +62,8 @@ def test_tables_of_a_schema_that_the_role_finds_first_are_not_read(served: Datab
     true = entries_of(served)
     said = json.loads(true[1].body)
     said["content"]["plan"] = _CHEAP
-    with _owner(postgresql_url) as owner:
-        _make_evil_schema(owner, {2: journal.canonical(said)})
+    with session(postgresql_url) as owner:
+        _make_evil_schema(owner, {2: canonical_json.canonical(said)})
     with closing(open_database(served.url)) as database:
         database.secret = served.secret
         assert entries_of(database) == true
@@ -94,7 +80,7 @@ def _with_options(url: str, options: str) -> str:
 @pytest.mark.parametrize("named", ["ledger", '"Led ger"'])
 @pytest.mark.parametrize("empty_database_url", ["postgresql"], indirect=True)
 def test_the_connections_options_name_the_schema(empty_database_url: str, secret: Secret, named: str) -> None:
-    with _owner(empty_database_url) as owner:
+    with session(empty_database_url) as owner:
         owner.execute(f"CREATE SCHEMA {named}".encode())
         url = _with_options(empty_database_url, "-c search_path=" + named.replace(" ", "\\ "))
         migrate(url)
@@ -128,7 +114,7 @@ def _put_view(owner: "psycopg.Connection[tuple[Any, ...]]", table: str, conditio
 
 
 def test_a_view_in_a_tables_place_stops_the_server(served: Database, postgresql_url: str, file: HighWaterFile) -> None:
-    with MarkKeeper(served, file).keeping(), _owner(postgresql_url) as owner:
+    with MarkKeeper(served, file).keeping(), session(postgresql_url) as owner:
         charge(served, _PLAN)
         _put_view(owner, "journal")
         deadline = time.monotonic() + 30
@@ -141,7 +127,7 @@ def test_a_view_in_a_tables_place_stops_the_server(served: Database, postgresql_
 
 def test_tables_of_another_version_stop_no_server(served: Database, postgresql_url: str, file: HighWaterFile) -> None:
     """It writes nothing while they are, as each transaction finds."""
-    with _owner(postgresql_url) as owner:
+    with session(postgresql_url) as owner:
         owner.execute("ALTER TABLE accounts DISABLE TRIGGER ALL")
         owner.execute("UPDATE alembic_version SET version_num = '9999'")
         MarkKeeper(served, file)._look()
@@ -151,7 +137,7 @@ def test_tables_of_another_version_stop_no_server(served: Database, postgresql_u
 
 
 def test_a_transaction_that_holds_the_tables_keeps_them(served: Database, postgresql_url: str) -> None:
-    with _owner(postgresql_url) as owner:
+    with session(postgresql_url) as owner:
         with served.read() as connection:
             hold_schema(connection)
             owner.execute("SET lock_timeout = 50")
@@ -190,7 +176,7 @@ _BETTER = (
 def test_objects_that_answer_in_place_of_postgresqls_own_are_refused(
     served: Database, postgresql_url: str, statements: tuple[str, ...], fault: str
 ) -> None:
-    with _owner(postgresql_url) as owner:
+    with session(postgresql_url) as owner:
         for statement in statements:
             owner.execute(statement.encode())
     if statements == _BETTER:
@@ -204,7 +190,7 @@ def test_objects_that_answer_in_place_of_postgresqls_own_are_refused(
 
 
 def test_functions_that_no_statement_of_ours_could_mean_are_let_be(served: Database, postgresql_url: str) -> None:
-    with _owner(postgresql_url) as owner:
+    with session(postgresql_url) as owner:
         owner.execute("CREATE FUNCTION current_schema() RETURNS name LANGUAGE sql AS $f$ SELECT 'evil'::name $f$")
         owner.execute("CREATE FUNCTION alike(varchar, varchar) RETURNS boolean LANGUAGE sql AS 'SELECT true'")
         owner.execute("CREATE FUNCTION length(accounts) RETURNS integer LANGUAGE sql AS 'SELECT 1'")
@@ -218,25 +204,17 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
     """They are those that learn of ends. The schema is not looked at here."""
     monkeypatch.setattr(high_water_keeper, "unexpected", lambda _: None)
     secret, at = bound_secret(served), clock.now()
-    record, token = served.write(
-        lambda connection: keys.create_key(
-            connection, secret, name="eve", role="pipeline", accounts=None, expires_at=None, at=at
-        ),
-        is_committed=lambda *_: False,
-    )
+    record, token = make_key(served, at=at)
     keeper = MarkKeeper(served, file)
     keeper.advance(everything=True)
     installation_journal.follow(served, secret)
-    with _owner(postgresql_url) as owner, closing(open_database(served.url)) as command:
+    with session(postgresql_url) as owner, closing(open_database(served.url)) as command:
         command.secret = secret
         row = owner.execute("SELECT revoked_at, seal FROM api_keys").fetchone()
         last = owner.execute("SELECT max(seq) FROM installation_journal").fetchone()
         assert last is not None
         commands = MarkKeeper(command, file, serves=False)
-        command.write(
-            lambda connection: keys.revoke_key(connection, secret, record.id, at=at, by=None),
-            is_committed=lambda *_: False,
-        )
+        revoke(command, record.id, at)
         if told_by == "mark":
             commands.advance()
             hidden = "true"
@@ -244,9 +222,9 @@ def test_a_revocation_that_is_hidden_from_two_statements_alone_ends_the_key(
             hidden = "current_query() ~ 'max[(]' OR current_query() ~ 'installation_journal.seq = '"
         _put_view(owner, "installation_journal", f"seq <= {last[0]} OR NOT ({hidden})")
         owner.execute("UPDATE api_keys SET revoked_at = %s, seal = %s", row)
-        assert keys.authenticate(served, secret, token, at) is not None, "until the next look"
+        assert authentication.authenticate(served, secret, token, at) is not None, "until the next look"
         keeper._look()
         keeper._follow_ends(sound=True)
     assert served.stopped is not None
     with pytest.raises(Unavailable, match="the ledger lacks"):
-        keys.authenticate(served, secret, token, at)
+        authentication.authenticate(served, secret, token, at)

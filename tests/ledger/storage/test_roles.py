@@ -31,19 +31,17 @@ from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, asking, carry_out, charge, open_account
+from tests.ledger.keys import make_key
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
 from tests.ledger.roles import APPLICATION, application_url, run_script
 from tests.ledger.storage.test_append_only import FIXED
 from tests.ledger.verification.test_recompute import older
+from tests.postgres_server import libpq_url
 
 __all__ = ["older"]  # a fixture
 
 _FOREVER = ("journal", "installation_journal", "draws", "releases", "release_tags", "tabulations", "branches_taken")
 _LATER = "2040-01-01T00:00:00.000000Z"
-
-
-def _libpq(url: str) -> str:
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -182,7 +180,7 @@ def _statements() -> Iterator[str]:
 
 def test_what_would_change_the_past_is_refused(served: Database, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     everything(served, Clock(monkeypatch))
-    with _connected(_libpq(url)) as connection:
+    with _connected(libpq_url(url)) as connection:
         triggers = connection.execute(
             "SELECT tgname, tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal ORDER BY 2, 1"
         ).fetchall()
@@ -194,7 +192,7 @@ def test_what_would_change_the_past_is_refused(served: Database, url: str, monke
 
 
 def test_the_role_is_nobody_but_itself(url: str) -> None:
-    with _connected(_libpq(url)) as connection:
+    with _connected(libpq_url(url)) as connection:
         row = connection.execute(
             "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls FROM pg_roles"
             " WHERE rolname = current_user"
@@ -205,7 +203,7 @@ def test_the_role_is_nobody_but_itself(url: str) -> None:
 
 def test_every_table_is_read_and_written(url: str) -> None:
     """A table of a later migration has to be in the script."""
-    with _connected(_libpq(url)) as connection:
+    with _connected(libpq_url(url)) as connection:
         for table in Base.metadata.tables:
             query = "SELECT has_table_privilege(%s, 'SELECT'), has_table_privilege(%s, 'INSERT')"
             may = (True, table != "older_rows")  # which a migration writes
@@ -213,12 +211,12 @@ def test_every_table_is_read_and_written(url: str) -> None:
 
 
 def test_the_script_takes_back_what_was_granted_by_hand(postgresql_url: str, url: str) -> None:
-    with _connected(_libpq(postgresql_url)) as owner:
+    with _connected(libpq_url(postgresql_url)) as owner:
         owner.execute(f"GRANT ALL ON journal TO {APPLICATION}")
         owner.execute(f"GRANT UPDATE (body) ON journal TO {APPLICATION}")
         owner.execute("GRANT ALL ON SCHEMA public TO PUBLIC")
     application_url(postgresql_url)
-    with _connected(_libpq(url)) as connection:
+    with _connected(libpq_url(url)) as connection:
         for statement in ("DELETE FROM journal", "UPDATE journal SET body = ''", "CREATE TABLE mine (id integer)"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)
@@ -226,7 +224,7 @@ def test_the_script_takes_back_what_was_granted_by_hand(postgresql_url: str, url
 
 def test_any_character_may_stand_in_the_password(postgresql_url: str) -> None:
     stored = "SELECT rolpassword FROM pg_authid WHERE rolname = %s"
-    with _connected(_libpq(postgresql_url)) as owner:
+    with _connected(libpq_url(postgresql_url)) as owner:
         assert run_script(postgresql_url, 'it\'s "a" \\ :password; --').returncode == 0
         first = owner.execute(stored, [APPLICATION]).fetchone()
         assert first is not None
@@ -245,7 +243,7 @@ def test_any_character_may_stand_in_the_password(postgresql_url: str) -> None:
 )
 @pytest.mark.usefixtures("url")
 def test_a_role_with_other_rights_is_refused(postgresql_url: str, given: str, taken: str, reason: str) -> None:
-    with _connected(_libpq(postgresql_url)) as owner:
+    with _connected(libpq_url(postgresql_url)) as owner:
         owner.execute(given.format(APPLICATION))
         try:
             done = run_script(postgresql_url)
@@ -256,7 +254,7 @@ def test_a_role_with_other_rights_is_refused(postgresql_url: str, given: str, ta
 
 
 def test_an_operator_is_told_which_rights_are_missing(postgresql_url: str, url: str) -> None:
-    with _connected(_libpq(postgresql_url)) as owner:
+    with _connected(libpq_url(postgresql_url)) as owner:
         owner.execute(f"REVOKE INSERT ON installation FROM {APPLICATION}")
     with _opened(url) as database, pytest.raises(Unavailable) as refused:
         check_secret(database, SECRET)
@@ -267,7 +265,7 @@ def test_an_operator_is_told_which_rights_are_missing(postgresql_url: str, url: 
 @pytest.mark.parametrize("empty_database_url", ["postgresql"], indirect=True)
 def test_an_owner_who_is_no_superuser_migrates_and_grants(empty_database_url: str) -> None:
     database = make_url(empty_database_url).database
-    with _connected(_libpq(empty_database_url)) as administrator:
+    with _connected(libpq_url(empty_database_url)) as administrator:
         administrator.execute("CREATE ROLE agency LOGIN")
         try:
             administrator.execute(f"ALTER DATABASE {database} OWNER TO agency")
@@ -285,14 +283,14 @@ def test_an_owner_who_is_no_superuser_migrates_and_grants(empty_database_url: st
 
 def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url: str) -> None:
     """No setting of the role may hide rows: those that one statement alone does not see would be taken for gone."""
-    with _connected(_libpq(postgresql_url)) as owner, _opened(served.url) as database:
+    with _connected(libpq_url(postgresql_url)) as owner, _opened(served.url) as database:
         check_secret(database, SECRET)
         name = make_url(postgresql_url).database
         owner.execute(f'ALTER ROLE {APPLICATION} IN DATABASE "{name}" SET row_security = on'.encode())
         before = _read_journal(database)
         owner.execute("ALTER TABLE installation_journal ENABLE ROW LEVEL SECURITY")
         owner.execute("CREATE POLICY first_few ON installation_journal USING (seq < 2)")
-        for act in (_read_journal, _make_key):
+        for act in (_read_journal, make_key):
             with pytest.raises(Unavailable, match="42501") as refused:
                 act(database)
             assert "row-level security" in str(refused.value.for_operator)
@@ -303,10 +301,3 @@ def test_rows_that_a_policy_hides_are_an_error(served: Database, postgresql_url:
 def _read_journal(database: Database) -> list[dict[str, Any]]:
     with database.read() as connection:
         return list(installation_journal.read(connection, SECRET))
-
-
-def _make_key(database: Database) -> None:
-    named: dict[str, Any] = {"name": "eve", "role": "auditor", "accounts": None, "expires_at": None}
-    database.write(
-        lambda connection: keys.create_key(connection, SECRET, **named, at=clock.now()), is_committed=lambda *_: False
-    )

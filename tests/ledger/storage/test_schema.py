@@ -5,13 +5,13 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import make_url
 
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.schema import EXPECTED, present_schema, require_schema, schema_faults
-from tests.postgres_server import installed
+from tests.ledger.writing import run
+from tests.postgres_server import installed, libpq_url
 
 _JOURNAL = "trigger journal_no_delete on journal"
 _STAY = "trigger journal_append_only on journal"
@@ -84,11 +84,6 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
 }
 
 
-def _run(database: Database, *statements: str) -> None:
-    for statement in statements:
-        database.write(lambda connection, one=statement: connection.exec_driver_sql(one), is_committed=lambda *_: False)  # type: ignore[misc]
-
-
 def _faults(database: Database) -> list[str]:
     with database.read() as connection:
         return schema_faults(connection)
@@ -111,7 +106,7 @@ def test_an_older_ledger_that_is_migrated_has_the_same(database: Database, versi
 def test_what_was_removed_is_named_and_ends_a_start(new_database: Callable[[], Database]) -> None:
     for statement, lost in _REMOVED[new_database().kind].items():
         database = new_database()
-        _run(database, statement)
+        run(database, statement)
         assert f"the {lost} is missing" in _faults(database)
         with pytest.raises(StartupRefused, match=f"the database lacks the {lost}"):
             require_schema(database)
@@ -120,7 +115,7 @@ def test_what_was_removed_is_named_and_ends_a_start(new_database: Callable[[], D
 def test_what_can_be_read_is_verified_all_the_same(new_database: Callable[[], Database]) -> None:
     for statement, lost in _REMOVED[new_database().kind].items():
         database = new_database()
-        _run(database, statement)
+        run(database, statement)
         if lost.startswith(("table", "column")):
             with pytest.raises(StartupRefused, match=f"the database lacks the {lost}"):
                 require_schema(database, to_read=True)
@@ -131,7 +126,7 @@ def test_what_can_be_read_is_verified_all_the_same(new_database: Callable[[], Da
 def test_what_was_changed_or_added_is_named(new_database: Callable[[], Database]) -> None:
     for statements, fault in _ALTERED[new_database().kind]:
         database = new_database()
-        _run(database, *statements)
+        run(database, *statements)
         assert fault in _faults(database)
         if fault == _MORE:
             require_schema(database)
@@ -174,26 +169,26 @@ _OWN_CLASS = (
 def test_only_a_plain_index_may_be_added(new_database: Callable[[], Database]) -> None:
     database = new_database()
     if database.kind == "postgresql":
-        _run(database, _OWN_CLASS)
+        run(database, _OWN_CLASS)
     for statement, plain in _ADDED_INDEXES[database.kind].items():
-        _run(database, statement)
+        run(database, statement)
         for to_read in (False, True):
             if plain:
                 require_schema(database, to_read=to_read)
             else:
                 with pytest.raises(StartupRefused, match="has, added or changed, the index more on jobs"):
                     require_schema(database, to_read=to_read)
-        _run(database, "DROP INDEX more")
+        run(database, "DROP INDEX more")
 
 
 def test_tables_of_others_are_nobodys_business(database: Database) -> None:
-    _run(database, "CREATE TABLE somebody_elses (id INTEGER)")
+    run(database, "CREATE TABLE somebody_elses (id INTEGER)")
     assert _faults(database) == []
 
 
 def test_a_dump_that_is_restored_has_the_same(postgresql_url: str) -> None:
     """PostgreSQL writes a dump in words of its own."""
-    plain = make_url(postgresql_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    plain = libpq_url(postgresql_url)
     dump = subprocess.run([installed() / "pg_dump", "--clean", plain], check=True, capture_output=True).stdout
     restore = [str(installed() / "psql"), "--quiet", "--set=ON_ERROR_STOP=1", plain]
     subprocess.run(restore, input=dump, check=True, capture_output=True)

@@ -6,14 +6,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, column, func, make_url, select, table
+from sqlalchemy import Connection, column, func, select, table
 
 from service.errors import Unavailable
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.migrate import prepare
 from service.ledger.storage.secret import Secret
-from tests.ledger.charging import charge, entries_of, open_account
-from tests.ledger.roles import APPLICATION, application_url
+from tests.ledger.charging import charge, entries_of
+from tests.ledger.roles import APPLICATION, served_by_role
+from tests.postgres_server import session
 
 _PLAN = {"type": "geometric", "epsilon": "1", "name": "m"}
 _SET = (
@@ -46,18 +46,14 @@ _SETTINGS = select(*(func.pg_catalog.current_setting(name) for name in _SET))
 
 @pytest.fixture
 def owner(postgresql_url: str) -> Iterator["psycopg.Connection[tuple[Any, ...]]"]:
-    plain = make_url(postgresql_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(plain, autocommit=True) as connection:
+    with session(postgresql_url) as connection:
         yield connection
 
 
 @pytest.fixture
 def served(postgresql_url: str, secret: Secret) -> Iterator[Database]:
     """A ledger with an account, of the application's role, with one connection to write."""
-    with closing(open_database(application_url(postgresql_url), writer_threads=1)) as database:
-        database.secret = secret
-        prepare(database, embedded=False)
-        open_account(database, definition="pure", epsilon="3")
+    with served_by_role(postgresql_url, secret, writer_threads=1) as database:
         yield database
 
 

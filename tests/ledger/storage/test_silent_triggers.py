@@ -10,25 +10,22 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.writing import run
 
 _PLAN = {"type": "gaussian", "rho": "1/8"}
 _FUNCTION = "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-
-
-def _run(database: Database, statement: str) -> None:
-    database.write(lambda connection: connection.exec_driver_sql(statement), is_committed=lambda *_: False)
 
 
 def _silence(database: Database, event: str, table: str) -> Callable[[], None]:
     """Add a trigger; the way to take it away again."""
     on = ""
     if database.kind == "sqlite":
-        _run(database, f"CREATE TRIGGER aaa BEFORE {event} ON {table} BEGIN SELECT RAISE(IGNORE); END")
+        run(database, f"CREATE TRIGGER aaa BEFORE {event} ON {table} BEGIN SELECT RAISE(IGNORE); END")
     else:
-        _run(database, _FUNCTION)
-        _run(database, f"CREATE TRIGGER aaa BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION nothing()")
+        run(database, _FUNCTION)
+        run(database, f"CREATE TRIGGER aaa BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION nothing()")
         on = f" ON {table}"
-    return lambda: _run(database, f"DROP TRIGGER aaa{on}")
+    return lambda: run(database, f"DROP TRIGGER aaa{on}")
 
 
 @pytest.mark.parametrize(("event", "table"), [("INSERT", "journal"), ("UPDATE", "accounts")])

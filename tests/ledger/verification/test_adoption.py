@@ -2,30 +2,24 @@
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import jobs
-from service.ledger.access.key_records import KeyRecord
-from service.ledger.access.keys import (
-    authenticate,
-    create_key,
-    ensure_first_key,
-    read_key,
-    revoke_key,
-    rotate_key,
-    token_of,
-)
+from service.ledger.access.authentication import authenticate
+from service.ledger.access.key_records import KeyRecord, Role
+from service.ledger.access.key_rows import read_key, token_of
+from service.ledger.access.keys import ensure_first_key
 from service.ledger.accounts import accounts
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.binding import SEALED_ROWS, check_secret, older_tables
 from service.ledger.installation.installation_journal import append, read
-from service.ledger.journal.journal import BEFORE_FIRST, BadEntry, Head
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
@@ -48,7 +42,9 @@ from tests.ledger.charging import (
     unseal,
     void,
 )
+from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
+from tests.ledger.writing import never, run
 
 _AT = "2026-01-02T00:00:00.000000Z"
 _LATER = "2026-01-03T00:00:00.000000Z"
@@ -57,17 +53,9 @@ _PLAN = {"type": "geometric", "epsilon": "0.001", "name": "a"}
 _DERIVED, _LIMITED, _REVOKED, _FIRST, _PLANTED = "derived", "limited", "revoked", "first", "planted"
 
 
-def _never(_: Connection, __: object) -> bool:
-    raise AssertionError("no commit was in doubt")
-
-
-def _run(database: Database, statement: str, **values: Any) -> None:
-    database.write(lambda connection: connection.execute(text(statement), values), is_committed=_never)
-
-
 def _insert(database: Database, table: str, **row: Any) -> None:
     columns = ", ".join(f'"{name}"' for name in row)
-    _run(database, f"INSERT INTO {table} ({columns}) VALUES ({', '.join(f':{name}' for name in row)})", **row)
+    run(database, f"INSERT INTO {table} ({columns}) VALUES ({', '.join(f':{name}' for name in row)})", **row)
 
 
 def _sha256(token: str) -> str:
@@ -189,12 +177,9 @@ def test_keys_are_adopted_whose_tokens_are_the_services_or_the_operators(old: Da
 
 def test_an_adopted_key_is_rotated_and_revoked_like_any(old: Database) -> None:
     adopt(old, SECRET, None)
-    _, token = old.write(
-        lambda connection: rotate_key(connection, SECRET, _DERIVED, overlap=timedelta(), at=_AT, by=None),
-        is_committed=_never,
-    )
+    _, token = rotate(old, _DERIVED, _AT)
     assert _who(old, token) == _DERIVED
-    old.write(lambda connection: revoke_key(connection, SECRET, _LIMITED, at=_LATER, by=None), is_committed=_never)
+    revoke(old, _LIMITED, _LATER)
     assert _who(old, token_of(SECRET, _LIMITED)) is None
     assert _faults(old) == []
 
@@ -220,16 +205,16 @@ def test_the_operators_key_is_adopted_at_a_later_start(old: Database) -> None:
 )
 def test_the_operators_key_is_adopted_later_only_as_it_was_found(old: Database, change: str) -> None:
     adopt(old, SECRET, None)
-    _run(old, f"UPDATE api_keys SET {change} WHERE id = :id", id=_FIRST)
+    run(old, f"UPDATE api_keys SET {change} WHERE id = :id", id=_FIRST)
     adopt(old, SECRET, _BOOTSTRAP)
     assert _who(old, _BOOTSTRAP) is None
     assert _faults(old) != []
 
 
 def test_an_operators_key_that_was_revoked_is_not_made_valid_by_its_row(old: Database) -> None:
-    _run(old, "UPDATE api_keys SET revoked_at = :at WHERE id = :id", at=_AT, id=_FIRST)
+    run(old, "UPDATE api_keys SET revoked_at = :at WHERE id = :id", at=_AT, id=_FIRST)
     adopt(old, SECRET, None)
-    _run(old, "UPDATE api_keys SET revoked_at = NULL WHERE id = :id", id=_FIRST)
+    run(old, "UPDATE api_keys SET revoked_at = NULL WHERE id = :id", id=_FIRST)
     adopt(old, SECRET, _BOOTSTRAP)
     assert _who(old, _BOOTSTRAP) is None
 
@@ -239,7 +224,7 @@ def test_after_the_first_start_nothing_else_is_adopted(old: Database) -> None:
     adopt(old, SECRET, None)
     token = token_of(SECRET, _LIMITED)
     undone = "UPDATE api_keys SET role = 'steward', accounts = NULL, seal = NULL, token_hash = :hash WHERE id = :id"
-    _run(old, undone, hash=_sha256(token), id=_LIMITED)
+    run(old, undone, hash=_sha256(token), id=_LIMITED)
     adopt(old, SECRET, None)
     assert _who(old, token) is None
     assert any(_LIMITED in fault for fault in _faults(old))
@@ -256,7 +241,7 @@ def test_a_new_installation_adopts_nothing(database: Database) -> None:
 
 def test_the_operators_token_gets_no_second_life_where_all_rows_are_gone(database: Database) -> None:
     ensure_first_key(database, SECRET, _BOOTSTRAP)
-    _run(database, "DELETE FROM api_keys")
+    run(database, "DELETE FROM api_keys")
     assert ensure_first_key(database, SECRET, _BOOTSTRAP) is None
     assert _who(database, _BOOTSTRAP) is None
     assert [fault for fault in _faults(database) if "is missing" in fault]
@@ -274,8 +259,8 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
     none = dict.fromkeys(("spending", "accounts", "releases", "holds", "draws", "partitions"), 0)
     assert said["content"] == {"answers": 120, "jobs": 1} | none
 
-    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
-    _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
+    run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
     adopt(old, SECRET, None)
     assert sum(kind == "rows_sealed" for kind, _ in _events(old)) == 1
     with old.read() as connection:
@@ -296,7 +281,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
     if begun:
         said: dict[str, object] = {"answers": 0, "jobs": 0}
         marked = database.write(
-            lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), is_committed=_never
+            lambda connection: append(connection, SECRET, "rows_sealed", said, actor=None, at=_AT), is_committed=never
         )
     unseal(database)
     migrate_unsealed(database)
@@ -343,7 +328,7 @@ def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         read_all()
     columns = "release_id, mechanism, 'r', repetition, account_id, seq, size, noisy, noisy_hash, created_at"
-    _run(
+    run(
         database,
         "INSERT INTO draws (id, release_id, mechanism, partition, repetition, account_id, seq, size, noisy, noisy_hash,"
         f" created_at) SELECT 'another', {columns} FROM draws WHERE partition = 'p'",
@@ -355,8 +340,8 @@ def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries
             stored_draws.read_draw(connection, account.id, "another", {})
         assert connection.execute(text("SELECT count(*) FROM draws WHERE seal IS NULL")).scalar_one() == 1
     drop = {"sqlite": "DROP TRIGGER draws_no_delete", "postgresql": "DROP TRIGGER draws_stay ON draws"}
-    _run(database, drop[database.kind])
-    _run(database, "DELETE FROM draws WHERE id = 'another'")
+    run(database, drop[database.kind])
+    run(database, "DELETE FROM draws WHERE id = 'another'")
     assert read_all()[:2] == ["p", "q"]
     draw(database, "people", release, plan, partition="r")
     entries_of(database)
@@ -371,8 +356,8 @@ def _attack(database: Database, statement: str) -> None:
     """Somebody with the database's files takes the triggers away first."""
     for trigger in ("fixed", "no_delete") if database.kind == "sqlite" else ("stay",):
         on = "" if database.kind == "sqlite" else " ON installation_journal"
-        _run(database, f"DROP TRIGGER installation_journal_{trigger}{on}")
-    _run(database, statement)
+        run(database, f"DROP TRIGGER installation_journal_{trigger}{on}")
+    run(database, statement)
 
 
 _HIDDEN = (
@@ -386,8 +371,8 @@ _HIDDEN = (
 @pytest.mark.parametrize("hide", _HIDDEN)
 def test_nothing_is_sealed_again_where_the_entry_that_tells_of_it_was_changed(old: Database, hide: str) -> None:
     adopt(old, SECRET, None)
-    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
-    _run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
+    run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    run(old, "UPDATE jobs SET result = '1', seal = NULL WHERE state = 'succeeded'")
     _attack(old, hide)
     with pytest.raises(StartupRefused, match="restore the newest sound copy"):
         adopt(old, SECRET, None)
@@ -408,7 +393,7 @@ def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Databas
     said: dict[str, object] = {"reason": "restored"}
     marked = old.write(
         lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
-        is_committed=_never,
+        is_committed=never,
     )
     with pytest.raises(StartupRefused, match="entry 2: the entry is missing"):
         adopt(old, SECRET, None, marked=Head(2, "00" * 32))
@@ -436,7 +421,7 @@ def test_nothing_is_adopted_that_came_after_the_migration(database: Database, ma
     if marked:
         head = database.write(
             lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
-            is_committed=_never,
+            is_committed=never,
         )
     for _ in range(2):
         adopt(database, SECRET, _BOOTSTRAP, marked=head)
@@ -464,7 +449,7 @@ def test_what_the_migration_found_is_neither_changed_nor_added_to(old: Database,
     assert before == {"api_keys", "jobs", "stored_answers"}
     for statement in (change, change.replace("INSERT", "INSERT OR REPLACE") if old.kind == "sqlite" else change):
         with pytest.raises(RuntimeError):
-            _run(old, statement)
+            run(old, statement)
     with old.read() as connection:
         assert older_tables(connection) == before
 
@@ -473,13 +458,13 @@ def test_a_restored_copy_of_an_older_version_is_adopted_where_the_operator_says_
     said: dict[str, object] = {"reason": "restored", "adopt": True}
     marked = old.write(
         lambda connection: append(connection, SECRET, "mark_acknowledged", said, actor=None, at=_AT),
-        is_committed=_never,
+        is_committed=never,
     )
     adopt(old, SECRET, None, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
     with old.read() as connection:
         assert list(idempotency.altered(connection, SECRET)) == []
-    _run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
+    run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     adopt(old, SECRET, None, marked=marked)
     with old.read() as connection:
         assert list(idempotency.altered(connection, SECRET)) == ["ann"], "once"
@@ -495,7 +480,7 @@ def test_keys_are_adopted_after_a_command_made_one(old: Database) -> None:
 
 def test_no_first_key_is_made_where_the_journal_is_not_sound(database: Database) -> None:
     ensure_first_key(database, SECRET, _BOOTSTRAP)
-    _run(database, "DELETE FROM api_keys")
+    run(database, "DELETE FROM api_keys")
     _attack(database, "UPDATE installation_journal SET kind = 'x'")
     with pytest.raises(StartupRefused, match="not as this service wrote it"):
         ensure_first_key(database, SECRET, _BOOTSTRAP)
@@ -505,13 +490,8 @@ def test_no_first_key_is_made_where_the_journal_is_not_sound(database: Database)
 # What somebody with the database's files does to an installation that has seals
 
 
-def _make(database: Database, name: str = "ann", role: Any = "auditor") -> tuple[KeyRecord, str]:
-    return database.write(
-        lambda connection: create_key(
-            connection, SECRET, name=name, role=role, accounts=["people"], expires_at=_LATER, at=_AT
-        ),
-        is_committed=_never,
-    )
+def _make(database: Database, name: str = "ann", role: Role = "auditor") -> tuple[KeyRecord, str]:
+    return make_key(database, name, role, ["people"], expires_at=_LATER, at=_AT)
 
 
 def _code(token: str, secret: Secret) -> str:
@@ -558,7 +538,7 @@ def test_a_row_that_somebody_inserted_is_nobody(database: Database, how: str) ->
 def test_a_row_that_somebody_changed_is_nobody(database: Database, change: str) -> None:
     record, token = _make(database)
     assert _who(database, token) == "ann"
-    _run(database, f"UPDATE api_keys SET {change}")
+    run(database, f"UPDATE api_keys SET {change}")
     with structlog.testing.capture_logs() as lines:
         assert _who(database, token) is None
     assert [line["event"] for line in lines] == ["the row of a key is not as this service wrote it"]
@@ -569,22 +549,19 @@ def test_a_row_that_somebody_changed_is_nobody(database: Database, change: str) 
 def test_a_token_is_not_moved_to_another_row(database: Database) -> None:
     _, mine = _make(database)
     steward, theirs = _make(database, "steward", "steward")
-    _run(database, "UPDATE api_keys SET token_hash = 'x' WHERE role = 'auditor'")
-    _run(database, "UPDATE api_keys SET token_hash = :code WHERE id = :id", code=_code(mine, SECRET), id=steward.id)
+    run(database, "UPDATE api_keys SET token_hash = 'x' WHERE role = 'auditor'")
+    run(database, "UPDATE api_keys SET token_hash = :code WHERE id = :id", code=_code(mine, SECRET), id=steward.id)
     assert _who(database, mine) is None
     assert _who(database, theirs) is None
 
 
 def test_a_changed_row_is_not_made_right_by_what_is_done_with_it(database: Database) -> None:
     record, token = _make(database)
-    _run(database, "UPDATE api_keys SET role = 'steward'")
+    run(database, "UPDATE api_keys SET role = 'steward'")
     with pytest.raises(Conflict, match="not as this service wrote it"):
-        database.write(
-            lambda connection: rotate_key(connection, SECRET, record.id, overlap=timedelta(), at=_AT, by=None),
-            is_committed=_never,
-        )
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=_never)
-    _run(database, "UPDATE api_keys SET revoked_at = NULL")
+        rotate(database, record.id, _AT)
+    revoke(database, record.id, _AT)
+    run(database, "UPDATE api_keys SET revoked_at = NULL")
     assert _who(database, token) is None
 
 
@@ -593,18 +570,18 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
     record, _ = _make(database)
     with database.read() as connection:
         old = dict(connection.execute(text("SELECT * FROM api_keys")).one()._mapping)
-    database.write(lambda connection: revoke_key(connection, SECRET, record.id, at=_AT, by=None), is_committed=_never)
+    revoke(database, record.id, _AT)
     assert _faults(database) == []
-    _run(database, "DELETE FROM api_keys")
+    run(database, "DELETE FROM api_keys")
     _insert(database, "api_keys", **old)
     assert _faults(database) == [f"api_keys: revoked_at of {record.id} of 'ann' does not follow from the journal"]
-    _run(database, "DELETE FROM api_keys")
+    run(database, "DELETE FROM api_keys")
     assert _faults(database) == [f"api_keys: the key {record.id} of 'ann' is missing"]
 
 
 def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Database) -> None:
     _insert(database, "api_keys", id="minted", name="m", role="steward", created_at=_AT, token_hash="x")
-    database.write(lambda connection: revoke_key(connection, SECRET, "minted", at=_AT, by=None), is_committed=_never)
+    revoke(database, "minted", _AT)
     assert _faults(database) == ["api_keys: no entry made the key minted of 'm'"]
 
 
@@ -624,9 +601,9 @@ def test_a_minted_row_that_is_revoked_leaves_the_journal_sound(database: Databas
 def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, change: str) -> None:
     asked = asking("ann", "k", "digest")
     database.write(
-        lambda connection: idempotency.store(connection, asked, Answer(201, '{"a":1}'), _AT), is_committed=_never
+        lambda connection: idempotency.store(connection, asked, Answer(201, '{"a":1}'), _AT), is_committed=never
     )
-    _run(database, f"UPDATE stored_answers SET {change}")
+    run(database, f"UPDATE stored_answers SET {change}")
     moved = {"principal": asking("bob", "k", "digest"), "key": asking("ann", "another", "digest")}
     again = moved.get(change.split(maxsplit=1)[0], asked)
     if change.startswith("request_digest"):
@@ -645,7 +622,7 @@ def test_a_result_that_somebody_changed_is_no_result(database: Database, change:
     assert job is not None
     assert jobs.finish(database, SECRET, job, "w", {"a": 1.5})
     assert _faults(database) == []
-    _run(database, f"UPDATE jobs SET {change}")
+    run(database, f"UPDATE jobs SET {change}")
     with database.read() as connection:
         shown = jobs.checked(SECRET, jobs.read_job(connection, job_id))
     assert (shown.state, shown.result) == ("failed", None)
@@ -654,7 +631,7 @@ def test_a_result_that_somebody_changed_is_no_result(database: Database, change:
 
 def test_another_installation_is_found(database: Database) -> None:
     assert _faults(database) == []
-    _run(database, "INSERT INTO installation SELECT 2, secret_fingerprint, created_at FROM installation")
+    run(database, "INSERT INTO installation SELECT 2, secret_fingerprint, created_at FROM installation")
     assert _faults(database) == ["installation: expected one row, with the fingerprint of the secret"]
 
 
@@ -666,7 +643,7 @@ def test_keys_with_seals_are_not_taken_back(database: Database) -> None:
 
 def test_rows_without_seals_in_a_new_ledger_are_nobodys(database: Database) -> None:
     """No older version was there: what somebody put in before the first server started is not adopted."""
-    _run(database, "DELETE FROM installation")
+    run(database, "DELETE FROM installation")
     check_secret(database, SECRET)
     open_account(database)
     unseal(database)
@@ -683,7 +660,7 @@ def test_rows_that_were_sealed_twice_are_named(old: Database) -> None:
     adopt(old, SECRET, None)
     again: dict[str, object] = {"accounts": 1}
     old.write(
-        lambda connection: append(connection, SECRET, "rows_sealed", again, actor=None, at=_LATER), is_committed=_never
+        lambda connection: append(connection, SECRET, "rows_sealed", again, actor=None, at=_LATER), is_committed=never
     )
     assert _faults(old)[:1] == [
         f"installation_journal: entry {len(_events(old))} sealed rows that had been sealed before"

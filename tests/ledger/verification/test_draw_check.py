@@ -17,8 +17,8 @@ from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, seal_layout
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
+from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.entries import Drawn
-from service.ledger.journal.journal import BadEntry
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.verification import draw_check

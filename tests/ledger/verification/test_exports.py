@@ -17,7 +17,7 @@ from service.errors import Conflict, NotFound, Unavailable
 from service.ledger.accounts import account_rows
 from service.ledger.draws import count_codec
 from service.ledger.installation.signing import Signer, signer_of
-from service.ledger.journal import journal
+from service.ledger.journal import canonical_json, chains, journal
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
@@ -112,7 +112,7 @@ def test_a_family_is_exported_together_and_another_is_not(database: Database, si
             exports.members(connection, ["b", "c"])
         members = exports.members(connection, ["a.1"])
     lines = [json.loads(line) for line in exports.export(database, signer, members, clock.now())]
-    assert {journal.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
+    assert {chains.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
 
 
 def test_the_heads_that_are_signed_are_those_whose_seals_were_checked(
@@ -227,7 +227,7 @@ def test_an_opening_that_says_something_else_is_refused_although_it_is_signed(
     open_account(database)
     said = json.loads(entries_of(database)[0].body)
     said["content"] |= content
-    body = journal.canonical(said)
+    body = canonical_json.canonical(said)
     head = {"account": "people", "seq": 1, "hash": journal.entry_hash(journal.BEFORE_FIRST.hash, body)}
     first = signer.sign("export", {"version": 1, "accounts": [head]})
     lines = [json.dumps(line).encode() + b"\n" for line in (first, {"entry": body, "hash": head["hash"]})]

@@ -10,10 +10,10 @@ import pytest
 
 from service.errors import Conflict
 from service.ledger.accounts.budgets import read_price
+from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.entries import PriceChanged
 from service.ledger.journal.entry_texts import price_key_of, price_of
-from service.ledger.journal.journal import BadEntry
-from service.ledger.releases import charges
+from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import Database
 from service.ledger.verification import chain_check, recompute as module
 from service.ledger.verification.recompute import RepricedRelease, recompute
@@ -41,7 +41,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """While it is in force, the accountant is an older one, which asks for half of what is right."""
 
     with monkeypatch.context() as patch:
-        patch.setattr(charges, "price", half_price)
+        patch.setattr(preparation, "price", half_price)
         patch.setattr(charges, "ACCOUNTANT", "0")
         yield patch
 
@@ -62,7 +62,7 @@ def test_a_ledger_that_is_priced_right_is_left_as_it_is(database: Database) -> N
     reserve(database, {"type": "laplace", "epsilon": "1/3"})
     before = account_of(database)
     for apply in (False, True):
-        assert recompute(database, "people", apply=apply) == RepricedRelease(before, [], [], applied=False)
+        assert recompute(database, "people", apply=apply) == RepricedRelease(before, [], [])
     assert account_of(database) == before
 
 
@@ -91,7 +91,7 @@ def test_prices_that_were_too_small_are_reported_and_then_applied(
     assert len(found.over) == 1
     assert entries_of(database) == entries, "nothing is changed without being told to"
     applied = recompute(database, "people", apply=True)
-    assert (applied.prices, applied.over, applied.applied) == (found.prices, found.over, True)
+    assert (applied.prices, applied.over) == (found.prices, found.over)
     after = account_of(database)
     assert after == applied.account
     assert after.totals.epsilon.finite == 2 * before.totals.epsilon.finite == Fraction(1, 5)
@@ -184,7 +184,7 @@ def test_two_who_price_an_account_again_do_not_do_it_twice(
 
     def late(*given: Any) -> RepricedRelease:
         monkeypatch.setattr(module, "_apply", apply)
-        assert recompute(database, "people", apply=True).applied
+        assert recompute(database, "people", apply=True).prices
         return apply(*given)
 
     monkeypatch.setattr(module, "_apply", late)

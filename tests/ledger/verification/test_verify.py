@@ -16,15 +16,16 @@ from sqlalchemy.exc import IntegrityError
 
 from service.errors import NotFound
 from service.ledger.accounts import account_rows, budgets
-from service.ledger.journal import journal
-from service.ledger.journal.journal import BadEntry, Head
+from service.ledger.journal import canonical_json, journal
+from service.ledger.journal.chains import BadEntry
+from service.ledger.journal.journal import Head
 from service.ledger.releases import release_rows
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.tables import Base
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting.pricing import ACCOUNTANT
-from service.privacy.accounting.privacy_filter import LossSum
+from service.privacy.accounting.totals import LossSum
 from tests.ledger.charging import (
     SECRET,
     account_of,
@@ -222,7 +223,7 @@ def _chain_again(
         for entry in page:
             said = json.loads(entry.body)
             change(said)
-            body, seq = journal.canonical(said), entry.seq
+            body, seq = canonical_json.canonical(said), entry.seq
             previous = journal.entry_hash(previous, body)
             new = {"body": body, "hash": previous, "account": account_id, "seq": seq}
             statement = "UPDATE journal SET body = :body, hash = :hash WHERE account_id = :account AND seq = :seq"

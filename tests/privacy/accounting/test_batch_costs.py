@@ -23,7 +23,7 @@ from service.privacy.mechanisms import (
     RandomizedResponse,
 )
 from service.privacy.mechanisms.discrete_gaussian import SMOOTH_SIGMA_SQUARED
-from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
+from tests.privacy.reference import assert_bounds, assert_just_above, exactly, mp, nats, oracle, reported, rows
 
 BUILT: dict[str, Any] = {
     "geometric": lambda row: Geometric(scale=Fraction(row["scale"]), sensitivity=int(row["sensitivity"])),
@@ -33,13 +33,6 @@ BUILT: dict[str, Any] = {
     "laplace": lambda row: Laplace(scale=Fraction(row["scale"]), sensitivity=Fraction(row["sensitivity"])),
 }
 COSTS = [row for row in rows("cost") if row["mechanism"] in BUILT]
-
-
-def assert_bounds(bound: Fraction, truth: Any, relative: float = 1e-25) -> None:
-    """``truth``, computed to 50 digits or more, is not above the bound, and close to it."""
-    exact = exactly(truth)
-    assert bound >= exact * (1 - Fraction(1, 10**40))
-    assert bound <= exact * (1 + Fraction(relative))
 
 
 @pytest.mark.parametrize("row", COSTS, ids=lambda row: f"{row['mechanism']}-{row['sensitivity']}")

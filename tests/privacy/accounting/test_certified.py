@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from service.privacy.accounting import batch_costs
 from service.privacy.accounting.batch_costs import LinearCosts
 from service.privacy.accounting.guarantee import guarantee
-from service.privacy.accounting.rdp import mechanism_tau, plan_tau
+from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.accounting.renyi import RenyiCurve
 from service.privacy.accounting.zcdp import certified_rho, mechanism_rho, plan_rho
 from service.privacy.mechanisms import (
@@ -27,7 +27,7 @@ from service.privacy.mechanisms import (
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.composition_program import build_program
 from service.privacy.plans.walking import Neighbouring
-from tests.privacy.reference import exactly, mp, nats, oracle
+from tests.privacy.reference import exactly, mp, nats, oracle, plan_tau
 from tests.privacy.strategies import plans
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE

@@ -20,7 +20,6 @@ from service.privacy.accounting.conversion import (
     rho_to_delta_analytic,
     rho_to_epsilon_analytic,
 )
-from service.privacy.accounting.rdp import plan_tau
 from service.privacy.accounting.renyi import RenyiCurve, declared_orders
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric, Mechanism
 from service.privacy.numerics.arithmetic import Doubles
@@ -28,7 +27,7 @@ from service.privacy.numerics.loss import INFINITE, Loss
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.composition_program import build_program
 from service.privacy.plans.walking import Neighbouring, condense
-from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, reported, rows
+from tests.privacy.reference import assert_just_above, exactly, mp, nats, oracle, plan_tau, reported, rows
 
 ADD = Neighbouring.ADD_REMOVE
 CONVERSIONS = rows("conversion")

@@ -15,7 +15,6 @@ from service.privacy.accounting.guarantee import (
     deltas_at,
     guarantee,
 )
-from service.privacy.accounting.rdp import plan_tau
 from service.privacy.mechanisms import (
     Declaration,
     Declared,
@@ -28,7 +27,7 @@ from service.privacy.mechanisms import (
 from service.privacy.numerics.numbers import double_up
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring, restrict
-from tests.privacy.reference import exactly, mp, nats, oracle, pl94, reported, safetab
+from tests.privacy.reference import exactly, mp, nats, oracle, pl94, plan_tau, reported, safetab
 from tests.privacy.strategies import plans
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE

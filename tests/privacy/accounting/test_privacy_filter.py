@@ -15,30 +15,31 @@ from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price, estimate_price, price
 from service.privacy.accounting.privacy_filter import (
-    COARSE,
-    COARSE_DELTA,
-    COMMON,
-    FINE_DENOMINATOR,
     ORDERS,
     Budget,
     Definition,
-    LossSum,
     Shortfall,
-    Totals,
     Weights,
-    add_price,
     count_fitting,
-    mean_price,
     open_weights,
-    price_as_charged,
     remaining,
     shortfalls,
     spent_alone,
     spent_of_cap,
-    subtract_price,
 )
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
-from service.privacy.accounting.rdp import plan_tau
+from service.privacy.accounting.totals import (
+    COARSE,
+    COARSE_DELTA,
+    COMMON,
+    FINE_DENOMINATOR,
+    LossSum,
+    Totals,
+    add_price,
+    add_prices,
+    mean_price,
+    price_as_charged,
+)
 from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.mechanisms import (
     Declaration,
@@ -51,7 +52,7 @@ from service.privacy.mechanisms import (
 )
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
-from tests.privacy.reference import nats, pl94
+from tests.privacy.reference import nats, pl94, plan_tau
 from tests.privacy.strategies import plans
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
@@ -260,7 +261,7 @@ def test_an_expired_charge_leaves_a_readable_total_however_it_cancelled_before()
             totals = add_price(totals, amount)
             firsts += [amount] if part < Fraction(1, 2 * 10**6) else []
     for amount in firsts:
-        totals = subtract_price(totals, amount)
+        totals = add_prices(totals, [(amount, -1)])
     assert len(str(totals.epsilon.finite)) < 4300
     assert COMMON % totals.epsilon.finite.denominator == 0
 
@@ -491,7 +492,7 @@ def test_removing_charges_leaves_the_totals_of_the_others_alone(
     gone = [amount for amount, goes in charges if goes]
     random.shuffle(gone)
     for amount in gone:
-        totals = subtract_price(totals, amount)
+        totals = add_prices(totals, [(amount, -1)])
     expected = Totals()
     for amount, goes in charges:
         expected = expected if goes else add_price(expected, amount)

@@ -19,22 +19,12 @@ from numpy.typing import NDArray
 from service.privacy.accounting.conversion import conversion
 from service.privacy.accounting.guarantee import guarantee
 from service.privacy.accounting.pricing import price
-from service.privacy.accounting.privacy_filter import (
-    ORDERS,
-    Budget,
-    Definition,
-    Totals,
-    Weights,
-    add_price,
-    open_weights,
-    price_as_charged,
-    shortfalls,
-)
-from service.privacy.accounting.rdp import plan_tau
+from service.privacy.accounting.privacy_filter import ORDERS, Budget, Definition, Weights, open_weights, shortfalls
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.mechanisms import Declaration, Declared, Mechanism, RandomizedResponse
 from service.privacy.plans import Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
-from tests.privacy.reference import exactly, mp, nats, oracle
+from tests.privacy.reference import exactly, mp, nats, oracle, plan_tau
 
 REPLACE = Neighbouring.REPLACE_ONE
 Doubles = NDArray[np.float64]

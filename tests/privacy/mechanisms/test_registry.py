@@ -1,6 +1,5 @@
 """The mechanisms that there are, and that no other module asks which of them it has."""
 
-import importlib
 import pkgutil
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import service
 from service.privacy import mechanisms
 from service.privacy.mechanisms import MECHANISMS
 from tests.privacy.mechanisms.contract import MechanismContract
+from tests.privacy.mechanisms.examples import contract_of, examples
 from tests.privacy.questions import questions
 
 _SERVICE = Path(service.__file__).parent
@@ -28,13 +28,8 @@ def test_every_mechanism_has_a_module_an_entry_and_the_contract() -> None:
     for name, kind in MECHANISMS.items():
         assert name == kind.TYPE
         assert kind.__module__ == f"{mechanisms.__name__}.{name}"
-        tests = vars(importlib.import_module(f"tests.privacy.mechanisms.test_{name}"))
-        (contract,) = (
-            value
-            for key, value in tests.items()
-            if key == f"Test{kind.__name__}" and issubclass(value, MechanismContract)
-        )
-        assert {type(example) for example in contract.EXAMPLES} == {kind}
+        assert {type(example) for example in examples(kind)} == {kind}
+        assert issubclass(contract_of(kind), MechanismContract)
 
 
 def test_no_other_module_asks_for_the_type_of_a_mechanism() -> None:

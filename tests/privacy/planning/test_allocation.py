@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from service.privacy.accounting.pricing import price
-from service.privacy.accounting.privacy_filter import (
-    Budget,
-    Definition,
-    Totals,
-    add_price,
-    price_as_charged,
-    shortfalls,
-)
+from service.privacy.accounting.privacy_filter import Budget, Definition, shortfalls
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.accuracy.tails import margin_of_error
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace

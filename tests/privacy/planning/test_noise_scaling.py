@@ -5,16 +5,9 @@ from fractions import Fraction
 import pytest
 
 from service.privacy.accounting.pricing import price
-from service.privacy.accounting.privacy_filter import (
-    Budget,
-    Definition,
-    Totals,
-    add_price,
-    open_weights,
-    price_as_charged,
-    shortfalls,
-)
+from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, shortfalls
 from service.privacy.accounting.pure import plan_epsilon
+from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.mechanisms import (
     Declaration,

@@ -12,11 +12,11 @@ from scipy.special import logsumexp  # type: ignore[import-untyped]  # it publis
 
 from service.errors import InvalidInput
 from service.privacy.accounting.pricing import price
-from service.privacy.accounting.rdp import plan_tau
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric
 from service.privacy.plans import Group
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Neighbouring, condense
+from tests.privacy.reference import plan_tau
 
 ADD = Neighbouring.ADD_REMOVE
 _ORDERS = (Fraction("1.5"), Fraction(2), Fraction(7))

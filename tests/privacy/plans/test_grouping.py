@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
-from service.privacy.accounting.rdp import mechanism_tau, plan_tau
+from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.accounting.zcdp import mechanism_rho, plan_rho
 from service.privacy.mechanisms import (
     Declaration,
@@ -28,7 +28,7 @@ from service.privacy.mechanisms import (
 from service.privacy.numerics.loss import Loss
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring, condense
-from tests.privacy.reference import mp, nats, oracle
+from tests.privacy.reference import mp, nats, oracle, plan_tau
 from tests.privacy.strategies import plans, responses
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, assert_never, get_args
+from typing import Any
 
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entries.account_changed import (
     AccountClosure,
     AccountReopened,
@@ -30,7 +31,7 @@ from service.ledger.journal.entries.refused import Refused
 from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
 from service.ledger.journal.entries.repriced import PriceChanged
 from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
-from service.ledger.journal.journal import UNREADABLE, BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 
 
 def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
@@ -38,47 +39,25 @@ def _concrete(*contents: type[Content]) -> tuple[type[Content], ...]:
     return contents
 
 
-def contents_of(kind: Kind) -> tuple[type[Content], ...]:  # noqa: C901, PLR0912 - one line a kind
-    """Return the classes for a kind's content: one class, or several that are told apart by their fields."""
-    match kind:
-        case "account_opened":
-            return _concrete(AccountOpened)
-        case "budget_changed":
-            return _concrete(BudgetChanged)
-        case "account_closed":
-            return _concrete(AccountClosure)
-        case "account_reopened":
-            return _concrete(AccountReopened)
-        case "change_proposed":
-            return _concrete(ChangeProposed)
-        case "metadata_changed":
-            return _concrete(MetadataChanged)
-        case "described":
-            return _concrete(Described)
-        case "proposed":
-            return _concrete(Proposed)
-        case "approved":
-            return _concrete(Approved)
-        case "reserved":
-            return _concrete(Reserved)
-        case "committed":
-            return _concrete(Committed, HoldCommitted)
-        case "voided":
-            return _concrete(Voided)
-        case "expired":
-            return _concrete(Expired)
-        case "drawn":
-            return _concrete(Drawn)
-        case "repriced":
-            return _concrete(PriceChanged)
-        case "refused":
-            return _concrete(Refused)
-        case _:
-            assert_never(kind)
-
-
-KINDS: Mapping[Kind, tuple[type[Content], ...]] = {kind: contents_of(kind) for kind in get_args(Kind)}
-"""All kinds, with the classes of their content."""
+KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
+    "account_opened": _concrete(AccountOpened),
+    "budget_changed": _concrete(BudgetChanged),
+    "account_closed": _concrete(AccountClosure),
+    "account_reopened": _concrete(AccountReopened),
+    "change_proposed": _concrete(ChangeProposed),
+    "metadata_changed": _concrete(MetadataChanged),
+    "described": _concrete(Described),
+    "proposed": _concrete(Proposed),
+    "approved": _concrete(Approved),
+    "reserved": _concrete(Reserved),
+    "committed": _concrete(Committed, HoldCommitted),
+    "voided": _concrete(Voided),
+    "expired": _concrete(Expired),
+    "drawn": _concrete(Drawn),
+    "repriced": _concrete(PriceChanged),
+    "refused": _concrete(Refused),
+}
+"""All kinds, each with the class of its content, or several that are told apart by their fields."""
 
 _BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
 
@@ -152,7 +131,6 @@ __all__ = [
     "Rows",
     "Settlement",
     "Voided",
-    "contents_of",
     "read",
     "read_members",
     "read_text",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
     BUDGET,
     WRONG,
@@ -21,7 +22,7 @@ from service.ledger.journal.entries.base import (
     exact,
     whole,
 )
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Budget
 
 OPEN: Literal["open"] = "open"  # the only state that can be proposed
@@ -53,13 +54,9 @@ class BudgetChanged(Decided):
     """A new budget."""
 
     KIND: ClassVar[Kind] = "budget_changed"
+    CHANGES_BALANCE: ClassVar[bool] = True
 
     budget: BudgetField
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it can change the budget."""
-        return True
 
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of the budget."""
@@ -75,11 +72,7 @@ class AccountReopened(Decided):
     """An account that is open again."""
 
     KIND: ClassVar[Kind] = "account_reopened"
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending."""
-        return False
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of the state."""
@@ -95,11 +88,7 @@ class AccountClosure(OfAccount):
     """An account that takes no charges until it is open again."""
 
     KIND: ClassVar[Kind] = "account_closed"
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending."""
-        return False
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Close the account."""
@@ -115,6 +104,7 @@ class ChangeProposed(OfAccount):
     """
 
     KIND: ClassVar[Kind] = "change_proposed"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     budget: Annotated[Budget | None, replace(BUDGET, omitted=True)] = None
     state: Annotated[Literal["open"] | None, Form(_read_open, omitted=True)] = None
@@ -123,11 +113,6 @@ class ChangeProposed(OfAccount):
         """Refuse a proposal without a change, or with two."""
         if (self.budget is None) == (self.state is None):
             raise BrokenChain(WRONG)
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending: only the decision does."""
-        return False
 
     def change(self) -> dict[str, Any]:
         """Return the change in the form in which the account shows it."""
@@ -151,13 +136,9 @@ class MetadataChanged(OfAccount):
     """
 
     KIND: ClassVar[Kind] = "metadata_changed"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     approval_above: Annotated[str, Form(exact)]
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending."""
-        return False
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the approval price."""

@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, ParsedEntry, Text, exact, text_or_none
-from service.ledger.journal.journal import Kind, canonical
+from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
 from service.privacy.plans.walking import Neighbouring
 
@@ -38,6 +39,7 @@ class AccountOpened(OfAccount):
     """
 
     KIND: ClassVar[Kind] = "account_opened"
+    CHANGES_BALANCE: ClassVar[bool] = True
 
     admission: Annotated[Weights, Form(_read_admission, _write_admission)]
     approval_above: Annotated[str | None, Form(_exact_or_none, required=False)] = None
@@ -46,11 +48,6 @@ class AccountOpened(OfAccount):
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
     unit: Text
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it can change the budget: it states the first one."""
-        return True
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Open the account."""

@@ -16,19 +16,10 @@ from sqlalchemy import Connection
 from service.ledger.accounts import budgets
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.canonical_json import CanonicalObject, canonical
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
-from service.ledger.journal.journal import (
-    BEFORE_FIRST,
-    UNREADABLE,
-    AccountHead,
-    Actor,
-    BrokenChain,
-    CanonicalObject,
-    Head,
-    Kind,
-    Row,
-    canonical,
-)
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, Row
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
 from service.privacy.accounting.privacy_filter import Budget
@@ -159,6 +150,8 @@ class Content(ABC):
 
     __slots__ = ()
     KIND: ClassVar[Kind]
+    CHANGES_BALANCE: ClassVar[bool]
+    """True if such an entry can change the committed or held spending, or the budget."""
     FORMS: ClassVar[dict[str, Form]]
     """The form of each field, in canonical order."""
 
@@ -208,11 +201,6 @@ class Content(ABC):
     ) -> Head:
         """Write the next entry of an account that the caller has locked, and return the new head."""
         return journal.append(connection, account, self.KIND, self.content(), actor=actor, release_id=release_id, at=at)
-
-    @classmethod
-    @abstractmethod
-    def changes_balance(cls) -> bool:
-        """Return whether such an entry can change the committed or held spending, or the budget."""
 
     @abstractmethod
     def needs_steward(self, release: str | None) -> bool:

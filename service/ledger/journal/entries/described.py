@@ -15,13 +15,9 @@ class Described(Content):
     """The metadata after an edit, of the release that the entry names, or else of the account."""
 
     KIND: ClassVar[Kind] = "described"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     metadata: Annotated[Metadata, Form(check_metadata, write_metadata)]
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending."""
-        return False
 
     def needs_steward(self, release: str | None) -> bool:
         """Return whether it describes the account; pipelines may describe their releases."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
     WRONG,
     Content,
@@ -17,7 +18,7 @@ from service.ledger.journal.entries.base import (
     text,
     whole,
 )
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.ledger.storage.tables import Draw
 
 
@@ -37,6 +38,7 @@ class Drawn(Content):
     """
 
     KIND: ClassVar[Kind] = "drawn"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     draw: Text
     groups: Annotated[int | None, Form(whole, omitted=True)] = None
@@ -52,11 +54,6 @@ class Drawn(Content):
         """Refuse a draw that has only some members of a tabulation."""
         if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
             raise BrokenChain(WRONG)
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending: the release's price was charged before."""
-        return False
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines draw."""

@@ -24,6 +24,7 @@ class Refused(OfAccount):
     """
 
     KIND: ClassVar[Kind] = "refused"
+    CHANGES_BALANCE: ClassVar[bool] = False
 
     account: TextOrNone
     cap: TextOrNone
@@ -32,11 +33,6 @@ class Refused(OfAccount):
     plan_digest: Text
     remaining: TextOrNone
     requested: TextOrNone
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it cannot change the counted spending: nothing was charged."""
-        return False
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines ask for releases."""

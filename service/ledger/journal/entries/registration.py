@@ -7,14 +7,14 @@ and read without parsing, by the fixed texts between their members, which follow
 
 import json
 import re
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring as quoted
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast, get_type_hints
 
 from service.ledger.journal.account_state import AccountState, HeldRelease
+from service.ledger.journal.canonical_json import CanonicalObject, canonical
 from service.ledger.journal.entries.base import (
     AROUND,
     AmountField,
@@ -38,7 +38,7 @@ from service.ledger.journal.entry_texts import (
     tags_of,
     write,
 )
-from service.ledger.journal.journal import CanonicalObject, Kind, canonical
+from service.ledger.journal.journal import Kind
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Release, ReleaseTag
 
@@ -96,6 +96,8 @@ class Registration(Content):
         tags: its own.
     """
 
+    CHANGES_BALANCE: ClassVar[bool] = True
+
     accountant: Text
     delta: Text
     name: Text
@@ -119,11 +121,6 @@ class Registration(Content):
         """Return the moment at which its reservation ends."""
         return None
 
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it can change the committed or held spending."""
-        return True
-
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines register releases."""
         return False
@@ -140,9 +137,9 @@ class Registration(Content):
             yield CanonicalObject.of({**members, "origin": origin.write(), "price": write_price(amount)})
         yield CanonicalObject.of(members)
 
-    @abstractmethod
     def next_state(self) -> State:
-        """Return the state that the release begins in."""
+        """Return the state that the release begins in: the kinds have the names of these states."""
+        return cast("State", self.KIND)
 
     def row(self, filing: Filing, document: str) -> dict[str, Any]:
         """Return the release's row; ``document`` is its plan in the client's words."""
@@ -181,10 +178,6 @@ class Committed(Registration):
     __slots__ = ()
     KIND: ClassVar[Kind] = "committed"
 
-    def next_state(self) -> State:
-        """Return ``committed``."""
-        return "committed"
-
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Count the release as committed."""
         chain.commit(self.price, self.subject, own=self.own)
@@ -222,20 +215,12 @@ class Reserved(_Holding):
     __slots__ = ()
     KIND: ClassVar[Kind] = "reserved"
 
-    def next_state(self) -> State:
-        """Return ``reserved``."""
-        return "reserved"
-
 
 class Proposed(_Holding):
     """A release that a second steward must approve."""
 
     __slots__ = ()
     KIND: ClassVar[Kind] = "proposed"
-
-    def next_state(self) -> State:
-        """Return ``proposed``."""
-        return "proposed"
 
 
 # Entries are handled without parsing: all fixed parts of such an entry's text follow from its members' names.

@@ -21,15 +21,11 @@ class PriceChanged(Content):
     """
 
     KIND: ClassVar[Kind] = "repriced"
+    CHANGES_BALANCE: ClassVar[bool] = True
 
     accountant: Text
     price: AmountField
     was: AmountField
-
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return that it can change the committed or held spending."""
-        return True
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: the operator's command makes such entries."""

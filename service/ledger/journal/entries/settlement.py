@@ -3,13 +3,13 @@
 They share a file because they are the steps of one hold and have little content.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast, get_args
 
 from service.ledger.journal.account_state import AccountState
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows, Text, TextOrNone
-from service.ledger.journal.journal import BrokenChain, Kind
+from service.ledger.journal.journal import Kind
 from service.ledger.releases.reservation_rows import State
 
 
@@ -17,15 +17,15 @@ class Settlement(Content):
     """A step of a held release."""
 
     __slots__ = ()
+    CHANGES_BALANCE: ClassVar[bool] = True
 
-    @abstractmethod
     def next_state(self) -> State:
-        """Return the state that it brings its release to."""
+        """Return the state that it brings its release to: the kinds but one have the names of these states."""
+        return cast("State", self.KIND)
 
-    @classmethod
-    def changes_balance(cls) -> bool:
-        """Return whether it can change committed or held spending: all can, except an approval that only reserves."""
-        return True
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """End the hold."""
+        chain.settle(entry.release_id, self.next_state())
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new state."""
@@ -86,10 +86,6 @@ class HoldCommitted(Settlement):
 
     KIND: ClassVar[Kind] = "committed"
 
-    def next_state(self) -> State:
-        """Return ``committed``."""
-        return "committed"
-
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines commit."""
         return False
@@ -118,14 +114,6 @@ class Voided(Settlement):
     attestation: TextOrNone
     reason: Text
 
-    def next_state(self) -> State:
-        """Return ``voided``."""
-        return "voided"
-
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """End the hold."""
-        chain.settle(entry.release_id, self.next_state())
-
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return True: stewards void."""
         return True
@@ -140,14 +128,6 @@ class Expired(Settlement):
     """The expiry of a hold. Entries made by expiry have no actor."""
 
     KIND: ClassVar[Kind] = "expired"
-
-    def next_state(self) -> State:
-        """Return ``expired``."""
-        return "expired"
-
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """End the hold."""
-        chain.settle(entry.release_id, self.next_state())
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: these entries have no actor."""

@@ -12,7 +12,7 @@ from service.ledger.journal import entries
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.registration import registered
 from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
-from tests.ledger.journal.entries.contract import bodies
+from tests.ledger.journal.entries.recorded import bodies
 
 
 @dataclass

@@ -4,7 +4,7 @@ from fractions import Fraction
 from random import Random
 
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.privacy_filter import Totals, add_price, add_prices, add_totals, subtract_price
+from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals
 
 _ORDERS = 3
 
@@ -38,5 +38,5 @@ def test_charges_at_once_are_those_one_by_one() -> None:
         assert add_totals(before, Totals()) == add_totals(Totals(), before) == before
         for amount, count in amounts:
             for _ in range(count):
-                both = subtract_price(both, amount)
+                both = add_prices(both, [(amount, -1)])
         assert both == before

@@ -1,0 +1,230 @@
+"""Route of an account's balance."""
+
+from collections import Counter
+from fractions import Fraction
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from service.api.charts import pictures
+from service.api.charts.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
+from service.api.charts.pictures import wanted
+from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
+from service.api.http.kept_figures import BalanceCache
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes.accounts import AccountPath
+from service.api.schemas.exact_numbers import Exact, Label
+from service.api.schemas.guarantees import (
+    BudgetModel,
+    GuaranteeBody,
+    HeadBody,
+    Remaining,
+    guarantee_body,
+    head_body,
+    read_deltas,
+    remaining_body,
+)
+from service.api.schemas.spending_history import history_body
+from service.errors import InvalidInput
+from service.ledger.accounts import accounts, spending
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import usual_delta, write_budget
+from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.draws import partitions
+from service.ledger.journal import replay
+from service.ledger.releases.settlement import present_account
+from service.ledger.storage import clock
+from service.ledger.storage.paging import CHARACTERS, first_of
+from service.privacy.accounting import effort
+from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
+from service.privacy.accounting.privacy_filter import MOST_COUNTED, Definition, count_fitting
+from service.privacy.accounting.totals import mean_price
+from service.privacy.plans.walking import Neighbouring, condense
+
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
+
+_LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
+
+
+class PartitionsTotal(BaseModel):
+    """Numbers of partitions that mechanisms were drawn for, per repetition; undeclared: plans declare none for them."""
+
+    drawn: int
+    undeclared: int
+
+
+class Balance(BaseModel):
+    """The losses, reservations and remaining budget of an account and of the accounts under it."""
+
+    account: str
+    budget: BudgetModel
+    spent: GuaranteeBody
+    reserved: GuaranteeBody
+    remaining: Remaining
+    releases: int = Field(
+        description="The number of committed and held releases, of the account and of those under it."
+    )
+    equal_more: int | None = Field(
+        description="Only for an (epsilon, delta) budget, whose epsilons do not add up: the exact number of further"
+        " releases, each with the mean loss of the counted ones, that the account's own filter admits; at"
+        f" most {MOST_COUNTED}."
+    )
+    partitions: PartitionsTotal | None = Field(
+        description="Draws of the account and of those under it; null with as_of. All partitions of one mechanism"
+        " are one charge."
+    )
+    tags: list[str] = Field(
+        description="The tags of spent and reserved releases, which the parameter tag accepts. A long list is cut,"
+        f" in order, at {CHARACTERS} characters together."
+    )
+    head: HeadBody
+
+
+class _Counted(NamedTuple):
+    """Inputs of a balance, at present or right after an earlier entry.
+
+    Attributes:
+        spent, reserved: empty where the figures are stored and no picture needs them.
+        drawn: the partitions; None after an earlier entry.
+        stored: the figures, where an earlier request stored them in the cache.
+    """
+
+    account: AccountRecord
+    deltas: tuple[Fraction, ...]
+    spent: Subplans
+    reserved: Subplans
+    drawn: dict[str, int] | None
+    cache: BalanceCache
+    stored: dict[str, Any] | None
+
+
+@router.get(
+    "/{account}/balance",
+    response_model=Balance,
+    responses=pictures.responses("The balance; or a picture of it, as SVG or PNG."),
+)
+def read_balance(
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    delta: Annotated[
+        list[Exact],
+        Query(
+            description="The deltas at which spent is shown as (epsilon, delta); repeatable. The default is the"
+            " account's delta: that of an (epsilon, delta) budget (with as_of, the budget of that time),"
+            " else 1e-10.",
+            max_length=100,
+            default_factory=list,
+        ),
+    ],
+    tag: Annotated[Label | None, Query(description="Count only releases and nodes that carry this tag.")] = None,
+    as_of: Annotated[int | None, Query(ge=1, description="Show the balance right after this journal entry.")] = None,
+    picture: Annotated[OfBalance, Query(description="The kind of picture, where Accept asks for one.")] = "spending",
+) -> Response:
+    """Read the balance: losses, reservations and the remaining budget.
+
+    The balance covers the account and those under it. spent composes every committed release and reserved every held
+    one, at full precision. They describe the past and are no guarantees under adaptive choice, which only the budget
+    gives; their conversions are therefore marked adaptive: false. A reservation counts until it expires; with as_of,
+    until the journal records the expiry.
+
+    With Accept: image/svg+xml or image/png the answer is a picture. It shows the budget over time (of all releases,
+    whatever tag is given), or the privacy profile of what is spent, or its Rényi curve. The profile is drawn at the
+    request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
+    """
+    require(principal, "auditor", account)
+    shown_deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
+    with database.read() as connection:
+        record = accounts.read_account(connection, account)
+        if as_of is not None and as_of > record.head.seq:
+            raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
+        _leave_slow(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(shown_deltas)))
+        if kind is not None and picture == "spending":
+            seen = record if as_of is None else replay.replay(connection, record, as_of).account
+            return spending_picture(history_body(connection, seen), kind)
+        if as_of is None:
+            counted = _count_now(request, connection, record, tag, shown_deltas, pictured=kind is not None)
+        else:
+            counted = _count_at(request, replay.replay(connection, record, as_of), tag, shown_deltas)
+    record, deltas, spent, reserved = counted.account, counted.deltas, counted.spent, counted.reserved
+    if kind is not None and picture != "spending":
+        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
+        return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
+    figures = counted.stored or _figures(spent, reserved, record.neighbouring, deltas, tag)
+    if counted.stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
+        counted.cache.store(figures)
+    return ok(
+        {"account": record.name, "budget": write_budget(record.budget)}
+        | {name: figures[name] for name in ("spent", "reserved")}
+        | {"remaining": remaining_body(record), "releases": record.releases}
+        | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
+        | {"tags": figures["tags"], "head": head_body(record.head)}
+    )
+
+
+def _count_now(
+    request: Request,
+    connection: Connection,
+    record: AccountRecord,
+    tag: str | None,
+    shown_deltas: tuple[Fraction, ...],
+    *,
+    pictured: bool,
+) -> _Counted:
+    now = present_account(connection, record, clock.now())
+    deltas = shown_deltas or (usual_delta(record.budget),)
+    cache = BalanceCache(request, now.account, tag, sorted(now.expired.items()), *deltas)
+    stored, nothing = cache.look_up(connection), Counter[str]()
+    read = stored is None or pictured
+    spent, reserved = spending.counts(connection, now.account) if read else (nothing, nothing)
+    drawn = partitions.total(connection, record.id)._asdict()
+    return _Counted(now.account, deltas, spent, reserved - now.expired, drawn, cache, stored)
+
+
+def _count_at(
+    request: Request, then: replay.AccountReplay, tag: str | None, shown_deltas: tuple[Fraction, ...]
+) -> _Counted:
+    deltas = shown_deltas or (usual_delta(then.account.budget),)
+    cache = BalanceCache(request, then.account, tag, "", *deltas)
+    return _Counted(then.account, deltas, then.committed, then.reserved, None, cache, None)
+
+
+def _mean_releases_left(account: AccountRecord) -> int | None:
+    """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
+    if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
+        return None
+    return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
+
+
+def _figures(
+    spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+) -> dict[str, Any]:
+    return {
+        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag)),
+        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag)),
+        "tags": first_of(spending.tags_of([*spent, *reserved])),
+    }
+
+
+def _leave_slow(request: Request, connection: Connection, account: AccountRecord, *, quick: bool, deltas: int) -> None:
+    """Leave the computation of a long balance to a helper process.
+
+    Raises:
+        AnswerInHelper: the balance takes long, and there are helper processes.
+    """
+    if request.app.state.helpers is None:
+        return
+    few = spending.small_spending(connection, account) if quick else None
+    if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
+        raise AnswerInHelper
+
+
+def _composed(
+    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+) -> Guarantee:
+    plan = spending.as_plan(subplans, tag)
+    return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)

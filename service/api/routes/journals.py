@@ -1,0 +1,62 @@
+"""Route of an account's journal."""
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes.accounts import AccountPath
+from service.ledger.accounts import accounts
+from service.ledger.journal import journal
+
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
+
+
+class EntryBody(BaseModel):
+    """A journal entry; hash is SHA-256 over the previous hash (32 bytes) and entry in RFC 8785 canonical JSON."""
+
+    entry: dict[str, Any]
+    previous: str
+    hash: str
+
+
+class JournalPage(BaseModel):
+    """A page of an account's journal."""
+
+    items: list[EntryBody]
+    next_cursor: str | None
+
+
+@router.get("/{account}/journal", response_model=JournalPage)
+@in_helpers
+def read_journal(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Read an account's journal.
+
+    The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
+    therefore detect any change of the entries before it.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        record = accounts.read_account(connection, account)
+        entries = journal.entries(
+            connection, record.id, read_seq(cursor), limit, with_room(take), until=record.head.seq
+        )
+        previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
+    items = []
+    for entry in entries:
+        items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})
+        previous = entry.hash
+    return ok(page(items, entries[-1].seq if entries.more else None))

@@ -1,0 +1,158 @@
+"""Chains of entries: each is read as its hash and the sealed head vouch for it."""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from service.errors import Altered, ServiceError
+from service.ledger.journal.canonical_json import canonical, read_canonical
+from service.ledger.journal.journal import Head, JournalEntry, entry_hash
+from service.ledger.storage.tables import Entry
+
+_HASH = re.compile("[0-9a-f]{64}")
+_CHAINED = 500  # entries that are read at a time
+
+
+def is_hashed(previous: str, body: str, stored: str) -> bool:
+    """Return whether an entry's text, after this hash, has the stored hash; a sealed hash thereby authenticates it."""
+    return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
+
+
+def chained(connection: Connection, account_id: int, before: Head, head: Head) -> Iterator[JournalEntry]:
+    """Yield the entries after one head up to another, each as the chain meets it.
+
+    A hash that is stored beside a text proves nothing by itself. The hash of the account's head is sealed, and so
+    covers all entries that it follows from. So an entry may be used only after the last one was taken, and only in
+    the text that was yielded: another statement may read another text, in a read transaction too where a view stands in
+    the table's place.
+
+    Raises:
+        Altered: the entries are not as the service wrote them.
+    """
+    last = before
+    if _HASH.fullmatch(before.hash) is None:  # from a row whose content is not checked yet
+        raise altered(account_id, before.seq, "its hash is none")
+    query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
+    query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
+    try:
+        while rows := connection.execute(query.where(Entry.seq > last.seq)).all():
+            for entry in map(JournalEntry._make, rows):
+                check_link(last, entry)
+                _check_filing(entry)
+                last = Head(entry.seq, entry.hash)
+                yield entry
+    except BrokenChain as broken:
+        raise altered(account_id, last.seq + 1, broken) from None
+    if last != head:
+        raise altered(account_id, head.seq, "it is not the sealed one")
+
+
+def last_chained(
+    connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
+) -> JournalEntry | None:
+    """Return the last entry of some kinds about a release, or about none, that the chain meets between two heads.
+
+    Args:
+        before: the head that the first entry follows.
+        release_id: None for entries about no release.
+
+    Raises:
+        Altered: the entries between them are not as the service wrote them.
+    """
+    last = None
+    for entry in chained(connection, account_id, before, head):
+        if entry.kind in kinds and entry.release_id == release_id:
+            last = entry
+    return last
+
+
+def _check_filing(entry: JournalEntry) -> None:
+    """Compare the columns that find an entry with its text, in which no quoted name follows these members.
+
+    Raises:
+        BrokenChain: it is filed under another kind, release or number.
+    """
+    kind, release = canonical(entry.kind), canonical(entry.release_id)
+    filed = f',"kind":{kind},"release":{release},"seq":{entry.seq},'
+    if not entry.body.startswith(filed, entry.body.rfind(',"kind":"')):
+        raise BrokenChain(MISFILED)
+
+
+def altered(account_id: int, seq: int, reason: object) -> Altered:
+    """Return the refusal of an entry that is not as the service wrote it."""
+    return Altered("the account's journal", f"entry {seq} of account {account_id}", f"{reason}; run verify")
+
+
+MISSING = "the entry is missing"
+
+MISFILED = "the entry is filed under another account, number, kind or release than it states"
+
+
+class BrokenChain(ValueError):
+    """An entry that does not fit its chain or its account; the text says how."""
+
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, ServiceError)
+"""The errors that reading an altered entry, or its price, plan or list of tags, can raise."""
+
+
+def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, Any]:
+    """Return the content of an entry, given the head that it follows.
+
+    Returns:
+        All members of the entry; what its kind states is in ``content``.
+
+    Raises:
+        BrokenChain: it is not the next one, not the hashed text, or filed under other columns.
+    """
+    check_link(previous, entry)
+    said = read_body(entry.body)
+    if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
+        account,
+        entry.seq,
+        entry.kind,
+        entry.release_id,
+    ):
+        raise BrokenChain(MISFILED)
+    return said
+
+
+def check_link(previous: Head, entry: JournalEntry) -> None:
+    """Require that an entry follows this head and was not changed since.
+
+    Raises:
+        BrokenChain: it does not, or was.
+    """
+    if entry.seq != previous.seq + 1:
+        raise BrokenChain(MISSING)
+    if entry_hash(previous.hash, entry.body) != entry.hash:
+        raise BrokenChain("the hash is not that of the entry and the hash before it")
+
+
+def read_body(body: str) -> dict[str, Any]:
+    """Return the content of an entry's text.
+
+    Returns:
+        All members of the entry; what its kind states is in ``content``.
+
+    Raises:
+        BrokenChain: it is not the canonical JSON of an object.
+    """
+    try:
+        said = read_canonical(body)
+    except (TypeError, ValueError, RecursionError):
+        raise BrokenChain("the entry is not canonical JSON") from None
+    if not isinstance(said, dict):
+        raise BrokenChain("the entry is not canonical JSON")
+    return said
+
+
+@dataclass(frozen=True)
+class BadEntry:
+    """The first fault of a chain: its place and its description."""
+
+    seq: int
+    reason: str
