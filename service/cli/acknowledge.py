@@ -61,13 +61,14 @@ def acknowledge(
         entries = last_entries(connection)
         missing = [] if mark is None else missing_entries(connection, mark.heads, entries)
         unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
-        heads = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed]).sound
+        heads, altered = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed])
         try:
             waits = waits_for_adoption(connection, secret)
         except BrokenChain as broken:
             raise unsound(broken) from None
     behind = mark is not None and now < mark.written_at
-    refused = _refused(bool(missing or behind or fault), waits, adopt)
+    without_head = {one.journal for one in missing} & set(altered)
+    refused = _refused(bool(missing or behind or fault), waits, adopt, without_head)
     if refused is not None:
         database.close()
         raise Conflict(refused)
@@ -78,16 +79,15 @@ def acknowledge(
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
         new = installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
-        if marked is not None and not is_linked(connection, installation_journal.NO_ACCOUNT, marked, new):
+        told = heads.get(INSTALLATION)
+        if told is not None and not is_linked(connection, installation_journal.NO_ACCOUNT, told, new):
             raise Conflict("the installation's journal lost entries at the same moment: run the command again")
         return new
 
-    marked = None if mark is None else _marked_installation(mark, missing)
     own = database.write(work, is_committed=lambda *_: False)
-    _write_mark(file, mark, missing, heads, marked, own)
-    altered = sorted(one[1] for one in entries if one[0] in unsealed)
+    _write_mark(file, mark, missing, heads, own)
     database.close()
-    for name in altered:
+    for name in sorted(one[1] for one in entries if one[0] in unsealed):
         typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
     for one in missing:
         typer.echo(str(one))
@@ -98,47 +98,41 @@ def acknowledge(
     typer.echo("acknowledged; the high-water mark starts anew")
 
 
-def _refused(is_due: bool, waits: bool, adopt: bool | None) -> str | None:
+def _refused(is_due: bool, waits: bool, adopt: bool | None, without_head: set[str]) -> str | None:
     """Return the reason why the command does nothing; None if it goes on.
 
     Args:
         is_due: whether the mark refuses the ledger, or cannot be used.
         waits: whether an older version left rows without seals.
+        without_head: the journals that lack entries and whose present last entry cannot be marked instead.
     """
     if not is_due:
         return "nothing to acknowledge: the ledger has all entries of its high-water mark"
+    if without_head:
+        names = ", ".join(repr(name) if name else "the installation's journal" for name in sorted(without_head))
+        return f"the last entry is not as the service wrote it: {names}"
     if waits == (adopt is not None):
         return None
     return _ADOPTION if waits else "an older version left no rows without seals that could be adopted"
 
 
-def _marked_installation(mark: Mark, missing: list[MissingEntry]) -> Head | None:
-    """Return the marked head that the command's own entry must follow; None if it is missing too."""
-    lacks_own = any(one.journal == INSTALLATION for one in missing)
-    return None if lacks_own else mark.heads.get(INSTALLATION)
-
-
 def _write_mark(
-    file: HighWaterFile,
-    mark: Mark | None,
-    missing: list[MissingEntry],
-    heads: dict[str, Head],
-    marked: Head | None,
-    own: Head,
+    file: HighWaterFile, mark: Mark | None, missing: list[MissingEntry], heads: dict[str, Head], own: Head
 ) -> None:
     """Write the present heads of journals that lack entries, and of all journals if the mark was broken.
 
     Only what the operator is told is missing is forgotten, whatever the database shows and other servers mark.
 
     Args:
-        heads: the present heads.
-        marked: the marked head of the installation's journal that the command's own entry follows.
-        own: this entry.
+        heads: the present heads, as the operator is told of them.
+        own: the command's own entry in the installation's journal, which follows its present head.
     """
     if mark is None:
         file.replace(heads | {INSTALLATION: own}, clock.now())
         return
-    forgotten = {one.journal: one.marked for one in missing} | ({} if marked is None else {INSTALLATION: marked})
+    forgotten = {one.journal: one.marked for one in missing}
+    if INSTALLATION in mark.heads:
+        forgotten[INSTALLATION] = mark.heads[INSTALLATION]
     found = {name: head for name, head in heads.items() if name in forgotten}
     file.forget(forgotten, found | {INSTALLATION: own}, clock.now())
 

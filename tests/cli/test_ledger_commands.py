@@ -177,6 +177,14 @@ def test_a_row_that_shows_an_earlier_head_is_not_marked_anew(home: Path, tmp_pat
     assert _marked(cut)["people"].seq == 4
 
 
+def test_a_journal_whose_last_entry_was_altered_is_not_forgotten(home: Path, tmp_path: Path, said: Command) -> None:
+    """Without a head in the mark, any earlier state of it would be accepted later."""
+    altered = _tampered(home, tmp_path / "altered", f"UPDATE journal SET hash = '{'0' * 64}' WHERE seq = 4")
+    told = said(altered, "acknowledge", "--reason", "a backup of Monday", code=1)
+    assert "the last entry is not as the service wrote it: 'people'" in told
+    assert _marked(altered)["people"].seq == 4
+
+
 def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(
     home: Path, tmp_path: Path, said: Command
 ) -> None:

@@ -162,6 +162,8 @@ def follow(database: Database, secret: Secret) -> int:
         said = _said(secret, last, row)
         database.remember_ends(_ends(said["kind"], said["content"]))
         last = Head(row.seq, row.hash)
+        if last.seq == database.newest.number(NO_ACCOUNT):  # at a start, the marked entry
+            database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
     database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
     database.followed = NewEntry(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])
