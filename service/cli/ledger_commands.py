@@ -150,7 +150,7 @@ def recompute(
             over, differ = over or bool(repriced.over), differ + len(repriced.prices)
             for line in _described(name, repriced):
                 typer.echo(line)
-    done = "priced again" if apply else "would be priced differently; nothing was changed"
+    done = "priced again" if apply else "priced otherwise; nothing was changed"
     typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
     if over:
         raise typer.Exit(_OVER)

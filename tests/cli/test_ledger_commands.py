@@ -292,7 +292,7 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
 
 
 def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert said(home, "recompute") == "0 releases would be priced differently; nothing was changed\n"
+    assert said(home, "recompute") == "0 releases priced otherwise; nothing was changed\n"
     charged = tmp_path / "charged"
     shutil.copytree(home, charged)
     secret = load_secret(charged / "service.secret", make=False)
@@ -311,10 +311,10 @@ def test_a_ledger_is_priced_again(home: Path, tmp_path: Path, said: Command, mon
     answer = said(older, "recompute", code=3)
     assert "rho 1/100 -> 1/50" in answer
     assert "people: over its budget: " in answer
-    assert answer.endswith("1 release would be priced differently; nothing was changed\n")
+    assert answer.endswith("1 release priced otherwise; nothing was changed\n")
     assert said(older, "recompute", "--apply", code=3).endswith("1 release priced again\n")
     assert _marked(older)["people"].seq == 6, "the entry of the new price"
-    assert said(older, "recompute", code=3).endswith("0 releases would be priced differently; nothing was changed\n")
+    assert said(older, "recompute", code=3).endswith("0 releases priced otherwise; nothing was changed\n")
 
 
 def _marked(home: Path) -> dict[str, Head]:
