@@ -424,19 +424,25 @@ def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head
     """
     if lower.seq >= higher.seq:
         return lower == higher
+    return higher in chained_heads(connection, account_id, lower, higher.seq)
+
+
+def chained_heads(connection: Connection, account_id: int, lower: Head, last_seq: int) -> set[Head]:
+    """Return the heads that follow from a head, by the hashes of the texts up to an entry's number."""
     if account_id == installation_journal.NO_ACCOUNT:
         query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
-        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= higher.seq)
+        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
     else:
         query = select(Entry.seq, Entry.body).order_by(Entry.seq)
-        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= higher.seq)
-    last = lower
+        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
+    last, heads = lower, set[Head]()
     with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
         for row in rows:
             if row.seq != last.seq + 1 or not isinstance(row.body, str):
-                return False
+                break
             last = Head(row.seq, entry_hash(last.hash, row.body))
-    return last == higher
+            heads.add(last)
+    return heads
 
 
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:

@@ -17,7 +17,7 @@ from service.ledger.installation.high_water import (
     HighWaterFile,
     Mark,
     MissingEntry,
-    is_linked,
+    chained_heads,
     last_entries,
     lost_entries,
     missing_entries,
@@ -191,7 +191,8 @@ class MarkKeeper:
         return apart
 
     def _mark_reached(self, walks: Mapping[str, "_Walk"], marked: Mapping[str, Head], in_use: bool | None) -> set[str]:
-        reached = {name: walk.reached for name, walk in walks.items()}
+        # Where another process has marked them all, it may go on meanwhile.
+        reached = {name: walk.reached for name, walk in walks.items() if walk.reached != marked.get(name)}
         return self.file.advance(reached, marked, clock.now(), in_use=in_use)
 
     def _mark_second_versions(self, last: Mapping[str, Head], in_use: bool | None) -> None:
@@ -391,6 +392,8 @@ class _Walk:
 
     def close(self, connection: Connection) -> bool:
         """Link heads by the texts between them; return whether all are linked now."""
-        while self.gaps and is_linked(connection, self._account_id, *self._heads[self.gaps[0] : self.gaps[0] + 2]):
+        first, last = self._heads[self.gaps[0]], self._heads[self.gaps[-1] + 1]
+        chain = {first} | chained_heads(connection, self._account_id, first, last.seq)
+        while self.gaps and chain.issuperset(self._heads[self.gaps[0] : self.gaps[0] + 2]):
             del self.gaps[0]
         return not self.gaps
