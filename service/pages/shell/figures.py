@@ -1,7 +1,6 @@
 """Formatting of figures: upper bounds are rounded up, lower bounds are rounded down."""
 
 import math
-from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -53,7 +52,9 @@ def usage(account: dict[str, Any]) -> Usage:
     share = part_of(gauge["used"], gauge["used_exact"])
     tenths = 1000 if share is None else min(1000, math.ceil(1000 * share))
     symbol, by_delta = _SYMBOLS[budget["definition"]], gauge["cap"] != name
-    return Usage(symbol, budget[name], used, remaining, f"{tenths / 10:g}", by_delta, more_releases(gauge))
+    like = "the one so far" if gauge["releases"] == 1 else "the mean one"
+    more = None if gauge["equal_more"] is None else more_releases(gauge["equal_more"], like)
+    return Usage(symbol, budget[name], used, remaining, f"{tenths / 10:g}", by_delta, more)
 
 
 def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
@@ -61,21 +62,11 @@ def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
     return None if figure is None else Fraction(exact or repr(figure))
 
 
-def more_releases(gauge: Mapping[str, Any]) -> str | None:
-    """Return in words how many further releases like the mean one fit; None where there is none to compare with."""
-    match gauge["equal_more"]:
-        case None:
-            return None
-        case 0:
-            return "no more release like the mean one fits"
-        case 1:
-            return "1 more release like the mean one fits"
-    return f"{number_of(gauge['equal_more'])} more releases like the mean one fit"
-
-
-def number_of(releases: int) -> str:
-    """Return the text of a number of releases, of which no more than a million are counted."""
-    return "at least 1,000,000" if releases >= _MOST_FITTING else f"{releases:,}"
+def more_releases(number: int, like: str) -> str:
+    """Return in words how many more releases like one fit; no more than a million are counted."""
+    if number < 2:
+        return f"{number or 'no'} more release like {like} fits"
+    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
 
 
 def budget_text(budget: dict[str, Any]) -> str:

@@ -96,8 +96,11 @@ def _loss_gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | 
     rooms, (loads, scale) = _rooms(budget, weights), _order_loads(budget, weights, totals)
     top, bottom = (1, 0) if least is None else (least.numerator, least.denominator)
     for room, load in zip(rooms, loads, strict=True):  # integers are many times as fast as fractions here
-        if load is not None and (room > 0 or room == load == 0) and load * bottom < top * room * scale:
-            top, bottom = load, room * scale
+        if load is None or room < 0 or (load and not room):
+            continue
+        whole = room * scale or 1  # no loss fits no room
+        if load * bottom < top * whole:
+            top, bottom = load, whole
     return Fraction(top, bottom) if bottom else None
 
 
