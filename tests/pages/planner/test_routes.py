@@ -144,7 +144,7 @@ def test_the_part_of_the_budget_is_by_how_much_the_gauge_grows(
 def test_as_many_releases_are_said_to_fit_as_register(client: TestClient, visit: TestClient) -> None:
     _open_spent(client)
     page = _press(visit, "plan", account="spent", moe=["8", "10"])
-    (plan, *_), (cell, *_) = _plans(page).values(), re.findall(r"<td.*?</td>", _whole_row(page, "Capacity"), re.DOTALL)
+    (plan, *_), (cell, *_) = _plans(page).values(), _cells(page, "Capacity")
     said = re.search(r">([0-9]+) more releases like this one fit; then spent has no room in its cap on epsilon<", cell)
     assert said is not None
     for _ in range(int(said[1])):
@@ -169,10 +169,12 @@ def test_what_is_called_cheaper_leaves_more(client: TestClient, visit: TestClien
         json_of(charge(client, plan, account, name=mechanism, reserve_for="P1D"), 201)
         left[mechanism] = -_read(client, account)["gauge"]["used"]
         _void(client, account)
-    badges = [
-        "cheaper" in cell for cell in re.findall(r"<td[^>]*>.*?</td>", _whole_row(page, "Of the budget"), re.DOTALL)
-    ]
+    badges = ["cheaper" in cell for cell in _cells(page, "Of the budget")]
     assert badges == [left[mechanism] == max(left.values()) for mechanism in left]
+
+
+def _cells(page: Answer, named: str) -> list[str]:
+    return re.findall(r"<td[^>]*>.*?</td>", _whole_row(page, named), re.DOTALL)
 
 
 def _whole_row(page: Answer, named: str) -> str:
