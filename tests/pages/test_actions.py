@@ -375,8 +375,8 @@ def test_beside_an_epsilon_that_is_no_sum_stands_how_many_more_releases_fit(stew
     more = json_of(api.get("/v1/accounts/noisy/balance"))["equal_more"]
     shown = _words_of(steward, "/accounts/noisy")
     said = re.search(
-        r"<strong>(\d+) more releases like the one so far fit</strong> its own budget; ([0-9.]+) % of the budget spent or"
-        r" held; those above it can have less room\.",
+        r"<strong>(\d+) more releases like the one so far fit</strong> its own budget; ([0-9.]+) % of the budget"
+        r" spent or held; those above it can have less room\.",
         shown,
     )
     assert said is not None

@@ -124,7 +124,8 @@ def _counted(
         InvalidInput: to price the plan, or to write one release of it, is too much work.
     """
     plan, helped = condense(asked.plan), request.app.state.helpers is not None
-    work = sum(effort.of_price(plan, len(orders)) for orders in set(line.orders))
+    distinct = set(line.orders)
+    work = sum(effort.of_price(plan, len(orders)) for orders in distinct)
     check_work(request.app.state.settings.max_work, work, asked.pointer)
     if work > effort.LIGHT:
         estimating = effort.of_estimates(plan, line.orders)
@@ -132,12 +133,12 @@ def _counted(
             raise AnswerInHelper
         if estimating < work:
             try:
-                estimates = {orders: estimate_price(asked.plan, line.neighbouring, orders) for orders in line.orders}
+                estimates = {orders: estimate_price(asked.plan, line.neighbouring, orders) for orders in distinct}
                 return capacity.capacity(present, _prepared(database, line, asked, estimates), estimated=True)
             except (BeyondDoubles, Undecided):
                 if helped:
                     raise AnswerInHelper from None
-    prices = {orders: price(plan, line.neighbouring, orders) for orders in line.orders}
+    prices = {orders: price(plan, line.neighbouring, orders) for orders in distinct}
     return capacity.capacity(present, _prepared(database, line, asked, prices))
 
 

@@ -12,7 +12,7 @@ from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.capacity import Limit, below_estimate, fitting, gauge, share_alone
+from service.privacy.accounting.capacity import Limit, around_estimate, fitting, gauge, share_alone
 
 
 class Undecided(Exception):
@@ -77,7 +77,7 @@ def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: boo
         for account, amount in zip(reversed(line), reversed(amounts), strict=True)
     ]
     number, stop = fit = fitting(limits)
-    if estimated and fitting([replace(limit, amount=below_estimate(limit.amount)) for limit in limits]) != fit:
+    if estimated and any(fitting(bound) != fit for bound in _bounds(limits)):
         raise Undecided
     own = limits[0]
     return Capacity(
@@ -88,3 +88,11 @@ def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: boo
         used=gauge(own.budget, own.weights, own.before).used,
         used_after_one=gauge(own.budget, own.weights, own.after).used,
     )
+
+
+def _bounds(limits: Sequence[Limit]) -> list[list[Limit]]:
+    """Return the limits with amounts nowhere above the exact ones, and with amounts nowhere below them."""
+    bounds = zip(*(around_estimate(limit.amount) for limit in limits), strict=True)
+    return [
+        [replace(limit, amount=amount) for limit, amount in zip(limits, amounts, strict=True)] for amounts in bounds
+    ]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from service.privacy.accounting.pricing import QUANTA, Price
 from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, order_rule, spent_of_cap
-from service.privacy.accounting.totals import Totals, add_price
+from service.privacy.accounting.totals import COARSE, Totals, add_price
 
 MOST_COUNTED = 10**6  # the largest number of further charges that is counted
 _MARGIN = Fraction(1, 10**9)  # an estimate is above its price by far less, relatively
@@ -111,7 +111,7 @@ def _ratio(load: Fraction | None, room: Fraction) -> Fraction | None:
 
 
 def _rooms(budget: Budget, weights: Weights) -> list[int]:
-    """Return the largest tau in whole quanta that each order's route admits; below 0 where it admits nothing (C-3)."""
+    """Return the largest tau in whole quanta that each order's route admits; below 0 where it admits nothing (C-4)."""
     whole = math.floor(budget.cap * QUANTA)
     return [whole - more for more in order_rule(budget, weights).conversions]
 
@@ -174,16 +174,16 @@ def _count(before: Fraction | None, amount: Fraction | None, cap: Fraction) -> f
     return (cap - before) // amount if amount else math.inf
 
 
-def below_estimate(amount: Price) -> Price:
-    """Return an amount that is nowhere above the exact one, whose estimate is given (``estimate_price``).
+def around_estimate(amount: Price) -> tuple[Price, Price]:
+    """Return an amount nowhere above the exact one and an amount nowhere below it (C-3).
 
-    Figures that an estimate has exactly stay as they are. The result is for ``fitting`` only: parts of its curve can be
-    below 0.
+    Figures that an estimate has exactly stay as they are. The results are for ``fitting`` only: parts of the first
+    one's curve can be below 0.
+
+    Args:
+        amount: the amount that ``price_as_charged`` makes of ``estimate_price``.
     """
-    return replace(
-        amount,
-        linear=amount.linear * (1 - _MARGIN),
-        quanta=tuple(
-            None if one is None else math.floor(one * (1 - _MARGIN)) - _MARGIN_QUANTA for one in amount.quanta
-        ),
-    )
+    least = Fraction(1, COARSE)  # either linear part can be rounded up by as much
+    lowered = tuple(None if one is None else math.floor(one * (1 - _MARGIN)) - _MARGIN_QUANTA for one in amount.quanta)
+    below = replace(amount, linear=amount.linear * (1 - _MARGIN) - least, quanta=lowered)
+    return below, replace(amount, linear=amount.linear + least)

@@ -246,5 +246,5 @@ def test_estimates_decide_where_exact_prices_take_long(embedded: Client, monkeyp
 def test_exact_prices_decide_where_estimates_do_not(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     open_account(embedded, budget=_APPROXIMATE)
     expected = _capacity(embedded, _unlike(20))["fits"]
-    monkeypatch.setattr(counting, "below_estimate", lambda amount: type(amount)(*(0,) * 4, ()))
+    monkeypatch.setattr(counting, "around_estimate", lambda amount: (type(amount)(*(0,) * 4, ()), amount))
     assert _capacity(embedded, _unlike(20))["fits"] == expected

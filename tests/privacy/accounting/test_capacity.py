@@ -12,7 +12,7 @@ from service.privacy.accounting.capacity import (
     MOST_COUNTED,
     Fit,
     Limit,
-    below_estimate,
+    around_estimate,
     count_fitting,
     fitting,
     gauge as gauge_of,
@@ -124,6 +124,16 @@ def test_the_gauge_agrees_with_the_filter_at_the_last_quantum(cap: str, place: i
     used = gauge(budget, weights, totals)
     assert used is not None
     assert (used <= 1) == _admits(budget, weights, totals) == (off <= 0)
+
+
+def test_an_order_whose_conversion_is_the_whole_cap_admits_no_loss_at_that_order_and_nothing_else() -> None:
+    order = _ORDERS.orders[1]
+    excess = math.ceil(conversion(order, _ORDERS.shares[1] * Fraction(1, 10**6)) * QUANTA)
+    budget, weights = _budget(Definition.APPROXIMATE, Fraction(excess, QUANTA), Fraction(0))
+    for tau, used in ((0, 0), (1, None)):
+        totals = add_price(Totals(), Price(None, None, Fraction(0), Fraction(0), (None, tau, None)))
+        assert gauge(budget, weights, totals) == used
+        assert _admits(budget, weights, totals) == (used is not None)
 
 
 @settings(max_examples=400)
@@ -292,14 +302,18 @@ def test_charges_after_a_rounded_one_are_never_larger() -> None:
 
 
 @settings(max_examples=60)
-@given(plans(REPLACE, 6), st.sampled_from(["1", "4"]))
-def test_an_estimate_lowered_is_below_the_price_and_brackets_the_count(plan: Plan, cap: str) -> None:
+@given(plans(REPLACE, 6), st.sampled_from(["1", "4"]), st.booleans())
+def test_two_amounts_around_an_estimate_have_the_charge_and_its_count_between_them(
+    plan: Plan, cap: str, rounded: bool
+) -> None:
     orders = tuple(map(Fraction, ("1.01", "2", "7.3", "500")))
+    before = add_price(Totals(), Price(None, None, Fraction(0), Fraction(rounded, 11**57), ()))
     try:
-        above = estimate_price(plan, REPLACE, orders)
+        estimate = price_as_charged(before, estimate_price(plan, REPLACE, orders))
     except BeyondDoubles:
         reject()
-    exact, below = price(plan, REPLACE, orders), below_estimate(above)
+    below, above = around_estimate(estimate)
+    exact = price_as_charged(before, price(plan, REPLACE, orders))
     for k, order in enumerate(orders):
         figures = [
             None
@@ -316,5 +330,5 @@ def test_an_estimate_lowered_is_below_the_price_and_brackets_the_count(plan: Pla
         delta=Fraction(1, 10**6),
         declared_delta=Fraction(1, 10**7),
     )
-    low, number, high = (count_fitting(budget, weights, Totals(), one) for one in (above, exact, below))
+    low, number, high = (count_fitting(budget, weights, before, one) for one in (above, exact, below))
     assert low <= number <= high
