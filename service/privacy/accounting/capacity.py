@@ -83,8 +83,7 @@ def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
 def share_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """Return the part of a budget that one charge takes of an unused account; None is infinite.
 
-    n such charges take n times this part. Those of unlike charges add up to at most the part that all of them take
-    together (C-6).
+    n such charges take n times this part (C-5). Unlike charges can take more together than their parts (C-6).
     """
     return gauge(budget, weights, add_price(Totals(), amount)).used
 

@@ -166,6 +166,9 @@ def test_auditors_ask_within_their_reach(embedded: Client) -> None:
     assert (hidden["fits"], hidden["stopped_by"]) == (5, {"account": None, "definition": None, "cap": None})
     problem_of(asked("product", {"Authorization": "Bearer nobody"}), "unauthenticated")
     problem_of(asked("nowhere", anywhere), "not_found")
+    json_of(embedded.patch("/v1/accounts/agency", json={"state": "closed"}))
+    assert problem_of(asked("product", anywhere), "account_closed")["account"] == "agency"
+    assert "agency" not in asked("product", pipeline).text
 
 
 @pytest.mark.parametrize(
