@@ -288,7 +288,7 @@ def test_a_budget_that_was_passed_admits_nothing_and_its_gauge_says_so() -> None
 
 
 def test_charges_after_a_rounded_one_are_never_larger() -> None:
-    """Where the first amount is rounded up, a later one can be exact: the count is then what certainly fits (C-2)."""
+    """After a first amount that is rounded up, later ones can be exact; the counted charges fit in any case (C-2)."""
     least = Fraction(1, 10**18)
     before = Totals(rho=Totals().rho.plus(Fraction(1, 7**10) - least))
     asked = Price(Fraction(0), Fraction(1, 11**33), Fraction(0), Fraction(0), ())
