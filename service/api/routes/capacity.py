@@ -153,8 +153,9 @@ def _prepared(
 def _body(found: Capacity, principal: Principal) -> dict[str, Any]:
     stop, stopped_by = found.stop, None
     if stop is not None:
-        seen = principal.may_use(stop.account.name)
-        said = (stop.account.name, stop.account.budget.definition.value, stop.cap) if seen else (None,) * 3
+        limit = stop.limit
+        seen = principal.may_use(limit.account)
+        said = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
         stopped_by = dict(zip(("account", "definition", "cap"), said, strict=True))
     parts = {"share": found.share, "used": found.used, "used_after_one": found.used_after_one}
     return {

@@ -1,18 +1,20 @@
 """The capacity of a line of accounts: how often a plan could still be registered, found without a lock or an entry."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.releases.charges import amounts_of, require_line
+from service.ledger.releases import admission
+from service.ledger.releases.admission import Limit
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.capacity import Limit, around_estimate, fitting, gauge, share_alone
+from service.privacy.accounting.capacity import BudgetCharge, Fit, around_estimate, fitting, gauge, share_alone
+from service.privacy.accounting.pricing import Price
 
 
 class Undecided(Exception):
@@ -21,9 +23,9 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An account of the line and the name of its cap that one more release would not fit."""
+    """A limit and the name of its cap that one more release would not fit."""
 
-    account: AccountRecord
+    limit: Limit
     cap: str
 
 
@@ -70,29 +72,25 @@ def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: boo
         AccountClosed: an account of the line takes no releases.
         Undecided: with exact prices another number may fit.
     """
-    require_line(line, [release])
-    _, amounts = amounts_of(line, release)
-    limits = [
-        Limit(account.budget, account.weights, account.totals, amount)
-        for account, amount in zip(reversed(line), reversed(amounts), strict=True)
-    ]
-    number, stop = fit = fitting(limits)
-    if estimated and any(fitting(bound) != fit for bound in _bounds(limits)):
-        raise Undecided
+    admission.require_line(line, [release])
+    held = admission.first_state(line, release) != "committed"
+    limits = list(admission.limits_of(admission.charges_of(line, release, held=held)))
+    number, stop = fit = _fitting(limits, [limit.amount for limit in limits])
+    if estimated:
+        below, above = zip(*(around_estimate(limit.amount) for limit in limits), strict=True)
+        if not _fitting(limits, below) == fit == _fitting(limits, above):
+            raise Undecided
     own = limits[0]
     return Capacity(
         account=line[-1],
         fits=number,
-        stop=None if stop is None else Stop(line[-1 - stop[0]], stop[1]),
+        stop=None if stop is None else Stop(limits[stop[0]], stop[1]),
         share=share_alone(own.budget, own.weights, own.amount),
         used=gauge(own.budget, own.weights, own.before).used,
         used_after_one=gauge(own.budget, own.weights, own.after).used,
     )
 
 
-def _bounds(limits: Sequence[Limit]) -> list[list[Limit]]:
-    """Return the limits with amounts nowhere above the exact ones, and with amounts nowhere below them."""
-    bounds = zip(*(around_estimate(limit.amount) for limit in limits), strict=True)
-    return [
-        [replace(limit, amount=amount) for limit, amount in zip(limits, amounts, strict=True)] for amounts in bounds
-    ]
+def _fitting(limits: Sequence[Limit], amounts: Sequence[Price]) -> Fit:
+    charges = zip(limits, amounts, strict=True)
+    return fitting([BudgetCharge(limit.budget, limit.weights, limit.before, amount) for limit, amount in charges])

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,9 +18,8 @@ _MARGIN = Fraction(1, 10**9)  # an estimate is above its price by far less, rela
 _MARGIN_QUANTA = 3  # and in addition by fewer quanta than these
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A budget that a charge must fit.
+class BudgetCharge(NamedTuple):
+    """A charge to one budget.
 
     Attributes:
         before: the totals before the charge.
@@ -32,18 +31,13 @@ class Limit:
     before: Totals
     amount: Price
 
-    @property
-    def after(self) -> Totals:
-        """The totals after the charge."""
-        return add_price(self.before, self.amount)
-
 
 class Fit(NamedTuple):
-    """The number of equal charges that fit all of some limits.
+    """The number of equal charges that fit all of some budgets.
 
     Attributes:
         number: at most ``MOST_COUNTED``.
-        stop: the place of the first limit that one more charge does not fit, and the name of its cap; None where
+        stop: the place of the first budget that one more charge does not fit, and the name of its cap; None where
             ``MOST_COUNTED`` charges and one more fit.
     """
 
@@ -127,34 +121,34 @@ def _order_loads(budget: Budget, weights: Weights, totals: Totals) -> _Loads:
     return _Loads(loads, scale)
 
 
-def fitting(limits: Sequence[Limit]) -> Fit:
-    """Count how many charges, one after the other, fit all limits: what repeating the admission would find (C-1, C-2).
+def fitting(charges: Sequence[BudgetCharge]) -> Fit:
+    """Count how many charges, one after the other, fit all budgets: what repeating the admission would find (C-1, C-2).
 
     Args:
-        limits: in the order in which refusals name them; at least one.
+        charges: to each budget, in the order in which refusals name them; at least one.
     """
-    counts = [(number, place, cap) for place, limit in enumerate(limits) for number, cap in _counts(limit)]
+    counts = [(number, place, cap) for place, charge in enumerate(charges) for number, cap in _counts(charge)]
     number, place, cap = min(counts, key=lambda count: count[0])  # the first of equal ones
     return Fit(MOST_COUNTED, None) if number > MOST_COUNTED else Fit(int(number), (place, cap))
 
 
 def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
     """Count how many more charges of an amount one budget admits; at most ``MOST_COUNTED``."""
-    return fitting([Limit(budget, weights, totals, amount)]).number
+    return fitting([BudgetCharge(budget, weights, totals, amount)]).number
 
 
-def _counts(limit: Limit) -> list[tuple[float, str]]:
-    """Return how many charges each cap of a limit admits: the loss first, then the declared deltas."""
-    budget = limit.budget
+def _counts(charge: BudgetCharge) -> list[tuple[float, str]]:
+    """Return how many charges each cap of a budget admits: the loss first, then the declared deltas."""
+    budget = charge.budget
     return [
-        (_count_losses(limit), budget.cap_on),
-        (_count(limit.before.delta, limit.amount.delta, budget.declared_delta), budget.delta_cap),
+        (_count_losses(charge), budget.cap_on),
+        (_count(charge.before.delta, charge.amount.delta, budget.declared_delta), budget.delta_cap),
     ]
 
 
-def _count_losses(limit: Limit) -> float:
-    budget, weights, before = limit.budget, limit.weights, limit.before
-    alone = add_price(Totals(), limit.amount)
+def _count_losses(charge: BudgetCharge) -> float:
+    budget, weights, before = charge.budget, charge.weights, charge.before
+    alone = add_price(Totals(), charge.amount)
     if budget.definition is not Definition.APPROXIMATE:
         return _count(spent_of_cap(budget, weights, before), spent_of_cap(budget, weights, alone), budget.cap)
     most = _count(before.epsilon.value, alone.epsilon.value, budget.cap)

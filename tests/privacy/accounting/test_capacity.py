@@ -10,8 +10,8 @@ from hypothesis import given, reject, settings, strategies as st
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.capacity import (
     MOST_COUNTED,
+    BudgetCharge,
     Fit,
-    Limit,
     around_estimate,
     count_fitting,
     fitting,
@@ -82,7 +82,9 @@ def _admits(budget: Budget, weights: Weights, totals: Totals) -> bool:
     return not shortfalls(budget, weights, Totals(), totals)
 
 
-def _one_by_one(limits: Listed[Limit], asked: Listed[Price], most: int = _SOME) -> tuple[int, tuple[int, str] | None]:
+def _one_by_one(
+    limits: Listed[BudgetCharge], asked: Listed[Price], most: int = _SOME
+) -> tuple[int, tuple[int, str] | None]:
     """Admit charges one after the other, as the ledger does, up to ``most``."""
     before = [limit.before for limit in limits]
     for number in range(most):
@@ -143,7 +145,7 @@ def test_as_many_charges_fit_as_the_filter_admits_one_by_one(history: tuple[Budg
     before = Totals()
     for amount in earlier:
         before = add_price(before, amount)
-    limits = [Limit(budget, weights, before, price_as_charged(before, asked))]
+    limits = [BudgetCharge(budget, weights, before, price_as_charged(before, asked))]
     number, stop = fitting(limits)
     if number >= _SOME:
         assert _one_by_one(limits, [asked]) == (_SOME, None)
@@ -157,7 +159,7 @@ def test_several_limits_stop_where_the_first_of_them_does(data: st.DataObject) -
     limits, asked = [], []
     for budget, weights in data.draw(st.lists(_budgets, min_size=2, max_size=4)):
         before, amount = add_price(Totals(), data.draw(_prices(weights))), data.draw(_prices(weights))
-        limits.append(Limit(budget, weights, before, price_as_charged(before, amount)))
+        limits.append(BudgetCharge(budget, weights, before, price_as_charged(before, amount)))
         asked.append(amount)
     number, stop = fitting(limits)
     assert number == min(fitting([limit]).number for limit in limits)
@@ -250,14 +252,14 @@ def test_equal_releases_fill_an_approximate_budget_evenly() -> None:
 def test_charges_are_counted_to_a_million(cap: int, expected: Fit) -> None:
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(cap))
     amount = Price(Fraction(1), Fraction(1), Fraction(0), Fraction(0), ())
-    assert fitting([Limit(budget, Weights(), Totals(), amount)]) == expected
+    assert fitting([BudgetCharge(budget, Weights(), Totals(), amount)]) == expected
 
 
 def test_a_plan_without_a_loss_fits_without_end() -> None:
     nothing = price(Sequence(parts=()), ADD, _ORDERS.orders)
     for definition in Definition:
         budget, weights = _budget(definition, Fraction(1), Fraction(0))
-        assert fitting([Limit(budget, weights, Totals(), nothing)]) == Fit(MOST_COUNTED, None)
+        assert fitting([BudgetCharge(budget, weights, Totals(), nothing)]) == Fit(MOST_COUNTED, None)
         assert share_alone(budget, weights, nothing) == 0
 
 
@@ -266,7 +268,7 @@ def test_an_infinite_loss_never_fits_and_has_no_share() -> None:
     for definition in Definition:
         budget, weights = _budget(definition, Fraction(1), Fraction(0))
         amount = endless if weights.orders == _ORDERS.orders else Price(None, None, Fraction(0), Fraction(0), (None,))
-        assert fitting([Limit(budget, weights, Totals(), amount)]) == Fit(0, (0, budget.cap_on))
+        assert fitting([BudgetCharge(budget, weights, Totals(), amount)]) == Fit(0, (0, budget.cap_on))
         assert share_alone(budget, weights, amount) is None
 
 
@@ -275,7 +277,7 @@ def test_declared_deltas_stop_an_account_whose_loss_has_room() -> None:
         budget, weights = _budget(definition, Fraction(20), Fraction(1, 10**7))
         amount = Price(Fraction(1, 21), Fraction(1, 21), Fraction(3, 10**8), Fraction(0), ())
         cap = "declared_delta" if definition is Definition.APPROXIMATE else "delta"
-        assert fitting([Limit(budget, weights, Totals(), amount)]) == Fit(3, (0, cap))
+        assert fitting([BudgetCharge(budget, weights, Totals(), amount)]) == Fit(3, (0, cap))
         assert gauge_of(budget, weights, add_price(Totals(), amount)) == (Fraction(3, 10), cap)
 
 
@@ -296,7 +298,7 @@ def test_charges_after_a_rounded_one_are_never_larger() -> None:
     assert first.rho == least
     assert price_as_charged(add_price(before, first), asked) == asked
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(1, 7**10) + 2 * least)
-    limit = Limit(budget, Weights(), before, first)
+    limit = BudgetCharge(budget, Weights(), before, first)
     assert fitting([limit]).number == 3
     assert _one_by_one([limit], [asked]) == (_SOME, None)
 
