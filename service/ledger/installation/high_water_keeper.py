@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import (
+    BEFORE_ALL,
     BrokenMark,
     HighWaterFile,
     Mark,
@@ -110,6 +111,12 @@ def described(missing: list[MissingEntry]) -> str:
 def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
     """Yield marked heads as a process remembers them, those of two versions of a journal too: neither is a head."""
     return (KnownHead(name, head.seq, head.hash) for name, head in marked.items())
+
+
+def remember_marked(database: Database, file: HighWaterFile) -> None:
+    """Remember all marked heads, in a process that answers for a server and is told later heads by it."""
+    with suppress(BrokenMark):  # the server reports it
+        database.newest.add(known_heads(file.moved_since(BEFORE_ALL)[1]))
 
 
 class MarkKeeper:

@@ -14,7 +14,7 @@ from service.ledger.access.key_records import KeyRecord
 from service.ledger.accounts import accounts, lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark, remember_marked
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal import chains, linked_heads
 from service.ledger.journal.journal import Head
@@ -252,6 +252,16 @@ def test_a_journal_of_another_server_is_known_once_it_is_marked(
         longer()
         with pytest.raises(Unavailable, match=_BACK):
             account_of(own)
+
+
+def test_a_helper_knows_what_is_marked_before_it_is_told_anything(
+    database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
+) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    remember_marked(replica, file)
+    old()
+    with pytest.raises(Unavailable, match=_BACK):
+        account_of(replica)
 
 
 @pytest.mark.parametrize("longer", [True, False])
