@@ -7,6 +7,7 @@ distinct plans is a thousand counts.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from service.ledger.accounts.metadata import Metadata
@@ -165,7 +166,11 @@ class AccountState:
             self.commit(held.charge)
 
     def reprice(
-        self, release: str, was: PriceKey, amount: PriceKey, caps: Mapping[str, tuple[PriceKey, PriceKey]]
+        self,
+        release: str,
+        was: PriceKey,
+        amount: PriceKey,
+        caps: Mapping[str, tuple[PriceKey, PriceKey]] = MappingProxyType({}),
     ) -> None:
         """Count a release at another price.
 

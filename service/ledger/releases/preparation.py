@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
+from service.errors import Fault, InvalidInput
 from service.ledger.accounts import budgets, lines, subplans
-from service.ledger.accounts.lines import Line
+from service.ledger.accounts.caps import Cap, price_under
+from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
 from service.ledger.journal import canonical_json
 from service.ledger.releases import reservation_rows
@@ -21,6 +23,24 @@ from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
+from service.privacy.plans.tagged import statement_faults, tagged_part
+from service.privacy.plans.walking import Neighbouring
+
+
+class CapsPrepared(NamedTuple):
+    """The caps of an account as a release was prepared for them.
+
+    Attributes:
+        known: each cap's tag, and the number of the entry that set it.
+        prices: the release's price under each cap whose tag it carries, by tag.
+    """
+
+    known: tuple[tuple[str, int], ...]
+    prices: dict[str, Price]
+
+    def are_of(self, caps: Sequence[Cap]) -> bool:
+        """Return whether these are an account's caps."""
+        return self.known == tuple((cap.tag, cap.since) for cap in caps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +77,7 @@ class Prepared:
         delta: the stored delta, for showing its cost.
         line: the account that it was prepared for, with the accounts above it.
         prices: one for each account of the line.
+        caps: the caps of each account of the line, with the prices under them.
         all_tags: those of the release and of every node of its plan.
         subplans: the parts that the accounts' spending counts, if they are few.
         many: the same parts, if they are many.
@@ -71,6 +92,7 @@ class Prepared:
     delta: Fraction
     line: Line
     prices: tuple[Price, ...]
+    caps: tuple["CapsPrepared", ...]
     all_tags: tuple[str, ...]
     subplans: Subplans
     many: ManySubplans | None
@@ -106,13 +128,13 @@ def prepare(
     line = lines.line_of(database, name)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
-    secret = bound_secret(database)
+    secret, caps = bound_secret(database), lines.caps_of(database, line)
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: equal plans in a batch are one object
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(secret, line, release, delta, prices)
+            known[key] = _prepared(secret, line, caps, release, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
     return prepared
@@ -154,6 +176,30 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
 _RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
 
 
+def _require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None:
+    """Require that each mechanism says what it reads, if an account of the line has caps.
+
+    Raises:
+        InvalidInput: one does not, or its tags contradict its promise.
+    """
+    faults: dict[str, Fault] = {}  # by pointer: of the release's own account first
+    for account, own in reversed(caps):
+        tags = [cap.tag for cap in own]
+        for fault in statement_faults(release.plan, tags, account, release.pointer, release.tags) if tags else ():
+            faults.setdefault(fault.pointer, fault)
+    if faults:
+        raise InvalidInput(list(faults.values()))
+
+
+def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbouring) -> CapsPrepared:
+    prices = {}
+    for cap in caps:
+        part = tagged_part(release.plan, release.tags, cap.tag)
+        if part is not None:
+            prices[cap.tag] = price_under(part, cap.weights, neighbouring)
+    return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices)
+
+
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
     """Return the delta for showing each release's cost: the account's, unless the release states another.
 
@@ -169,9 +215,15 @@ def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) ->
 
 
 def _prepared(
-    secret: Secret, line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
+    secret: Secret,
+    line: Line,
+    caps: Sequence[AccountCaps],
+    release: NewRelease,
+    delta: Fraction,
+    prices: Mapping[int, tuple[Price, ...]] | None,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
+    _require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     counted = subplans.subplans_of(release.plan, release.tags)
     found = (
@@ -188,6 +240,7 @@ def _prepared(
         delta=delta,
         line=line,
         prices=found,
+        caps=tuple(_under_caps(release, one.caps, line.neighbouring) for one in caps),
         all_tags=tuple(sorted(tags)),
         subplans=counted if many is None else Counter(),
         many=many,
