@@ -24,7 +24,7 @@ from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
 from service.privacy.plans.tagged import statement_faults, tagged_part
-from service.privacy.plans.walking import Neighbouring
+from service.privacy.plans.walking import Neighbouring, Priced
 
 
 class CapsPrepared(NamedTuple):
@@ -41,6 +41,13 @@ class CapsPrepared(NamedTuple):
     def are_of(self, caps: Sequence[Cap]) -> bool:
         """Return whether these are an account's caps."""
         return self.known == tuple((cap.tag, cap.since) for cap in caps)
+
+
+class Prices(NamedTuple):
+    """The prices of a release, one for each account of a line, and under the caps of each."""
+
+    accounts: tuple[Price, ...]
+    caps: tuple[CapsPrepared, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +116,13 @@ def prepare(
     database: Database,
     name: str,
     releases: Sequence[NewRelease],
-    prices: Mapping[int, tuple[Price, ...]] | None = None,
+    prices: Mapping[int, Prices] | None = None,
     deltas: Sequence[Fraction] | None = None,
 ) -> list[Prepared]:
     """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
 
     Args:
-        prices: one for each account of the line, by the ``id`` of the plan, if they are known already.
+        prices: by the ``id`` of the release, if they are known already.
         deltas: of the releases, as returned by ``deltas_of``, if they are known already.
 
     Returns:
@@ -156,8 +163,10 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     unlike += sum(release.unlike for release in releases if release.many is not None)
     tags = sum(len(release.all_tags) for release in releases)
     size = sum(len(release.written) for release in releases)
+    under_caps = [price for release in releases for caps in release.caps for price in caps.prices.values()]
     microseconds = (
         number * (_RELEASE + depth * _ENTRY + orders * _ORDER)
+        + sum(_CAP + len(price.quanta) * _ORDER for price in under_caps)
         + held * depth * _HOLD
         + unlike * depth * _SUBPLAN
         + tags * _TAG
@@ -171,12 +180,24 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     )
 
 
-# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a
-# plan.
-_RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
+# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a price under a cap,
+# of a character of a plan.
+_RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
 
 
-def _require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None:
+def prices_of(line: Line, caps: Sequence[AccountCaps], release: NewRelease, plan: Priced) -> Prices:
+    """Return the prices of a release in a line of accounts with these caps.
+
+    Args:
+        plan: the release's, or the same condensed.
+    """
+    return Prices(
+        tuple(price(plan, line.neighbouring, orders) for orders in line.orders),
+        tuple(_under_caps(release, one.caps, line.neighbouring) for one in caps),
+    )
+
+
+def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None:
     """Require that each mechanism says what it reads, if an account of the line has caps.
 
     Raises:
@@ -220,17 +241,13 @@ def _prepared(
     caps: Sequence[AccountCaps],
     release: NewRelease,
     delta: Fraction,
-    prices: Mapping[int, tuple[Price, ...]] | None,
+    prices: Mapping[int, Prices] | None,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
-    _require_statements(caps, release)
+    require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     counted = subplans.subplans_of(release.plan, release.tags)
-    found = (
-        tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
-        if prices is None
-        else (prices[id(release.plan)])
-    )
+    found = prices_of(line, caps, release, release.plan) if prices is None else prices[id(release)]
     many = ManySubplans.of(secret, counted)
     return Prepared(
         name=release.name,
@@ -239,8 +256,8 @@ def _prepared(
         tags=release.tags,
         delta=delta,
         line=line,
-        prices=found,
-        caps=tuple(_under_caps(release, one.caps, line.neighbouring) for one in caps),
+        prices=found.accounts,
+        caps=found.caps,
         all_tags=tuple(sorted(tags)),
         subplans=counted if many is None else Counter(),
         many=many,
