@@ -88,7 +88,7 @@ def open_account(
     *,
     parent: str | None = None,
     approval_above: str | None = None,
-    caps: Mapping[str, dict[str, str]] = MappingProxyType({}),
+    caps: Any = MappingProxyType({}),
     **budget: str,
 ) -> AccountRecord:
     """An account under add_remove; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
