@@ -122,7 +122,7 @@ def settle(
 
 
 class _HeldAmounts(NamedTuple):
-    """What a hold added to an account's totals, and to those of its caps, as its row states them."""
+    """The additions of a hold to an account's totals and to those of its caps, as its row states them."""
 
     price: str
     caps: str | None

@@ -79,7 +79,7 @@ class Leaf:
 
 @dataclass
 class Model:
-    """What each cap counts, leaf by leaf."""
+    """The expected count of each cap, leaf by leaf."""
 
     opened_with_caps: bool
     caps: dict[str, int] = field(default_factory=dict)  # by tag: the moment at which it was set
