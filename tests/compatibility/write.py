@@ -36,6 +36,9 @@ def ledger_questions(client: Client) -> Iterator[Question]:
             yield Question("GET", at + path)
         for query in ("delta=1e-6", f"as_of={(seq + 1) // 2}", "tag=all"):
             yield Question("GET", f"{at}/balance?{query}")
+        for cap in account.get("caps", ()):
+            for path in ("balance", "history"):
+                yield Question("GET", f"{at}/{path}?tag={cap['tag']}")
         releases = json_of(client.get(f"{at}/releases?limit=1000"))["items"]
         states = {release["state"] for release in releases}
         for state in sorted(states):
