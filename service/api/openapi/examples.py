@@ -68,6 +68,7 @@ RELEASE = {
     "tags": ["pl94"],
     "delta": "1e-10",
 }
+CAPACITY = {"plan": RELEASE["plan"]}
 _OFFSET_TAILS = [
     {"type": "discrete_osgt", "name": "persons", "sigma_squared": "1600", "m": "18"},
     {"type": "osgt", "name": "income", "sigma_squared": "2500", "m": "22.5", "sensitivity": "0.5"},

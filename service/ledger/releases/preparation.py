@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from service.errors import Fault, InvalidInput
 from service.ledger.accounts import budgets, lines, subplans
-from service.ledger.accounts.caps import Cap, price_under
+from service.ledger.accounts.caps import Cap
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
 from service.ledger.journal import canonical_json
@@ -23,7 +23,7 @@ from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
-from service.privacy.plans.tagged import statement_faults, tagged_part
+from service.privacy.plans.tagged import as_replacement, statement_faults, tagged_part
 from service.privacy.plans.walking import Neighbouring, Priced
 
 
@@ -185,15 +185,24 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
 _RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
 
 
-def prices_of(line: Line, caps: Sequence[AccountCaps], release: NewRelease, plan: Priced) -> Prices:
+Pricing = Callable[[Priced, Neighbouring, tuple[Fraction, ...]], Price]
+"""A function that prices a plan under a relation at the orders of a budget, as ``price`` does."""
+
+
+def prices_of(
+    line: Line, caps: Sequence[AccountCaps], release: NewRelease, plan: Priced, pricing: Pricing | None = None
+) -> Prices:
     """Return the prices of a release in a line of accounts with these caps.
 
     Args:
         plan: the release's, or the same condensed.
+        pricing: None: ``price``.
     """
+    pricing = pricing or price
+    known = {orders: pricing(plan, line.neighbouring, orders) for orders in dict.fromkeys(line.orders)}
     return Prices(
-        tuple(price(plan, line.neighbouring, orders) for orders in line.orders),
-        tuple(_under_caps(release, one.caps, line.neighbouring) for one in caps),
+        tuple(known[orders] for orders in line.orders),
+        tuple(_under_caps(release, one.caps, line.neighbouring, pricing) for one in caps),
     )
 
 
@@ -212,12 +221,12 @@ def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None
         raise InvalidInput(list(faults.values()))
 
 
-def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbouring) -> CapsPrepared:
+def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbouring, pricing: Pricing) -> CapsPrepared:
     prices = {}
     for cap in caps:
         part = tagged_part(release.plan, release.tags, cap.tag)
         if part is not None:
-            prices[cap.tag] = price_under(part, cap.weights, neighbouring)
+            prices[cap.tag] = pricing(as_replacement(part, neighbouring), neighbouring, cap.weights.orders)
     return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices)
 
 
