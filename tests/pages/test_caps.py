@@ -28,7 +28,7 @@ def test_a_cap_is_set_and_shown_with_its_bar(api: Client, steward: Client) -> No
     release(api, noise, "capped")
     shown = steward.get(_PAGE).text
     assert "Caps on tags" in shown
-    assert "40 % spent or held: ρ = 0.4 of 1; 0.6 left" in shown
+    assert "40 % of the cap is used: ρ = 0.4 of 1; 0.6 left" in shown
     assert "as its <a" in steward.get(f"{_PAGE}/tags").text
 
 

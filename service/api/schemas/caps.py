@@ -10,6 +10,7 @@ from service.api.schemas.guarantees import BudgetModel, Remaining, remaining_of
 from service.api.schemas.plans import document_of
 from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.accounts.caps import Cap, StatedCap
+from service.privacy.accounting.capacity import gauge
 from service.privacy.accounting.privacy_filter import spent_of_cap
 
 
@@ -34,6 +35,10 @@ class CapBody(BaseModel):
     )
     counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     remaining: Remaining
+    used: float | None = Field(
+        description="The used part of the cap on the scale of an account's gauge: equal releases take equal parts."
+        " Rounded up; null: infinite."
+    )
 
 
 def stated_caps(models: Sequence[CapModel]) -> tuple[StatedCap, ...]:
@@ -55,10 +60,12 @@ def caps_member(caps: Sequence[Cap]) -> dict[str, Any]:
 
 def _body(cap: Cap) -> dict[str, Any]:
     used = spent_of_cap(cap.budget, cap.weights, cap.totals)
+    part = gauge(cap.budget, cap.weights, cap.totals).used
     return {
         "tag": cap.tag,
         "budget": write_budget(cap.budget),
         "counted": None if used is None else number_up(used),
         "counted_exact": None if used is None else short_exact(used),
         "remaining": remaining_of(cap.budget, cap.weights, cap.totals),
+        "used": None if part is None else number_up(part),
     }

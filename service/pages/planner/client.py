@@ -62,12 +62,12 @@ async def _account_in_reach(visit: Visit, name: str) -> Account | None:
     return account
 
 
-async def _is_capped(visit: Visit, account: Account) -> bool:
-    """Return whether the account, or one above it, has caps on tags; also where the key does not reach one above."""
+async def _is_capped(visit: Visit, account: Account) -> bool | None:
+    """Return whether the account, or one above it, has caps on tags; None where the key does not reach one above."""
     above: Account | None = account
     while above is not None and "caps" not in above and above["parent"] is not None:
         above = await _account_in_reach(visit, above["parent"])
-    return above is None or "caps" in above
+    return None if above is None else "caps" in above
 
 
 def delta_of(form: Form, account: Account) -> str:
@@ -112,7 +112,7 @@ async def ask_plan(
             faults |= faults_of(refused, partial(field_of_question, form, question))
     if faults:
         raise FormFaults(faults)
-    return requests, answers, plan_of(form, requests, answers)
+    return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)
 
 
 async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -187,16 +187,22 @@ def _whole(text: str) -> int | str:
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
-def plan_of(form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def plan_of(
+    form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]], *, labelled: bool = True
+) -> dict[str, Any]:
     """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography.
 
     What it reads is stated on its root, for all of it.
+
+    Args:
+        labelled: tags are labels, as no account of the line has caps. Otherwise a geography alone would be a promise
+            that the table reads nothing else that is capped, and is left out unless the root states what it reads.
     """
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
         return plan | _statement(form["reads"])
     parts = {
-        row: query["mechanism"] | _tags(form.rows[row]["geography"])
+        row: query["mechanism"] | _tags(form.rows[row]["geography"] if labelled or form["reads"] else "")
         for question, answer in zip(requests, answers, strict=True)
         for row, query in zip(question.rows, answer["queries"], strict=True)
     }

@@ -42,6 +42,7 @@ def test_an_account_shows_its_caps_and_what_they_count(client: Client) -> None:
         "counted": 0.4,
         "counted_exact": "0.4",
         "remaining": {"definition": "zcdp", "rho": 0.6},
+        "used": 0.4,
     }
     assert (race["counted_exact"], race["remaining"]["rho"]) == ("0.2", 1.7999999999999998)
     assert json_of(client.get("/v1/accounts"))["items"][0]["caps"] == [hispanic, race]
@@ -175,6 +176,20 @@ def test_a_release_beyond_a_cap_is_refused_with_its_tag(client: Client) -> None:
     entry = json_of(client.get(f"{PEOPLE}/journal"))["items"][-1]["entry"]
     assert (entry["kind"], entry["content"]["tag"]) == ("refused", "hispanic")
     problem_of(charge(client, noise("0.1", "hispanic"), dry_run=True), "validation")
+
+
+def test_a_capacity_is_stopped_by_a_cap(client: Client) -> None:
+    open_account(client, caps=[cap(rho="0.5")])
+    found = json_of(client.post(f"{PEOPLE}/capacity", json={"plan": noise("0.05", "hispanic")}))
+    assert (found["fits"], found["stopped_by"]["tag"]) == (2, "hispanic")
+    for _ in range(2):
+        release(client, noise("0.05", "hispanic"))
+    problem_of(charge(client, noise("0.05", "hispanic")), "budget_exceeded")
+    labelled = {"plan": noise("0.05", "state"), "tags": ["hispanic"]}
+    assert json_of(client.post(f"{PEOPLE}/capacity", json=labelled))["fits"] == 0
+    found = json_of(client.post(f"{PEOPLE}/capacity", json={"plan": noise("0.05", "state")}))
+    assert "tag" not in found["stopped_by"]
+    assert pointers_of(client.post(f"{PEOPLE}/capacity", json={"plan": noise("0.05")})) == ["/plan"]
 
 
 def test_a_cap_above_is_named_only_to_keys_that_reach_it(client: Client) -> None:
