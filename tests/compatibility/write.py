@@ -4,12 +4,14 @@ import contextlib
 import json
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from service import logs
+from service.ledger.releases.settlement import ExpiryKeeper
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
@@ -66,6 +68,7 @@ def _ledger(kind: str, url: str, home: Path) -> None:
             database.secret = Secret(SECRET)
             with client_of(application(database, Secret(SECRET))) as client:
                 fill(client, database, time)
+                ExpiryKeeper(database).expire_all(threading.Event())  # before the answers, and not amid them
                 write_answers(PRESENT / f"{kind}.answers.tsv.gz", answered(client, ledger_questions(client)))
         file = PRESENT / f"{kind}.export.jsonl"
         file.write_text(installation.run("export"), encoding="utf-8")
