@@ -64,7 +64,7 @@ GRANT SELECT, INSERT ON journal, installation_journal, descriptions, release_tag
 GRANT SELECT, INSERT, UPDATE (created_at) ON installation TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     budget, totals, state, head_seq, head_hash, approval_above, next_expiry, releases, partitions_drawn,
-    partitions_undeclared, seal, spending_sum
+    partitions_undeclared, seal, spending_sum, caps, cap_totals
 ) ON accounts TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, price, accountant, seal) ON releases TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at, seal) ON draws TO ledger_application;
@@ -74,7 +74,7 @@ GRANT SELECT, INSERT, UPDATE (seal) ON stored_answers TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, cost, seal) ON known_costs TO ledger_application;
 
 -- Rows that are deleted when they are no longer needed.
-GRANT SELECT, INSERT, UPDATE (price, seal), DELETE ON holds TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (price, seal, caps), DELETE ON holds TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (occurrences, reserved), DELETE ON spending TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     state, permille, result, problem, attempts, worker, leased_until, ended_at, seal

@@ -147,7 +147,7 @@ def recompute(
     with writing(settings_of_command()) as (database, _):
         for name in account or _names(database):
             repriced = price_again(database, name, apply=apply)
-            over, differ = over or bool(repriced.over), differ + len(repriced.prices)
+            over, differ = over or bool(repriced.over or repriced.over_caps), differ + len(repriced.prices)
             for line in _described(name, repriced):
                 typer.echo(line)
     done = "priced again" if apply else "priced otherwise; nothing was changed"
@@ -159,9 +159,13 @@ def recompute(
 def _described(name: str, repriced: RepricedRelease) -> Iterator[str]:
     for release, old, new in repriced.prices:
         yield f"{name}: release {release}: {', '.join(_changes(old, new))}"
-    for gap in repriced.over:
+    for tagged in repriced.under_caps:
+        what = "earlier releases" if tagged.release is None else f"release {tagged.release}"
+        yield f"{name}: {what}, under the cap on {tagged.tag!r}: {', '.join(_changes(tagged.old, tagged.new))}"
+    over = [("its budget", gap) for gap in repriced.over]
+    for what, gap in [*over, *((f"its cap on {tag!r}", gap) for tag, gap in repriced.over_caps)]:
         charged = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
-        yield f"{name}: over its budget: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
+        yield f"{name}: over {what}: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
 
 
 def _changes(old: PriceKey, new: PriceKey) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import base64
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
@@ -26,20 +27,25 @@ _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
 }
+_NO_CAP = {
+    "tag": "",
+    "tagged_definition": "zcdp",
+    **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared"), ""),
+}
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
 @router.get("")
 async def show_account(account: AccountStep, visit: SignedIn) -> Response:
     """Render an account's overview page."""
-    return await _overview(visit, account)
+    return await show(visit, account)
 
 
 @router.post("/state")
 async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Close or reopen the account."""
     body = {"state": text_of(form, "state")}
-    return await _change(visit, account, {}, body, text_of(form, "once"), body["state"])
+    return await change(visit, account, {}, body, text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
@@ -49,30 +55,50 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
     typed = fields_of(account_body["budget"]) | {
         name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
-    return await _change(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
+    return await change(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
 
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Set the loss above which a release needs a second steward's approval."""
     typed = {"approval_above": text_of(form, "approval_above")}
-    return await _change(visit, account, typed, typed, text_of(form, "once"))
+    return await change(visit, account, typed, typed, text_of(form, "once"))
 
 
-async def _change(
-    visit: Visit, account: str, typed: dict[str, str], body: dict[str, Any], idempotency_key: str, done: str = "changed"
+class Placed(Protocol):
+    """A function that finds the form's field of each fault."""
+
+    def __call__(self, typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
+        """Return the context of a refused form: the reason of each field, and the pointers that have one."""
+
+
+async def change(
+    visit: Visit,
+    account: str,
+    typed: dict[str, str],
+    body: dict[str, Any],
+    idempotency_key: str,
+    done: str = "changed",
+    *,
+    placed: Placed | None = None,
 ) -> Response:
+    """Request a change of an account; show its page with the fault of each field where it is refused."""
     try:
         changed = await send(visit, "PATCH", address("accounts", account), body, once=idempotency_key)
     except Refused as refused:
-        return await _overview(visit, account, refused, typed)
+        context = {"problem": refused.problem} | (placed(typed, refused.faults) if placed else {})
+        if placed is None:
+            definition = (await get(visit, address("accounts", account)))["budget"]["definition"]
+            context |= refused_at(definition, typed, refused.faults)
+        return await show(visit, account, typed=typed, status=refused.status, **context)
     waits = changed.get("proposed_change") is not None and "approval_above" not in body
     return RedirectResponse(f"/accounts/{account}?done={'proposed' if waits else done}", 303)
 
 
-async def _overview(
-    visit: Visit, account: str, refused: Refused | None = None, typed: dict[str, str] | None = None
+async def show(
+    visit: Visit, account: str, *, typed: Mapping[str, str] | None = None, status: int = 200, **context: Any
 ) -> Response:
+    """Render an account's overview page, with what was typed into a refused form."""
     path = address("accounts", account)
     account_body = await get(visit, path, {"with_gauge": "true"})
     followed = account_body["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
@@ -83,7 +109,7 @@ async def _overview(
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
     proposed_budget = (account_body["proposed_change"] or {}).get("budget")
-    shown = {
+    shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
         "history": await _history(visit, path) if followed else None,
@@ -91,19 +117,15 @@ async def _overview(
         "more_below": below["next_cursor"],
         "typed": fields_of(account_body["budget"])
         | {"approval_above": account_body["approval_above"] or ""}
-        | (typed or {}),
+        | _NO_CAP
+        | dict(typed or {}),
         "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
         "done": visit.request.query_params.get("done"),
     }
-    if refused is not None:
-        shown |= refused_at(account_body["budget"]["definition"], shown["typed"], refused.faults) | {
-            "problem": refused.problem
-        }
-    status = refused.status if refused else 200
-    return page(visit.request, "account.html", shown, status=status, policy=PICTURES_WITHIN)
+    return page(visit.request, "account.html", shown | context, status=status, policy=PICTURES_WITHIN)
 
 
 async def _history(visit: Visit, path: str) -> Any:

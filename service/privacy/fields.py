@@ -5,6 +5,7 @@ from fractions import Fraction
 from service.privacy.grammar import (
     ABOVE_0,
     AT_LEAST_0,
+    Constant,
     Either,
     ExactNumber,
     Part,
@@ -19,6 +20,12 @@ from service.privacy.grammar import (
 TAGS = TextLines(
     "tags", description="The subjects about which this reveals something, such as an attribute or a geography."
 )
+READS = Constant(
+    "reads",
+    value="nothing capped",
+    description="A promise that this reads no attribute on which the account, or one above it, has a cap. An account"
+    " with caps asks each mechanism for tags or for this promise, on itself or on a node above it.",
+)
 NAME = TextLine("name", description="Unique in the plan; without one, the path is the name.")
 CELLS = (
     WholeNumber(
@@ -30,6 +37,12 @@ CELLS = (
         description="Under replace_one: the number of cells that adding or removing one record can move. By default"
         " half of cells, rounded up. State it if a record can also be in no cell, or if records share cells: then it"
         " can be more.",
+    ),
+    WholeNumber(
+        "cells_replaced",
+        description="Under add_remove: the number of cells that another value of one record can move, each by at most"
+        " sensitivity; 2 for a histogram. Only caps on tags depend on it. By default another value counts for them as"
+        " two records, which move the same cells.",
     ),
 )
 PARTITIONS = PartitionNames(

@@ -134,6 +134,13 @@ class TextLines(Field):
     """Lines of text for people."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Constant(Field):
+    """A field with one possible value."""
+
+    value: str
+
+
 class PartitionNames(Field):
     """Names of partitions, or how many there are (``partitions.read_partitions``)."""
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.api.routes import release_pricing
+from service.ledger.accounts import cap_changes, caps
 from service.ledger.draws.retention import remove_noisy
-from service.ledger.releases import charges
+from service.ledger.releases import charges, preparation
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.recompute import recompute
@@ -90,6 +90,8 @@ def fill(client: Client, database: Database, time: Clock) -> None:
         pass
     _draw_again(client)
     _price_again(client, database)
+    _cap(client)
+    _price_under_caps_again(client, database)
 
 
 def _charge_all(client: Client, budget: dict[str, str], relation: str) -> None:
@@ -214,7 +216,7 @@ def _price_again(client: Client, database: Database) -> None:
     open_account(client, "older-part", {"definition": "zcdp", "rho": 2}, neighbouring="replace_one", parent="older")
     one = {"type": "discrete_gaussian", "rho": "0.01"}
     with pytest.MonkeyPatch.context() as older:
-        older.setattr(release_pricing, "price", half_price)
+        older.setattr(preparation, "price", half_price)
         older.setattr(charges, "ACCOUNTANT", "0")
         for fields in ({}, {"reserve_for": "P9D"}, {"reserve_for": "P9D"}):
             of = release(client, one, "older-part", name="by an older accountant", **fields)
@@ -222,3 +224,48 @@ def _price_again(client: Client, database: Database) -> None:
         found = recompute(database, name, apply=True)
         assert len(found.prices) == 3, found
     json_of(_act(client, "older-part", of, "void", {"reason": "a mistake"}))
+
+
+def _cap(client: Client) -> None:
+    """Charge releases under caps of each definition, at opening and later, in every state, and refuse one."""
+    opened = [{"tag": f"t{number}", "budget": budget} for number, budget in enumerate(BUDGETS)]
+    open_account(client, "capped", {"definition": "zcdp", "rho": 9}, caps=opened, approval_above="0.5")
+    open_account(client, "capped-part", {"definition": "approximate", "epsilon": 90, "delta": "1e-6"}, parent="capped",
+                 caps=[{"tag": "t1", "budget": BUDGETS[1]}])  # fmt: skip
+    tagged = {"type": "geometric", "epsilon": "0.05", "tags": ["t0", "t1", "t2", "t3"], "cells_replaced": 2}
+    unread = {"type": "discrete_gaussian", "rho": "0.01", "reads": "nothing capped"}
+    parts = {"type": "parallel", "max_degree": 2, "parts": [tagged, tagged | {"cells": 2}], "tags": ["été"]}
+    for number, plan in enumerate((tagged, unread, parts, {"type": "sequence", "parts": [tagged, unread]})):
+        release(client, plan, "capped-part", name=f"n°{number}", tags=["all"] if number else ["all", "t1"])
+    held = [release(client, tagged, "capped-part", reserve_for="P30D") for _ in range(3)]
+    json_of(_act(client, "capped-part", held[0], "commit"))
+    json_of(_act(client, "capped-part", held[1], "void", {"reason": "a mistake"}))
+    large = {"type": "discrete_gaussian", "rho": "0.6", "tags": ["t1"]}
+    proposed = release(client, large, "capped-part", reserve_for="P30D")
+    assert proposed["state"] == "proposed"
+    problem_of(charge(client, large | {"rho": "3"}, "capped-part"), "budget_exceeded")
+    greater = {"caps": [{"tag": "t0", "budget": BUDGETS[0] | {"epsilon": "41"}}, {"tag": "late", "budget": BUDGETS[1]}]}
+    json_of(client.patch("/v1/accounts/capped", json=greater), 202)
+    second = operators_key(client, "steward", "the second of caps")
+    json_of(client.patch("/v1/accounts/capped", json=greater, headers=second))
+    waiting = {"caps": [{"tag": "t1", "budget": BUDGETS[1] | {"rho": "12"}}]}
+    json_of(client.patch("/v1/accounts/capped", json=waiting), 202)
+
+
+def _price_under_caps_again(client: Client, database: Database) -> None:
+    """Have prices under caps, and of what a later cap counts, that were too low, and set them right."""
+    open_account(client, "older-caps", {"definition": "zcdp", "rho": 2})
+    one = {"type": "discrete_gaussian", "rho": "0.01", "tags": ["t"]}
+    with pytest.MonkeyPatch.context() as older:
+        for module in (preparation, caps):
+            older.setattr(module, "price", half_price)
+        for module in (charges, cap_changes):
+            older.setattr(module, "ACCOUNTANT", "0")
+        for fields in ({}, {"reserve_for": "P30D"}):
+            release(client, one, "older-caps", name="before the cap", **fields)
+        later = {"caps": [{"tag": "t", "budget": BUDGETS[1]}]}
+        json_of(client.patch("/v1/accounts/older-caps", json=later))
+        for fields in ({}, {"reserve_for": "P30D"}):
+            release(client, one, "older-caps", name="under the cap", **fields)
+    found = recompute(database, "older-caps", apply=True)
+    assert (len(found.prices), len(found.under_caps)) == (4, 4), found

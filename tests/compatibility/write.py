@@ -4,12 +4,14 @@ import contextlib
 import json
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from service import logs
+from service.ledger.releases.settlement import ExpiryKeeper
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
@@ -36,6 +38,9 @@ def ledger_questions(client: Client) -> Iterator[Question]:
             yield Question("GET", at + path)
         for query in ("delta=1e-6", f"as_of={(seq + 1) // 2}", "tag=all"):
             yield Question("GET", f"{at}/balance?{query}")
+        for cap in account.get("caps", ()):
+            for path in ("balance", "history"):
+                yield Question("GET", f"{at}/{path}?tag={cap['tag']}")
         releases = json_of(client.get(f"{at}/releases?limit=1000"))["items"]
         states = {release["state"] for release in releases}
         for state in sorted(states):
@@ -63,6 +68,7 @@ def _ledger(kind: str, url: str, home: Path) -> None:
             database.secret = Secret(SECRET)
             with client_of(application(database, Secret(SECRET))) as client:
                 fill(client, database, time)
+                ExpiryKeeper(database).expire_all(threading.Event())  # before the answers, and not amid them
                 write_answers(PRESENT / f"{kind}.answers.tsv.gz", answered(client, ledger_questions(client)))
         file = PRESENT / f"{kind}.export.jsonl"
         file.write_text(installation.run("export"), encoding="utf-8")

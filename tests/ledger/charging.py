@@ -1,7 +1,9 @@
 """Accounts and charges on the ledger itself, without HTTP, in few words."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,6 +14,8 @@ from service.ledger.accounts import account_changes, account_rows, accounts, spe
 from service.ledger.accounts.account_changes import ChangedAccount, NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.cap_changes import CapsChange
+from service.ledger.accounts.caps import StatedCap
 from service.ledger.draws import draw_rows, draws, partitions, stored_draws
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.idempotent_write import Operation, idempotent_write
@@ -84,14 +88,27 @@ def open_account(
     *,
     parent: str | None = None,
     approval_above: str | None = None,
+    caps: Any = MappingProxyType({}),
     **budget: str,
 ) -> AccountRecord:
-    """An account under add_remove; a rho of 1 unless told otherwise."""
+    """An account under add_remove; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     above = None if approval_above is None else Fraction(approval_above)
-    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above)
+    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps))
     carry_out(database, account_changes.open_account(database, ANN, new))
     return account_of(database, name)
+
+
+def stated_caps(caps: Mapping[str, dict[str, str]]) -> tuple[StatedCap, ...]:
+    """Caps as a steward states them, by tag."""
+    return tuple(StatedCap(tag, read_budget(budget)) for tag, budget in caps.items())
+
+
+def set_caps(
+    database: Database, caps: Mapping[str, dict[str, str]], name: str = "people", request: Request = ANN
+) -> ChangedAccount:
+    """Set caps of an account, by tag."""
+    return change_account(database, name, CapsChange(stated_caps(caps)), request)
 
 
 def bind_as_before(database: Database, secret: Secret = SECRET) -> None:

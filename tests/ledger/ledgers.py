@@ -36,6 +36,7 @@ from tests.ledger.charging import (
     draw as draw_first,
     open_account,
     reserve,
+    set_caps,
     void,
 )
 
@@ -170,6 +171,7 @@ def everything(database: Database, time: Clock) -> None:
     for steward in (ANN, BOB):
         greater = read_budget({"definition": "zcdp", "rho": "2", "delta": "1e-9"})
         change_account(database, "product", greater, steward)
+    set_caps(database, {"hispanic": {"definition": "zcdp", "rho": "9", "delta": "1e-9"}}, "product")
 
 
 def releases_in(database: Database, name: str) -> dict[str, str]:

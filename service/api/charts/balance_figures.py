@@ -55,7 +55,9 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
     spent = "an infinite loss" if last["counted"] is None else _short(last["counted"], ROUND_CEILING)
     uneven = history["budget"]["definition"] == "approximate"
     caption = Caption(
-        f"Budget of {history['account']} over time",
+        f"Cap on {history['tag']} in {history['account']} over time"
+        if "tag" in history
+        else f"Budget of {history['account']} over time",
         f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
         f" {_short(last['remaining'], ROUND_FLOOR)} is left.{_UNEVEN if uneven else ''}",
     )

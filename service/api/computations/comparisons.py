@@ -143,7 +143,7 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
     mechanism = mechanism_of(body.mechanism, "/mechanism")
     if not is_offset_tails(mechanism):
         raise TypeError("expected offset tails")
-    if mechanism.cells is not None or mechanism.cells_added is not None:
+    if (mechanism.cells, mechanism.cells_added, mechanism.cells_replaced) != (None, None, None):
         raise InvalidInput.at(
             "/mechanism/cells", "expected no cells in the mechanism: the field cells beside it lists them"
         )

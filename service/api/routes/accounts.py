@@ -13,6 +13,7 @@ from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
+from service.api.schemas.caps import CapBody, CapModel, caps_member, stated_caps
 from service.api.schemas.exact_numbers import Exact, Label, Short, Text, number_up, short_exact
 from service.api.schemas.guarantees import (
     BudgetModel,
@@ -28,11 +29,13 @@ from service.ledger.accounts import account_changes, accounts, descriptions
 from service.ledger.accounts.account_changes import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, write_budget
+from service.ledger.accounts.cap_changes import CapsChange
+from service.ledger.accounts.caps import MOST_CAPS
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
-from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
+from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.accounting.totals import mean_price
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.plans.walking import Neighbouring
@@ -70,6 +73,12 @@ class OpenAccount(Short):
         description="A release whose loss is greater, in the budget's definition, waits for the approval of a second"
         " steward.",
     )
+    caps: list[CapModel] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_CAPS,
+        description="Caps on tags. Each mechanism of a release then needs tags, or reads, in its plan.",
+    )
     description: Text = ""
 
 
@@ -79,14 +88,22 @@ class ChangeAccount(Short):
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
     approval_above: Exact | None = None
+    caps: list[CapModel] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_CAPS,
+        description="New caps on tags, and caps with other figures; others stay. A cap cannot be removed. A new cap"
+        " counts the account's earlier releases: each of their mechanisms, except those with other tags where the"
+        " account was opened with a cap.",
+    )
     metadata: Metadata | None = Field(
         None, description="A merge patch: null removes a field, and an omitted field stays."
     )
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
-        if [self.budget, self.state, self.approval_above, self.metadata].count(None) != 3:
-            raise ValueError("expected exactly one of budget, state, approval_above and metadata")
+        if [self.budget, self.state, self.approval_above, self.caps, self.metadata].count(None) != 4:
+            raise ValueError("expected exactly one of budget, state, approval_above, caps and metadata")
         return self
 
 
@@ -102,6 +119,7 @@ class ProposedChangeBody(BaseModel):
 
     budget: BudgetModel | None
     state: Literal["open"] | None
+    caps: list[CapModel] | None = Field(None, description="Omitted where the change is another one.")
     seq: int = Field(description="The number of the journal entry that proposed the change.")
     proposed_by: str
     proposed_at: str
@@ -143,6 +161,7 @@ class AccountBody(BaseModel):
     proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
     metadata: Metadata
     admission: Admission | None
+    caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
     created_at: str
     head: HeadBody
     gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
@@ -175,6 +194,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "proposed_change": _proposed_body(account),
         "metadata": account.metadata,
         "admission": admission if weights.shares else None,
+        **caps_member(account.caps),
         "created_at": account.created_at,
         "head": head_body(account.head),
     }
@@ -201,6 +221,7 @@ def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
     if proposed is None:
         return None
     what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
+    what |= {"caps": proposed.change["caps"]} if "caps" in proposed.change else {}
     return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
@@ -216,13 +237,19 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     An account is a protected population with a budget: a cap on the total privacy loss of that population. The unit and
     the neighbouring relation define who is protected and from which comparison; they never change. A charge to an
     account with a parent must also fit the budgets of all accounts above it. A line holds at most eight accounts.
+
+    caps limit what the releases of the account, and of those under it, tell about one attribute of one unit: two
+    inputs are neighbours if they differ in its value alone. The part of a release that carries the tag must fit the cap
+    as well as the budgets. In an add_remove account another value counts as two records that change together, unless
+    the mechanism states cells_replaced.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
         require(change.principal, "steward", body.parent)
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
-    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
+    caps = stated_caps(body.caps or ())
+    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold, caps)
     opening = account_changes.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 
@@ -279,9 +306,9 @@ def read_account(
 )
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
-    """Change an account's budget, its metadata, or its approval threshold, or close or reopen it.
+    """Change an account's budget, its caps, its metadata, or its approval threshold, or close or reopen it.
 
-    The figures of a budget may change; its definition, its order and declared_delta may not. A budget cannot go below
+    The figures of a budget or of a cap may change; definition, order and declared_delta may not. Neither can go below
     what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it; its
     reservations can still be committed, voided and drawn from. approval_above can only be set or lowered.
 
@@ -296,12 +323,14 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         patch = patch_of(body.metadata)
         describing = descriptions.describe_account(change.database, change.request, account, patch)
         return respond(change.carry_out(describing, _answer))
-    what: Budget | str | Fraction | None = body.state
+    what: account_changes.Change | None = body.state
     if body.budget is not None:
         what = read_budget(document_of(body.budget), "/budget")
     elif body.approval_above is not None:
         what = _threshold(body.approval_above)
+    elif body.caps is not None:
+        what = CapsChange(stated_caps(body.caps))
     if what is None:
-        raise TypeError("the model admits one of budget, state, approval_above and metadata")
+        raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
     changing = account_changes.change_account(change.database, change.request, account, what, "/budget")
     return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -16,6 +16,7 @@ from service.api.http.kept_figures import BalanceCache
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
+from service.api.schemas.caps import CapBody, caps_member
 from service.api.schemas.exact_numbers import Exact, Label
 from service.api.schemas.guarantees import (
     BudgetModel,
@@ -43,6 +44,7 @@ from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.accounting.totals import mean_price
+from service.privacy.plans.tagged import as_replacement
 from service.privacy.plans.walking import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
@@ -65,6 +67,13 @@ class Balance(BaseModel):
     spent: GuaranteeBody
     reserved: GuaranteeBody
     remaining: Remaining
+    caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
+    tag_relation: Literal["replacement"] | None = Field(
+        None,
+        description="With tag, where the tag has a cap: spent and reserved compare inputs that differ in the value of"
+        " the attribute, as the cap does. They cover the mechanisms that carry the tag. A cap that was set later counts"
+        " earlier ones as well, in caps. Omitted elsewhere: the figures are those of the account's relation.",
+    )
     releases: int = Field(
         description="The number of committed and held releases, of the account and of those under it."
     )
@@ -152,16 +161,20 @@ def read_balance(
         else:
             counted = _count_at(request, replay.replay(connection, record, as_of), tag, shown_deltas)
     record, deltas, spent, reserved = counted.account, counted.deltas, counted.spent, counted.reserved
+    capped = tag is not None and tag in {cap.tag for cap in record.caps}
     if kind is not None and picture != "spending":
-        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag))
+        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag, capped=capped))
         return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
-    figures = counted.stored or _figures(spent, reserved, record.neighbouring, deltas, tag)
+    figures = counted.stored or _figures(spent, reserved, record.neighbouring, deltas, tag, capped=capped)
     if counted.stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
         counted.cache.store(figures)
     return ok(
         {"account": record.name, "budget": write_budget(record.budget)}
         | {name: figures[name] for name in ("spent", "reserved")}
-        | {"remaining": remaining_body(record), "releases": record.releases}
+        | {"remaining": remaining_body(record)}
+        | caps_member(record.caps)
+        | ({"tag_relation": "replacement"} if capped else {})
+        | {"releases": record.releases}
         | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
         | {"tags": figures["tags"], "head": head_body(record.head)}
     )
@@ -202,11 +215,17 @@ def _mean_releases_left(account: AccountRecord) -> int | None:
 
 
 def _figures(
-    spent: Subplans, reserved: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+    spent: Subplans,
+    reserved: Subplans,
+    neighbouring: Neighbouring,
+    deltas: tuple[Fraction, ...],
+    tag: str | None,
+    *,
+    capped: bool,
 ) -> dict[str, Any]:
     return {
-        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag)),
-        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag)),
+        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag, capped=capped)),
+        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag, capped=capped)),
         "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
@@ -225,7 +244,8 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
 
 
 def _composed(
-    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None
+    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None, *, capped: bool
 ) -> Guarantee:
-    plan = spending.as_plan(subplans, tag)
+    whole = spending.as_plan(subplans, tag)
+    plan = as_replacement(whole, neighbouring) if capped else condense(whole)
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)

@@ -1,7 +1,5 @@
 """Route of an account's capacity: how often a plan could still be registered."""
 
-from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,23 +11,23 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import check_work
-from service.api.schemas.exact_numbers import Strict, number_up
+from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
 from service.errors import Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.lines import Line
+from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import capacity, preparation
 from service.ledger.releases.capacity import Capacity, Undecided
-from service.ledger.releases.preparation import NewRelease, Prepared
+from service.ledger.releases.preparation import NewRelease, Prepared, Prices
 from service.ledger.storage.database import Database
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
 from service.privacy.accounting.capacity import MOST_COUNTED
 from service.privacy.accounting.guarantee import USUAL_DELTA
-from service.privacy.accounting.pricing import Price, estimate_price, price
+from service.privacy.accounting.pricing import estimate_price
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import check_relation
 from service.privacy.plans.walking import condense
@@ -41,6 +39,7 @@ class CapacityQuestion(Strict):
     """A plan whose releases are counted."""
 
     plan: BoundedPlan
+    tags: Tags = Field([], description="The tags of the releases, which caps on tags count for all of the plan.")
 
 
 class StopBody(BaseModel):
@@ -49,6 +48,7 @@ class StopBody(BaseModel):
     account: str | None
     definition: Definition | None
     cap: str | None = Field(description="epsilon, rho, delta or declared_delta, as in a refusal.")
+    tag: str | None = Field(None, description="Of a cap on a tag; omitted for the budget of an account.")
 
 
 class CapacityBody(BaseModel):
@@ -93,7 +93,7 @@ def count_capacity(
     """
     require(principal, "auditor", account)
     document = document_of(body.plan)
-    asked = NewRelease("plan", plan_of_document(document, "/plan"), document, (), USUAL_DELTA, "/plan")
+    asked = NewRelease("plan", plan_of_document(document, "/plan"), document, tuple(body.tags), USUAL_DELTA, "/plan")
     line = lines.line_of(database, account)
     present = capacity.present_line(database, line)
     _require_above(principal, present)
@@ -124,29 +124,28 @@ def _counted(
         InvalidInput: to price the plan, or to write one release of it, is too much work.
     """
     plan, helped = condense(asked.plan), request.app.state.helpers is not None
-    distinct = set(line.orders)
-    work = sum(effort.of_price(plan, len(orders)) for orders in distinct)
+    caps = [AccountCaps(account.name, account.caps) for account in present]
+    preparation.require_statements(caps, asked)
+    capped = [cap.weights.orders for _, own in caps for cap in own]
+    work = sum(effort.of_price(plan, len(orders)) for orders in [*set(line.orders), *capped])
     check_work(request.app.state.settings.max_work, work, asked.pointer)
     if work > effort.LIGHT:
-        estimating = effort.of_estimates(plan, line.orders)
+        estimating = effort.of_estimates(plan, [*line.orders, *capped])
         if helped and estimating > effort.LIGHT:
             raise AnswerInHelper
         if estimating < work:
             try:
-                estimates = {orders: estimate_price(asked.plan, line.neighbouring, orders) for orders in distinct}
+                estimates = preparation.prices_of(line, caps, asked, asked.plan, estimate_price)
                 return capacity.capacity(present, _prepared(database, line, asked, estimates), estimated=True)
             except (BeyondDoubles, Undecided):
                 if helped:
                     raise AnswerInHelper from None
-    prices = {orders: price(plan, line.neighbouring, orders) for orders in distinct}
+    prices = preparation.prices_of(line, caps, asked, plan)
     return capacity.capacity(present, _prepared(database, line, asked, prices))
 
 
-def _prepared(
-    database: Database, line: Line, asked: NewRelease, prices: Mapping[tuple[Fraction, ...], Price]
-) -> Prepared:
-    by_plan = {id(asked.plan): tuple(prices[orders] for orders in line.orders)}
-    (prepared,) = preparation.prepare(database, line.name, [asked], by_plan, [USUAL_DELTA])
+def _prepared(database: Database, line: Line, asked: NewRelease, prices: Prices) -> Prepared:
+    (prepared,) = preparation.prepare(database, line.name, [asked], {id(asked): prices}, [USUAL_DELTA])
     return prepared
 
 
@@ -157,6 +156,7 @@ def _body(found: Capacity, principal: Principal) -> dict[str, Any]:
         seen = principal.may_use(limit.account)
         said = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
         stopped_by = dict(zip(("account", "definition", "cap"), said, strict=True))
+        stopped_by |= {"tag": limit.tag} if seen and limit.tag is not None else {}
     parts = {"share": found.share, "used": found.used, "used_after_one": found.used_after_one}
     return {
         "account": found.account.name,

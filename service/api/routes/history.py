@@ -10,6 +10,7 @@ from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
+from service.api.schemas.exact_numbers import Label
 from service.api.schemas.spending_history import USUAL_POINTS, HistoryBody, history_body
 from service.ledger.accounts import accounts
 
@@ -28,6 +29,10 @@ def read_history(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     points: Annotated[int, Query(ge=2, le=1000, description="The largest number of points.")] = USUAL_POINTS,
+    tag: Annotated[
+        Label | None,
+        Query(description="Show what the cap on this tag counts, from the entry on that set it."),
+    ] = None,
     with_picture: Annotated[
         bool, Query(description="Include a picture of the points in the answer; the journal is read once for both.")
     ] = False,
@@ -43,7 +48,7 @@ def read_history(
     require(principal, "auditor", account)
     with database.read() as connection:
         record = accounts.read_account(connection, account)
-        body = history_body(connection, record, points)
+        body = history_body(connection, record, points, tag)
     kind = pictures.wanted(request)
     if kind is not None:
         return spending_picture(body, kind)

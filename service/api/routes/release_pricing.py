@@ -14,12 +14,11 @@ from service.api.http.kept_figures import subject_of
 from service.api.schemas.guarantees import cost_text
 from service.errors import InvalidInput, ServiceError
 from service.ledger.accounts import kept_figures as known, lines
-from service.ledger.accounts.lines import Line
+from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import preparation, releases
-from service.ledger.releases.preparation import NewRelease, Prepared
+from service.ledger.releases.preparation import NewRelease, Prepared, Prices
 from service.privacy.accounting import effort
 from service.privacy.accounting.guarantee import USUAL_ORDERS
-from service.privacy.accounting.pricing import Price, price
 from service.privacy.numerics.keyed import ValuesKey
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.condensed import Condensed
@@ -28,8 +27,8 @@ from service.privacy.plans.walking import condense
 
 _MOST_KEPT = 256  # plans whose figures are kept; each takes some ten kilobytes
 
-Figures = tuple[tuple[Price, ...], str]
-"""A price for each account of the line, and the guarantee as JSON text."""
+Figures = tuple[Prices, str]
+"""The prices of the line's accounts and caps, and the guarantee as JSON text."""
 
 
 class _FigureCache:
@@ -73,16 +72,19 @@ def prepared(
     """
     line = lines.line_of(change.database, account)
     deltas = preparation.deltas_of(change.database, line, releases)
-    keys = [ValuesKey(id(one.plan), delta) for one, delta in zip(releases, deltas, strict=True)]
+    caps = lines.caps_of(change.database, line)
+    tagged = any(own for _, own in caps)
+    keys = [ValuesKey(id(one.plan), tagged and one.tags, delta) for one, delta in zip(releases, deltas, strict=True)]
     unlike = dict(zip(keys, zip(releases, deltas, strict=True), strict=True))
     requests = []
     for one, delta in unlike.values():
         check_relation(one.plan, line.neighbouring, one.pointer)
-        requests.append(_PricingRequest.of(one, delta, line, costs))
+        preparation.require_statements(caps, one)
+        requests.append(_PricingRequest.of(one, delta, line, caps, costs))
     if not change.prices_only:
         check_work(change.most_work, sum(one.work for one in requests), releases[0].pointer)
     figures = dict(zip(unlike, _figures(change, line, requests), strict=True))
-    prices = {id(one.plan): figures[key][0] for one, key in zip(releases, keys, strict=True)}
+    prices = {id(one): figures[key][0] for one, key in zip(releases, keys, strict=True)}
     new = preparation.prepare(change.database, account, releases, prices, deltas)
     return new, [figures[key][1] for key in keys]
 
@@ -113,7 +115,7 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
             known.keep(change.database, change.secret, [known.KeptFigures(subject, known.FOUND_BY, cost)])
         return cost
     request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
-    ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, costs=True)])
+    ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, (), costs=True)])
     return cost
 
 
@@ -143,17 +145,21 @@ class _PricingRequest:
     release: NewRelease
     delta: Fraction
     plan: Condensed
+    caps: Sequence[AccountCaps]
     work: float
     costs: bool
 
     @classmethod
-    def of(cls, release: NewRelease, delta: Fraction, line: Line, costs: bool) -> "_PricingRequest":
+    def of(
+        cls, release: NewRelease, delta: Fraction, line: Line, caps: Sequence[AccountCaps], costs: bool
+    ) -> "_PricingRequest":
         plan = condense(release.plan)
-        work = sum(effort.of_price(plan, len(orders)) for orders in line.orders)
-        return cls(release, delta, plan, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
+        capped = (cap.weights.orders for _, own in caps for cap in own)
+        work = sum(effort.of_price(plan, len(orders)) for orders in (*line.orders, *capped))
+        return cls(release, delta, plan, caps, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
 
     def figures(self, line: Line) -> Figures:
-        prices = tuple(price(self.plan, line.neighbouring, orders) for orders in line.orders)
+        prices = preparation.prices_of(line, self.caps, self.release, self.plan)
         return prices, cost_text(self.plan, line.neighbouring, self.delta) if self.costs else ""
 
 
@@ -170,7 +176,10 @@ def _figures(change: Change, line: Line, requests: Sequence[_PricingRequest]) ->
         if elsewhere is None:
             computed = [one.figures(line) for one in lacking]
         else:
-            documents = [{"name": "-", "plan": one.release.document, "delta": exact_text(one.delta)} for one in lacking]
+            documents = [
+                {"name": "-", "plan": one.release.document, "delta": exact_text(one.delta), "tags": one.release.tags}
+                for one in lacking
+            ]
             computed = elsewhere(
                 f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode()
             )
@@ -184,6 +193,8 @@ def _key(request: _PricingRequest, line: Line) -> str:
     parts: tuple[str, ...] = (
         json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
+        json.dumps(request.release.tags if any(own for _, own in request.caps) else ()),
+        *(f"{account} {cap.tag} {cap.since}" for account, own in request.caps for cap in own),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

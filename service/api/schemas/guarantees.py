@@ -14,7 +14,8 @@ from service.ledger.accounts.budgets import read_budget, usual_delta
 from service.ledger.journal.journal import Head
 from service.privacy.accounting.guarantee import USUAL_DELTA, USUAL_ORDERS, ApproximateStatement, Guarantee, guarantee
 from service.privacy.accounting.pricing import MEMOISED_SIZE
-from service.privacy.accounting.privacy_filter import Definition, remaining
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, remaining
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import exact_text, parse_exact
@@ -234,15 +235,19 @@ def _statement(statement: ApproximateStatement) -> dict[str, Any]:
 
 def remaining_body(account: AccountRecord) -> dict[str, Any]:
     """Return the rest of an account's budget, in the budget's definition."""
-    budget = account.budget
+    return remaining_of(account.budget, account.weights, account.totals)
+
+
+def remaining_of(budget: Budget, weights: Weights, totals: Totals) -> dict[str, Any]:
+    """Return the rest of a budget, in its definition."""
     body: dict[str, Any] = {"definition": budget.definition.value}
     if budget.alpha is not None:
         body["alpha"] = _order(budget.alpha)
-    body[budget.cap_on] = number_down(remaining(budget, account.weights, account.totals))
+    body[budget.cap_on] = number_down(remaining(budget, weights, totals))
     if budget.definition is Definition.APPROXIMATE:
         body["delta"] = _delta_number(budget.delta)
     if budget.declared_delta:
-        declared = number_down(max(budget.declared_delta - account.totals.delta, Fraction(0)))
+        declared = number_down(max(budget.declared_delta - totals.delta, Fraction(0)))
         body["declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"] = declared
     return body
 

@@ -87,7 +87,7 @@ def _type(field: grammar.Field) -> Any:
             return Annotated[list[_model(form)], Field(min_length=1, max_length=most)]  # type: ignore[misc]
         case grammar.Inner(form=form):
             return _model(form)
-        case grammar.Type(value=value):
+        case grammar.Type(value=value) | grammar.Constant(value=value):
             return Literal[value]
         case _:
             return _TYPES[type(field)]

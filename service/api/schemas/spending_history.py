@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from service.api.schemas.exact_numbers import number_down, number_up, stated
 from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
+from service.errors import NotFound
 from service.ledger.accounts import spending_history
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
@@ -37,6 +38,7 @@ class HistoryBody(BaseModel):
     """The spending history of an account; every: one point stands for so many entries that change the counted loss."""
 
     account: str
+    tag: str | None = Field(None, description="The tag of the cap that is shown; omitted for the account's budget.")
     budget: BudgetModel
     every: int
     points: list[HistoryPoint]
@@ -44,12 +46,25 @@ class HistoryBody(BaseModel):
     picture: str | None = Field(None, description="The points as an SVG picture, where with_picture is true.")
 
 
-def history_body(connection: Connection, account: AccountRecord, points: int = USUAL_POINTS) -> dict[str, Any]:
-    """Return the spending history of an account up to its head, as JSON."""
-    went = spending_history.spending_history(connection, account, points)
+def history_body(
+    connection: Connection, account: AccountRecord, points: int = USUAL_POINTS, tag: str | None = None
+) -> dict[str, Any]:
+    """Return the spending history of an account up to its head, or of one of its caps, as JSON.
+
+    Args:
+        tag: of the cap; None: the account's budget.
+
+    Raises:
+        NotFound: the account has no cap on the tag.
+    """
+    cap = next((cap for cap in account.caps if cap.tag == tag), None)
+    if tag is not None and cap is None:
+        raise NotFound("cap on tag", tag)
+    went = spending_history.spending_history(connection, account, points, cap)
     return {
         "account": account.name,
-        "budget": write_budget(account.budget),
+        **({} if cap is None else {"tag": cap.tag}),
+        "budget": write_budget(account.budget if cap is None else cap.budget),
         "every": went.every,
         "points": [_point(step) for step in went.steps],
         "head": head_body(account.head),

@@ -10,6 +10,15 @@ from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.cap_changes import (
+    CapsChange,
+    is_greater,
+    opened_caps,
+    opened_members,
+    require_same_kind,
+    save_holds,
+)
+from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
@@ -20,6 +29,7 @@ from service.ledger.journal.entries import (
     AccountOpened,
     AccountReopened,
     BudgetChanged,
+    CapsChanged,
     ChangeProposed,
     Decided,
     MetadataChanged,
@@ -30,10 +40,13 @@ from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_b
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
-from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_of_cap
+from service.privacy.accounting.privacy_filter import Budget, open_weights, spent_of_cap
 from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.walking import Neighbouring
+
+Change = Budget | CapsChange | Fraction | str
+"""A budget, caps on tags, the price above which a second steward must approve, or a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +60,7 @@ class NewAccount:
     budget: Budget
     parent: str | None = None
     approval_above: Fraction | None = None
+    caps: tuple[StatedCap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
     weights = open_weights(new.budget)
-    admission = budgets.write_weights(weights)
+    admission, caps = budgets.write_weights(weights), opened_caps(new.caps)
     keys = see_keys(database, request.secret)
 
     def work(connection: Connection, at: str) -> AccountRecord:
@@ -92,6 +106,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             head=BEFORE_FIRST,
             parent=new.parent,
             approval_above=new.approval_above,
+            caps=caps,
         )
         account = replace(account, id=accounts.insert_row(connection, account, parent_id))
         opened = AccountOpened(
@@ -102,6 +117,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             admission=weights,
             parent=new.parent,
             approval_above=None if new.approval_above is None else exact_text(new.approval_above),
+            caps=opened_members(caps),
         )
         head = opened.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(account, head=head)])
@@ -130,9 +146,9 @@ def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
 
 
 def change_account(
-    database: Database, request: Request, name: str, change: Budget | str | Fraction, pointer: str
+    database: Database, request: Request, name: str, change: Change, pointer: str
 ) -> Operation[ChangedAccount]:
-    """Return the operation that changes an account: its budget, its state, or the price that needs approval.
+    """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
 
     The state is ``open`` or ``closed``.
 
@@ -143,8 +159,8 @@ def change_account(
     another steward states it too.
 
     Args:
-        change: a budget, a state, or the new ``approval_above``, in nats of the budget's definition.
-        pointer: the place of the change in the request, for faults.
+        change: a threshold is in nats of the budget's definition.
+        pointer: the place of a budget in the request, for faults.
 
     Raises:
         BudgetExceeded: the new cap is below the spending.
@@ -158,6 +174,8 @@ def change_account(
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
         vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
+        if isinstance(change, CapsChange):
+            change.prepare(connection, seen)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         account = lines.lock_account(connection, line)
@@ -180,6 +198,8 @@ def change_account(
                 require_other_person(connection, request, proposed.by, "the change", keys)
                 entry = replace(entry, proposal=proposed.seq)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
+        if isinstance(entry, CapsChanged):
+            save_holds(connection, account, entry)
         accounts.save(connection, [replace(after, head=head)])
         answered = accounts.read_account(connection, name)
         if stated is not None:
@@ -190,7 +210,7 @@ def change_account(
 
 
 def _changed(
-    connection: Connection, account: AccountRecord, change: Budget | str | Fraction, pointer: str, at: str
+    connection: Connection, account: AccountRecord, change: Change, pointer: str, at: str
 ) -> tuple[OfAccount, AccountRecord] | None:
     """Return the entry of a change, and the account after it; None if it changes nothing, such as a retry.
 
@@ -203,6 +223,8 @@ def _changed(
             return _with_budget(connection, account, change, pointer, at)
         case Fraction():
             return _with_threshold(account, change)
+        case CapsChange():
+            return change.apply(connection, account, at)
         case state:
             return _with_state(account, state)
 
@@ -257,14 +279,18 @@ def _waiting(
     return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
 
 
-_OF_CHANGES = frozenset(kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened))
+_OF_CHANGES = frozenset(
+    kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened, CapsChanged)
+)
 
 
-def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
+def _frees(account: AccountRecord, change: Change) -> bool:
     """Return whether the change permits more spending than before."""
-    if isinstance(change, Budget):
-        old = account.budget
-        return change.cap > old.cap or change.delta > old.delta or change.declared_delta > old.declared_delta
+    match change:
+        case Budget():
+            return is_greater(change, account.budget)
+        case CapsChange():
+            return change.frees(account)
     return change == "open"
 
 
@@ -274,17 +300,9 @@ def _asks_approval(connection: Connection, name: str) -> bool:
 
 
 def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
-    """Refuse a change of anything but figures: the admission weights were fixed for this definition, order and reserve.
-
-    A change of ``declared_delta`` depending on past spending would make the filter depend on its path.
-    """
+    """Refuse a change of anything but figures, and a cap below the spending."""
     old = account.budget
-    if new.definition is not old.definition:
-        raise InvalidInput.at(f"{pointer}/definition", f"expected the account's definition, {old.definition.value}")
-    if new.alpha != old.alpha:
-        raise InvalidInput.at(f"{pointer}/alpha", "expected the account's order")
-    if old.definition is Definition.APPROXIMATE and new.declared_delta != old.declared_delta:
-        raise InvalidInput.at(f"{pointer}/declared_delta", "expected the account's declared_delta")
+    require_same_kind(old, new, pointer, "account's")
     failures: list[Overrun] = []
     used = spent_of_cap(new, account.weights, account.totals)
     if used is None or used > new.cap:

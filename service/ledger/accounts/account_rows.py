@@ -39,9 +39,11 @@ COLUMNS = (
     Account.partitions_drawn,
     Account.partitions_undeclared,
     Account.spending_sum,
+    Account.caps,
+    Account.cap_totals,
     Account.seal,
 )
-_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in the rows of most accounts
+_OPTIONAL = ("caps", "cap_totals")  # added after the first seals, and null in the rows of most accounts
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"

@@ -13,6 +13,7 @@ from sqlalchemy.orm import aliased
 from service.errors import Altered, NotFound, Overrun
 from service.ledger.accounts import account_rows, budgets, spending_rows
 from service.ledger.accounts.account_rows import COLUMNS
+from service.ledger.accounts.caps import Cap, read_caps, write_cap_totals, write_caps
 from service.ledger.accounts.description_rows import last_description, read_metadata
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import NOTHING, SpendingChange
@@ -44,6 +45,7 @@ class AccountRecord:
             each mechanism and repetition separately.
         partitions_undeclared: the number of those whose plans declare none.
         spending_sum: the stored sum of its rows of spending; None for an account that is not saved yet.
+        caps: on tags, in the order of the tags.
         metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
             needs it.
         proposed: the change that waits for a second steward; likewise not looked up where an account is locked.
@@ -68,6 +70,7 @@ class AccountRecord:
     partitions_drawn: int = 0
     partitions_undeclared: int = 0
     spending_sum: str | None = None
+    caps: tuple[Cap, ...] = ()
     metadata: Metadata = field(default_factory=dict)
     proposed: ProposedChange | None = None
 
@@ -182,6 +185,8 @@ def _changing(account: AccountRecord) -> dict[str, object]:
         "partitions_drawn": account.partitions_drawn,
         "partitions_undeclared": account.partitions_undeclared,
         "spending_sum": account.spending_sum,
+        "caps": write_caps(account.caps),
+        "cap_totals": write_cap_totals(account.caps),
     }
 
 
@@ -223,7 +228,9 @@ def overrun(
 
 _METADATA = last_description(Account.id, None)
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
-_OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
+_OF_CHANGES = text(
+    "kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')"
+)
 _PROPOSED = (  # or the entry that ended the last proposal, worded as in the partial index
     select(Entry.body)
     .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), _OF_CHANGES)
@@ -288,6 +295,7 @@ def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: boo
         partitions_drawn=row.partitions_drawn,
         partitions_undeclared=row.partitions_undeclared,
         spending_sum=row.spending_sum,
+        caps=read_caps(row.caps, row.cap_totals),
         metadata=read_metadata(row._mapping.get("metadata"), f"account {row.name!r}"),
         proposed=_proposed(connection, row),
     )

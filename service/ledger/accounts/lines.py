@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, func, select
 
@@ -12,6 +12,7 @@ from service.errors import Conflict, NotFound
 from service.ledger.accounts import budgets
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.accounts import AccountRecord, read_account, record_of
+from service.ledger.accounts.caps import Cap, read_caps
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import leave_holds, wait_in_queue
@@ -52,6 +53,13 @@ class Line:
     def account_id(self) -> int:
         """Return the id of the account itself."""
         return self.ids[-1]
+
+
+class AccountCaps(NamedTuple):
+    """The caps on tags of an account of a line; ``account`` is its name."""
+
+    account: str
+    caps: tuple[Cap, ...]
 
 
 class ReservationsDue(Exception):
@@ -105,6 +113,23 @@ def budget_of(database: Database, line: Line) -> Budget:
         line_of.cache_clear()
         raise NotFound("account", line.name)
     return budgets.stored_budget(text)
+
+
+def caps_of(database: Database, line: Line) -> list[AccountCaps]:
+    """Return the present caps on tags of each account of a line, root first, without a check of the rows' seals.
+
+    A charge compares them with those of the rows that it locks.
+
+    Raises:
+        NotFound: the database was replaced by one without them.
+    """
+    query = select(Account.name, Account.caps).where(Account.id.in_(line.ids)).order_by(Account.id)
+    with database.read() as connection:
+        found = [AccountCaps(row.name, read_caps(row.caps)) for row in connection.execute(query)]
+    if len(found) != len(line.ids):
+        line_of.cache_clear()
+        raise NotFound("account", line.name)
+    return found
 
 
 def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from sqlalchemy import Connection, func, select
 
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import OPENING, Cap
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries import KINDS, read_text
 from service.ledger.journal.journal import up_to
@@ -57,38 +58,55 @@ class SpendingHistory:
     steps: tuple[SpendingPoint, ...]
 
 
-def spending_history(connection: Connection, account: AccountRecord, points: int) -> SpendingHistory:
+def spending_history(
+    connection: Connection, account: AccountRecord, points: int, cap: Cap | None = None
+) -> SpendingHistory:
     """Return an account's spending history up to its head, by at most ``points`` steps; ``points`` is at least 2.
 
     The whole journal is read once.
 
+    Args:
+        cap: one of the account's caps on tags, for what that counts, from the entry on that set it; None: the budget.
+
     Raises:
         Altered: the journal is not as the service wrote it.
     """
+    first = OPENING if cap is None else cap.since
     counting = select(func.count()).where(
-        Entry.account_id == account.id, up_to(Entry.seq, account.head.seq), Entry.kind.in_(_CHANGING)
+        Entry.account_id == account.id,
+        Entry.seq >= first,
+        up_to(Entry.seq, account.head.seq),
+        Entry.kind.in_(_CHANGING),
     )
     number = connection.execute(counting).scalar_one()
     every = max(1, -(-(number - 1) // (points - 1)))
-    return SpendingHistory(every, tuple(_steps(connection, account, number, every)))
+    return SpendingHistory(every, tuple(_steps(connection, account, number, every, cap)))
 
 
-def _steps(connection: Connection, account: AccountRecord, number: int, every: int) -> Iterator[SpendingPoint]:
-    chain = AccountState(account.name, subplans=False)
-    for place, entry in enumerate(replayed_entries(connection, account, chain, account.head.seq, _CHANGING)):
+def _steps(
+    connection: Connection, account: AccountRecord, number: int, every: int, cap: Cap | None
+) -> Iterator[SpendingPoint]:
+    chain, place = AccountState(account.name, subplans=False), 0
+    for entry in replayed_entries(connection, account, chain, account.head.seq, _CHANGING):
+        if cap is not None and entry.seq < cap.since:
+            continue
         if place % every == 0 or place == number - 1:
-            yield _step(chain, entry.kind, read_text(entry.body).time)
+            yield _step(chain, entry.kind, read_text(entry.body).time, None if cap is None else cap.tag)
+        place += 1
 
 
-def _step(chain: AccountState, kind: str, at: str) -> SpendingPoint:
-    budget, weights, totals = chain.current_budget, chain.weights, chain.totals
+def _step(chain: AccountState, kind: str, at: str, tag: str | None) -> SpendingPoint:
+    budget, weights, totals, committed = chain.current_budget, chain.weights, chain.totals, chain.committed_totals
+    if tag is not None:
+        cap = chain.caps.find(tag)
+        budget, weights, totals, committed = cap.budget, cap.weights, cap.totals, cap.committed.totals
     counted = spent_of_cap(budget, weights, totals)
     return SpendingPoint(
         seq=chain.head.seq,
         kind=kind,
         at=at,
         cap=budget.cap,
-        committed=spent_of_cap(budget, weights, chain.committed_totals) if chain.held else counted,
+        committed=spent_of_cap(budget, weights, committed) if chain.held else counted,
         counted=counted,
         remaining=remaining_after(budget, counted),
         delta=totals.delta,

@@ -38,10 +38,10 @@ def nameless(plan: Plan) -> Plan:
     return with_parts(plan, map(nameless, parts_of(plan)))
 
 
-def _summands(plan: Plan, tags: frozenset[str]) -> Iterator[Plan]:
-    held = tags.union(plan.tags)
+def _summands(plan: Plan, tags: frozenset[str], reads: str | None = None) -> Iterator[Plan]:
+    held, reads = tags.union(plan.tags), plan.reads or reads
     if not isinstance(plan, Mechanism) and plan.SUM:
         for part in plan.children:
-            yield from _summands(part, held)
+            yield from _summands(part, held, reads)
     else:
-        yield replace(nameless(plan), tags=tuple(sorted(held)))
+        yield replace(nameless(plan), tags=tuple(sorted(held)), reads=reads)

@@ -5,18 +5,21 @@ distinct plans is a thousand counts.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import chains
 from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.charge_sums import CapPrices, CapStates, ChargeSum
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_key, read_text, subplans_of
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.releases.reservation_rows import expires
 from service.privacy.accounting.privacy_filter import Budget, Weights
-from service.privacy.accounting.totals import Totals, add_prices, add_totals
+from service.privacy.accounting.totals import Totals, add_totals
 from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
@@ -46,11 +49,13 @@ class Charge(NamedTuple):
         amount: the price that the account is charged.
         subject: the plan and tags that the release spends on.
         own: whether it was registered in this account, and not in one under it.
+        caps: its prices under the account's caps on tags.
     """
 
     amount: PriceKey
     subject: SpendingKey
     own: bool
+    caps: CapPrices = ()
 
 
 @dataclass(slots=True)
@@ -61,35 +66,6 @@ class HeldRelease:
     charge: Charge
     expires_at: str | None
     by: Actor  # the actor that registered it
-
-
-class _Sum:
-    """A sum of charges; equal charges are counted before they are added up."""
-
-    def __init__(self) -> None:
-        self._totals = Totals()  # except those that are still counted
-        self._counts: Counter[PriceKey] = Counter()
-
-    def add(self, amount: PriceKey, count: int = 1) -> None:
-        """Add an amount ``count`` times; a negative count takes it away."""
-        self._counts[amount] += count
-        if len(self._counts) > _DISTINCT:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        self._totals = add_prices(self._totals, ((price_of_key(amount), n) for amount, n in self._counts.items() if n))
-        self._counts.clear()
-
-    @property
-    def totals(self) -> Totals:
-        """Return the sum of all charges.
-
-        Raises:
-            TypeError, ValueError: one of them is no price.
-        """
-        if self._counts:
-            self._add_up()
-        return self._totals
 
 
 class AccountState:
@@ -116,16 +92,19 @@ class AccountState:
         self.committed = 0  # committed releases, with those of the accounts under it
         self.own_committed = 0  # committed releases of its own
         self.held: dict[str, HeldRelease] = {}
-        self._committed, self._holds = _Sum(), _Sum()  # the prices of committed and of held releases
+        self._committed, self._holds = ChargeSum(), ChargeSum()  # the prices of committed and of held releases
         self._spent: Subplans = Counter()  # subplans, except those of the plans counted in _subjects
         self._subjects: Counter[SpendingKey] = Counter()
         self._volume = 0  # characters of the counted plans
+        self.caps = CapStates()
 
     def commit(self, charge: Charge) -> None:
         """Count a release that is committed, here or in an account below."""
         self.committed += 1
         self.own_committed += charge.own
         self._committed.add(charge.amount)
+        if charge.caps:
+            self.caps.commit(charge.caps)
         if self._counts_subplans:
             subject = charge.subject
             self._subjects[subject] += 1
@@ -145,7 +124,22 @@ class AccountState:
             raise BrokenChain("the release is held already")
         price_of_key(held.charge.amount)
         self._holds.add(held.charge.amount)
+        self.caps.hold(held.charge.caps)
         self.held[release] = held
+
+    def hold_under_cap(self, tag: str, prices: Iterable[tuple[str, PriceKey]]) -> None:
+        """Count held releases under a new cap.
+
+        Args:
+            prices: by the releases' ids.
+
+        Raises:
+            BrokenChain: one of them is not held.
+        """
+        for release, amount in prices:
+            held = self.require_held(release)
+            held.charge = held.charge._replace(caps=tuple(sorted((*held.charge.caps, (tag, amount)))))
+            self.caps.hold([(tag, amount)])
 
     def require_held(self, release: str) -> HeldRelease:
         """Return the hold of a release.
@@ -167,14 +161,22 @@ class AccountState:
         held = self.require_held(release)
         del self.held[release]
         self._holds.add(held.charge.amount, -1)
+        self.caps.hold(held.charge.caps, -1)
         if state == "committed":
             self.commit(held.charge)
 
-    def reprice(self, release: str, was: PriceKey, amount: PriceKey) -> None:
+    def reprice(
+        self,
+        release: str,
+        was: PriceKey,
+        amount: PriceKey,
+        caps: Mapping[str, tuple[PriceKey, PriceKey]] = MappingProxyType({}),
+    ) -> None:
         """Count a release at another price.
 
         Args:
             was: the price until now.
+            caps: for each cap whose price changes too, the price until now and the new one.
 
         Raises:
             BrokenChain: it is held at another price than ``was``.
@@ -182,13 +184,20 @@ class AccountState:
         """
         price_of_key(was), price_of_key(amount)
         held = self.held.get(release)
-        if held is not None and held.charge.amount != was:
-            raise BrokenChain("the release had another price")
         if held is not None:
-            held.charge = held.charge._replace(amount=amount)
+            before = dict(held.charge.caps)
+            if held.charge.amount != was or any(before.get(tag) != old for tag, (old, _) in caps.items()):
+                raise BrokenChain("the release had another price")
+            after = before | {tag: new for tag, (_, new) in caps.items()}
+            held.charge = held.charge._replace(amount=amount, caps=tuple(after.items()))
         costs = self._committed if held is None else self._holds
         costs.add(was, -1)
         costs.add(amount)
+        for tag, (old, new) in caps.items():
+            cap = self.caps.find(tag)
+            costs = cap.committed if held is None else cap.holds
+            costs.add(old, -1)
+            costs.add(new)
 
     def _add_up_subjects(self) -> None:
         for subject, count in self._subjects.items():

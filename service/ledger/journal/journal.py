@@ -37,6 +37,7 @@ Kind = Literal[
     "drawn",
     "repriced",
     "refused",
+    "caps_changed",
 ]
 
 Row = dict[str, int | str | None]

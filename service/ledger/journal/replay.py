@@ -7,6 +7,7 @@ from fractions import Fraction
 from sqlalchemy import Connection
 
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import Cap
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import chains, entries, journal
 from service.ledger.journal.account_state import AccountState
@@ -82,12 +83,18 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Accoun
     return AccountReplay(moment, chain.spent, chain.reserved)
 
 
+def caps_of(chain: AccountState) -> tuple[Cap, ...]:
+    """Return the caps on tags of an account as the entries of its journal leave them."""
+    return tuple(Cap(tag, cap.budget, cap.weights, cap.since, cap.totals) for tag, cap in sorted(chain.caps.items()))
+
+
 def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
     """Return an account as the entries of its journal leave its row."""
     return replace(
         account,
         budget=chain.current_budget,
         totals=chain.totals,
+        caps=caps_of(chain),
         state=chain.state,
         head=chain.head,
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),

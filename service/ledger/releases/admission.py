@@ -4,14 +4,18 @@ Charges, dry runs, refusals and the search for fitting noise all ask here. So a 
 ``charges_of`` alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from service.errors import AccountClosed, Overrun
+from service.errors import AccountClosed, Overrun, Unavailable
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import write_price
+from service.ledger.accounts.caps import Cap
+from service.ledger.journal.charge_sums import CapPrices
+from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.privacy.accounting.pricing import Price
@@ -56,18 +60,28 @@ class AccountCharge(NamedTuple):
         amount: the price that the account's journal states.
         totals: those of the account after the charge.
         limits: the budgets that it must fit.
+        caps: the account's caps on tags after the charge.
     """
 
     amount: Price
     totals: Totals
     limits: Sequence[Limit]
+    caps: tuple[Cap, ...] = ()
+
+    @property
+    def cap_prices(self) -> CapPrices:
+        """The prices that the account's journal states under its caps."""
+        return tuple(
+            (limit.tag, price_key_of(write_price(limit.amount))) for limit in self.limits if limit.tag is not None
+        )
 
 
-def require_line(line: Sequence[AccountRecord], releases: Iterable[Prepared]) -> None:
-    """Refuse releases that were prepared for another line, and a line with a closed account.
+def require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -> None:
+    """Refuse releases that were prepared for another line or other caps, and a line with a closed account.
 
     Raises:
         AccountClosed: an account of the line takes no releases.
+        Unavailable: caps of the line were set since a release was prepared.
         ValueError: a release was prepared for another account.
     """
     account_ids = tuple(account.id for account in line)
@@ -76,6 +90,9 @@ def require_line(line: Sequence[AccountRecord], releases: Iterable[Prepared]) ->
     for account in reversed(line):
         if account.state == "closed":
             raise AccountClosed(account.name)
+    for prepared in releases:
+        if not all(one.are_of(account.caps) for one, account in zip(prepared.caps, line, strict=True)):
+            raise Unavailable("a cap was set while the release was priced", retry_after=1)
 
 
 def first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
@@ -98,13 +115,20 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
     Returns:
         One for each account, root first.
     """
-    return [_charge_to(account, asked, held=held) for account, asked in zip(line, prepared.prices, strict=True)]
+    accounts_asked = zip(line, prepared.prices, prepared.caps, strict=True)
+    return [_charge_to(account, asked, caps.prices, held=held) for account, asked, caps in accounts_asked]
 
 
-def _charge_to(account: AccountRecord, asked: Price, *, held: bool) -> AccountCharge:
+def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Price], *, held: bool) -> AccountCharge:
     amount = price_as_charged(account.totals, asked, held=held)
-    limit = Limit(account.name, account.budget, account.weights, account.totals, amount)
-    return AccountCharge(amount, limit.after, (limit,))
+    limits, caps = [Limit(account.name, account.budget, account.weights, account.totals, amount)], list[Cap]()
+    for cap in account.caps:
+        if cap.tag in under_caps:
+            tagged = price_as_charged(cap.totals, under_caps[cap.tag], held=held)
+            limits.append(Limit(account.name, cap.budget, cap.weights, cap.totals, tagged, tag=cap.tag))
+            cap = replace(cap, totals=limits[-1].after)  # noqa: PLW2901 - the cap after the charge
+        caps.append(cap)
+    return AccountCharge(amount, limits[0].after, limits, tuple(caps))
 
 
 def limits_of(charges: Sequence[AccountCharge]) -> Iterator[Limit]:

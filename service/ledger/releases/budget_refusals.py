@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from service.errors import BudgetExceeded, Overrun
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import Cap
 from service.ledger.accounts.lines import Line
 from service.ledger.journal.entries import Refused
 from service.ledger.journal.journal import Head, has_entry
@@ -20,10 +21,11 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
-from service.privacy.accounting.pricing import estimate_price
+from service.privacy.accounting.pricing import Price, estimate_price
 from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan
+from service.privacy.plans.tagged import as_replacement, tagged_part
 
 
 def record_refusal(database: Database, request: Request, line: Line, refusal: BudgetExceeded) -> None:
@@ -67,6 +69,7 @@ def refusal_of(line: Sequence[AccountRecord], prepared: Prepared, failures: Sequ
             cap=first.cap,
             requested=first.requested_exact,
             remaining=first.remaining_exact,
+            tag=first.tag,
         )
 
     def search() -> float | None:
@@ -106,7 +109,18 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], prepared: Prepared
 
 
 def _at_estimated_prices(line: Sequence[AccountRecord], prepared: Prepared, plan: Plan) -> Prepared:
-    """Return a release at the estimated prices of another plan."""
-    orders = [account.weights.orders for account in line]
-    asked = {some: estimate_price(plan, line[-1].neighbouring, some) for some in set(orders)}
-    return replace(prepared, prices=tuple(asked[some] for some in orders))
+    """Return a release at the estimated prices of another plan, which differs in its noise alone."""
+    neighbouring, orders = line[-1].neighbouring, [account.weights.orders for account in line]
+    asked = {some: estimate_price(plan, neighbouring, some) for some in set(orders)}
+
+    def under(cap: Cap) -> Price:
+        part = tagged_part(plan, prepared.tags, cap.tag)
+        if part is None:
+            raise ValueError("expected a plan with the tags of the prepared one")
+        return estimate_price(as_replacement(part, neighbouring), neighbouring, cap.weights.orders)
+
+    caps = [
+        one._replace(prices={cap.tag: under(cap) for cap in account.caps if cap.tag in one.prices})
+        for one, account in zip(prepared.caps, line, strict=True)
+    ]
+    return replace(prepared, prices=tuple(asked[some] for some in orders), caps=tuple(caps))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert
 from service.errors import BudgetExceeded
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import write_prices
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
@@ -177,6 +178,7 @@ def _after(
         replace(
             account,
             totals=charge.totals,
+            caps=charge.caps,
             head=head,
             next_expiry=min(filter(None, (account.next_expiry, ends)), default=None),
             releases=account.releases + 1,
@@ -217,10 +219,11 @@ class _Rows:
     ) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, written = (
-            own.head.seq + 1,
-            [OwnMembers(price_key_of(budgets.write_price(charge.amount))) for charge in charges],
-        )
+        seq = own.head.seq + 1
+        written = [
+            OwnMembers(price=price_key_of(budgets.write_price(charge.amount)), caps=charge.cap_prices or None)
+            for charge in charges
+        ]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
@@ -229,6 +232,7 @@ class _Rows:
             hold = {"release_id": registered.id, "expires_at": registered.expires_at if release.expires else None}
             self._holds += [
                 {**hold, "account_id": account.id, "price": json.dumps(price_of(charged.price))}
+                | {"caps": write_prices(charged.caps or ())}
                 for account, charged in zip(line, written, strict=True)
             ]
         entry = _entry(registered, written[-1])

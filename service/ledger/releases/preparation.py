@@ -2,14 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
+from service.errors import Fault, InvalidInput
 from service.ledger.accounts import budgets, lines, subplans
-from service.ledger.accounts.lines import Line
+from service.ledger.accounts.caps import Cap
+from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
 from service.ledger.journal import canonical_json
 from service.ledger.releases import reservation_rows
@@ -21,6 +23,31 @@ from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
+from service.privacy.plans.tagged import as_replacement, statement_faults, tagged_part
+from service.privacy.plans.walking import Neighbouring, Priced
+
+
+class CapsPrepared(NamedTuple):
+    """The caps of an account as a release was prepared for them.
+
+    Attributes:
+        known: each cap's tag, and the number of the entry that set it.
+        prices: the release's price under each cap whose tag it carries, by tag.
+    """
+
+    known: tuple[tuple[str, int], ...]
+    prices: dict[str, Price]
+
+    def are_of(self, caps: Sequence[Cap]) -> bool:
+        """Return whether these are an account's caps."""
+        return self.known == tuple((cap.tag, cap.since) for cap in caps)
+
+
+class Prices(NamedTuple):
+    """The prices of a release, one for each account of a line, and under the caps of each."""
+
+    accounts: tuple[Price, ...]
+    caps: tuple[CapsPrepared, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +84,7 @@ class Prepared:
         delta: the stored delta, for showing its cost.
         line: the account that it was prepared for, with the accounts above it.
         prices: one for each account of the line.
+        caps: the caps of each account of the line, with the prices under them.
         all_tags: those of the release and of every node of its plan.
         subplans: the parts that the accounts' spending counts, if they are few.
         many: the same parts, if they are many.
@@ -71,6 +99,7 @@ class Prepared:
     delta: Fraction
     line: Line
     prices: tuple[Price, ...]
+    caps: tuple["CapsPrepared", ...]
     all_tags: tuple[str, ...]
     subplans: Subplans
     many: ManySubplans | None
@@ -87,13 +116,13 @@ def prepare(
     database: Database,
     name: str,
     releases: Sequence[NewRelease],
-    prices: Mapping[int, tuple[Price, ...]] | None = None,
+    prices: Mapping[int, Prices] | None = None,
     deltas: Sequence[Fraction] | None = None,
 ) -> list[Prepared]:
     """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
 
     Args:
-        prices: one for each account of the line, by the ``id`` of the plan, if they are known already.
+        prices: by the ``id`` of the release, if they are known already.
         deltas: of the releases, as returned by ``deltas_of``, if they are known already.
 
     Returns:
@@ -106,13 +135,13 @@ def prepare(
     line = lines.line_of(database, name)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
-    secret = bound_secret(database)
+    secret, caps = bound_secret(database), lines.caps_of(database, line)
     known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: equal plans in a batch are one object
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
         key = id(release.plan), release.tags, release.reserve_for is None
         if key not in known:
-            known[key] = _prepared(secret, line, release, delta, prices)
+            known[key] = _prepared(secret, line, caps, release, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
     return prepared
@@ -134,8 +163,10 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     unlike += sum(release.unlike for release in releases if release.many is not None)
     tags = sum(len(release.all_tags) for release in releases)
     size = sum(len(release.written) for release in releases)
+    under_caps = [price for release in releases for caps in release.caps for price in caps.prices.values()]
     microseconds = (
         number * (_RELEASE + depth * _ENTRY + orders * _ORDER)
+        + sum(_CAP + len(price.quanta) * _ORDER for price in under_caps)
         + held * depth * _HOLD
         + unlike * depth * _SUBPLAN
         + tags * _TAG
@@ -149,9 +180,54 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     )
 
 
-# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a character of a
-# plan.
-_RELEASE, _ENTRY, _ORDER, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 35, 10, 10, 0.01
+# Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a price under a cap,
+# of a character of a plan.
+_RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
+
+
+Pricing = Callable[[Priced, Neighbouring, tuple[Fraction, ...]], Price]
+"""A function that prices a plan under a relation at the orders of a budget, as ``price`` does."""
+
+
+def prices_of(
+    line: Line, caps: Sequence[AccountCaps], release: NewRelease, plan: Priced, pricing: Pricing | None = None
+) -> Prices:
+    """Return the prices of a release in a line of accounts with these caps.
+
+    Args:
+        plan: the release's, or the same condensed.
+        pricing: None: ``price``.
+    """
+    pricing = pricing or price
+    known = {orders: pricing(plan, line.neighbouring, orders) for orders in dict.fromkeys(line.orders)}
+    return Prices(
+        tuple(known[orders] for orders in line.orders),
+        tuple(_under_caps(release, one.caps, line.neighbouring, pricing) for one in caps),
+    )
+
+
+def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None:
+    """Require that each mechanism says what it reads, if an account of the line has caps.
+
+    Raises:
+        InvalidInput: one does not, or its tags contradict its promise.
+    """
+    faults: dict[str, Fault] = {}  # by pointer: of the release's own account first
+    for account, own in reversed(caps):
+        tags = [cap.tag for cap in own]
+        for fault in statement_faults(release.plan, tags, account, release.pointer, release.tags) if tags else ():
+            faults.setdefault(fault.pointer, fault)
+    if faults:
+        raise InvalidInput(list(faults.values()))
+
+
+def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbouring, pricing: Pricing) -> CapsPrepared:
+    prices = {}
+    for cap in caps:
+        part = tagged_part(release.plan, release.tags, cap.tag)
+        if part is not None:
+            prices[cap.tag] = pricing(as_replacement(part, neighbouring), neighbouring, cap.weights.orders)
+    return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices)
 
 
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
@@ -169,16 +245,18 @@ def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) ->
 
 
 def _prepared(
-    secret: Secret, line: Line, release: NewRelease, delta: Fraction, prices: Mapping[int, tuple[Price, ...]] | None
+    secret: Secret,
+    line: Line,
+    caps: Sequence[AccountCaps],
+    release: NewRelease,
+    delta: Fraction,
+    prices: Mapping[int, Prices] | None,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
+    require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     counted = subplans.subplans_of(release.plan, release.tags)
-    found = (
-        tuple(price(release.plan, line.neighbouring, orders) for orders in line.orders)
-        if prices is None
-        else (prices[id(release.plan)])
-    )
+    found = prices_of(line, caps, release, release.plan) if prices is None else prices[id(release)]
     many = ManySubplans.of(secret, counted)
     return Prepared(
         name=release.name,
@@ -187,7 +265,8 @@ def _prepared(
         tags=release.tags,
         delta=delta,
         line=line,
-        prices=found,
+        prices=found.accounts,
+        caps=found.caps,
         all_tags=tuple(sorted(tags)),
         subplans=counted if many is None else Counter(),
         many=many,

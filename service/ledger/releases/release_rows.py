@@ -62,11 +62,20 @@ def sealed_plan(connection: Connection, release_id: str) -> str:
     Raises:
         Altered: the row is not as the service wrote it.
     """
+    return sealed_plan_and_tags(connection, release_id)[0]
+
+
+def sealed_plan_and_tags(connection: Connection, release_id: str) -> tuple[str, str]:
+    """Return the plan of a release, and its own tags, as the ledger stores them.
+
+    Raises:
+        Altered: the row is not as the service wrote it.
+    """
     row = connection.execute(WITH_HASH, {"release": release_id}).one()
     if row.id != release_id:
         raise altered(release_id)
     require_seal(connection, row, row.hash)
-    return str(row.plan)
+    return str(row.plan), str(row.tags)
 
 
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:

@@ -12,8 +12,8 @@ from service.ledger.storage.transaction import batch, secret_of
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of
 
-COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
-_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in most rows
+COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.caps, Hold.seal)
+_OPTIONAL = ("caps",)  # added after the first seals, and null in most rows
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]
@@ -74,12 +74,12 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
 
 
 def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None:
-    """Write a new price of a present hold, with the row's new seal."""
+    """Write new prices of a present hold, with the row's new seal."""
     connection.execute(_UPDATE, _given(secret, row))
 
 
 def _given(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
-    given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"]}
+    given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"], "under_caps": row["caps"]}
     return given | {"code": sealed(secret, row)["seal"]}
 
 
@@ -87,5 +87,5 @@ _PURPOSE = "hold"
 _UPDATE = (
     update(Hold)
     .where(Hold.release_id == bindparam("release"), Hold.account_id == bindparam("account"))
-    .values(price=bindparam("new"), seal=bindparam("code"))
+    .values(price=bindparam("new"), caps=bindparam("under_caps"), seal=bindparam("code"))
 )

@@ -13,14 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, budgets, lines, subplans
+from service.ledger.accounts import accounts, budgets, caps, lines, subplans
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans
@@ -35,7 +35,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.privacy.accounting.totals import Totals, add_prices
+from service.privacy.accounting.totals import add_prices
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -105,10 +105,9 @@ def settle(
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
         if gone:
-            totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
-            if totals.is_below_zero:
+            account = _without(account, Counter(prices[held_id, account.id] for held_id in ids))  # noqa: PLW2901
+            if account.totals.is_below_zero or any(cap.totals.is_below_zero for cap in account.caps):
                 raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
-            account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
     release_rows.update_states(connection, ids, state)
     journal.write(connection, entries)
@@ -122,19 +121,35 @@ def settle(
     return accounts.save(connection, after, change)
 
 
-def _without(totals: Totals, prices: Counter[str]) -> Totals:
-    """Return the totals without these charges, counted by price.
+class _HeldAmounts(NamedTuple):
+    """The additions of a hold to an account's totals and to those of its caps, as its row states them."""
+
+    price: str
+    caps: str | None
+
+
+def _without(account: AccountRecord, gone: Counter[_HeldAmounts]) -> AccountRecord:
+    """Return the account without these holds, counted by what they added.
 
     Reservations are often alike, and prices take long to parse.
     """
-    return add_prices(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
+    if not gone:
+        return account
+    amounts = [(budgets.read_price(json.loads(held.price)), -count) for held, count in gone.items()]
+    under_caps = [(caps.read_prices(held.caps), count) for held, count in gone.items() if held.caps is not None]
+    return replace(
+        account,
+        totals=add_prices(account.totals, amounts),
+        caps=caps.without(account.caps, under_caps) if under_caps else account.caps,
+        releases=account.releases - gone.total(),
+    )
 
 
-def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
-    prices: dict[tuple[str, int], str] = {}
+def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], _HeldAmounts]:
+    prices: dict[tuple[str, int], _HeldAmounts] = {}
     for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
         reservation_rows.require_seal(connection, row)
-        prices[row.release_id, row.account_id] = row.price
+        prices[row.release_id, row.account_id] = _HeldAmounts(row.price, row.caps)
     return prices
 
 
@@ -292,14 +307,14 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
     """
     expired: Subplans = Counter()
     stated: Counter[tuple[str, str]] = Counter()
-    prices: Counter[str] = Counter()
+    gone: Counter[_HeldAmounts] = Counter()
     for row in _due(connection, account, at, Release.plan, Release.tags):
-        prices[row.price] += 1
+        gone[_HeldAmounts(row.price, row.caps)] += 1
         stated[row.plan, row.tags] += 1
     for (plan, tags), count in stated.items():
         for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
             expired[subplan] += occurrences * count
-    return PresentAccount(_left_by(account, prices), expired)
+    return PresentAccount(_without(account, gone), expired)
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
@@ -308,13 +323,7 @@ def without_due_reservations(connection: Connection, account: AccountRecord, at:
     Raises:
         Altered: a hold is not as the service wrote it.
     """
-    return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
-
-
-def _left_by(account: AccountRecord, prices: Counter[str]) -> AccountRecord:
-    if not prices:
-        return account
-    return replace(account, totals=_without(account.totals, prices), releases=account.releases - prices.total())
+    return _without(account, Counter(_HeldAmounts(row.price, row.caps) for row in _due(connection, account, at)))
 
 
 def _due(

@@ -114,6 +114,8 @@ class Account(Base):
     partitions_undeclared: Mapped[int] = mapped_column(server_default=text("0"))  # those whose plans declare no number
     seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
     spending_sum: Mapped[str | None]  # keyed and masked, of its rows of spending; null: older, not added up yet
+    caps: Mapped[str | None]  # JSON: its caps on tags, in the order of the tags; null: none
+    cap_totals: Mapped[str | None]  # JSON: the totals that admission compares with each cap, by tag; null: no caps
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
@@ -167,6 +169,7 @@ class Hold(Base):
     price: Mapped[str]  # JSON: the amount added to this account's totals
     expires_at: Mapped[str | None]  # null: it does not expire by itself
     seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
+    caps: Mapped[str | None]  # JSON: the amount added to the totals of each cap, by tag; null: none
     __table_args__ = (Index("holds_due", "account_id", "expires_at", "release_id"),)
 
 
@@ -199,7 +202,7 @@ class Spending(Base):
     )
 
 
-_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened')")
+_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')")
 
 
 class Entry(Base):

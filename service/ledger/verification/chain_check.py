@@ -3,7 +3,8 @@
 It needs no database, so the same code checks a journal that another party keeps.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from service.ledger.journal.account_state import AccountState, Charge, ProposedC
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Approved,
+    CapsChanged,
     Decided,
     Drawn,
     Expired,
@@ -22,8 +24,9 @@ from service.ledger.journal.entries import (
     Voided,
     read_members,
 )
-from service.ledger.journal.entry_texts import PriceKey
+from service.ledger.journal.entry_texts import PriceKey, SpendingKey
 from service.ledger.journal.journal import Actor, Head, JournalEntry
+from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.totals import is_charge_of
@@ -53,6 +56,21 @@ def _check_persons(what: str, proposer: Actor, entry: ParsedEntry, lives: KeyLiv
         raise BrokenChain(f"{what} {_BY_KEYS_OF_ONE}")
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Say of content that cannot be read in the block that it is not valid.
+
+    Raises:
+        BrokenChain: there is such content.
+    """
+    try:
+        yield
+    except BrokenChain:  # which has a reason already
+        raise
+    except UNREADABLE:
+        raise BrokenChain("the entry's price or plan is not valid") from None
+
+
 class Audit:
     """The audit of one account's chain, from its first entry on.
 
@@ -70,6 +88,8 @@ class Audit:
         self.draws = DrawOverlaps()
         self._charged: dict[str, Charge] = {}  # by release
         self._plans: dict[str, str] = {}  # equal ones are kept once
+        self.caps = CapCheck(self.chain)
+        self._carried = lru_cache(maxsize=_REMEMBERED)(self._stated_tags)
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
     def take(self, entry: JournalEntry) -> ParsedEntry:
@@ -107,18 +127,65 @@ class Audit:
         match content:
             case Registration():
                 self._check_price(content.accountant, content.charge)
+                self._check_caps(content.accountant, entry.release_id, content.charge)
                 self._keep(entry.release_id, content.charge)
             case Voided() | Expired():
                 self._charged.pop(entry.release_id, None)
             case PriceChanged():
-                charged = self._charged.get(entry.release_id)
-                if charged is None or charged.amount != content.was:
-                    raise BrokenChain("the release had another price")
-                self._charged[entry.release_id] = charged = charged._replace(amount=content.price)
-                self._check_price(content.accountant, charged)
+                self._take_price(entry.release_id, content)
+            case CapsChanged():
+                self._take_caps(content)
             case Drawn():
                 self.draws.take(entry.seq, entry.release_id, content)
         return entry
+
+    def _take_price(self, release: str, content: PriceChanged) -> None:
+        charged, caps = self._charged.get(release), content.caps or {}
+        if charged is None or charged.amount != content.was:
+            raise BrokenChain("the release had another price")
+        under = dict(charged.caps)
+        if any(under.get(tag) != was for tag, (was, _) in caps.items()):
+            raise BrokenChain("the release had another price under a cap")
+        under |= {tag: price for tag, (_, price) in caps.items()}
+        self._charged[release] = charged = charged._replace(amount=content.price, caps=tuple(under.items()))
+        self._check_price(content.accountant, charged)
+        self._check_under_caps(content.accountant, release, charged)
+
+    def _take_caps(self, content: CapsChanged) -> None:
+        self.caps.take(content)
+        for cap in content.caps:
+            for release, amount in cap.held:
+                charged = self._charged.get(release)
+                if charged is not None:
+                    self._charged[release] = charged._replace(caps=tuple(sorted((*charged.caps, (cap.tag, amount)))))
+        if content.accountant != ACCOUNTANT:
+            return
+        with _readable():
+            held = all(cap.held == self.caps.held_under(cap.tag) for cap in content.caps if cap.admission is not None)
+            right = held and not self.caps.wrong_before(content)
+        if not right:
+            raise BrokenChain("a cap does not count the earlier releases at their price")
+
+    def _check_caps(self, accountant: str, release: str, charge: Charge) -> None:
+        """Require that a release is charged under exactly the caps whose tags it carries."""
+        if not (self.chain.caps or charge.caps):
+            return
+        with _readable():
+            carried = self._carried(charge.subject, tuple(self.chain.caps))
+        if carried != [tag for tag, _ in charge.caps]:
+            raise BrokenChain("the release is not charged under the caps whose tags it carries")
+        self._check_under_caps(accountant, release, charge)
+
+    def _stated_tags(self, subject: SpendingKey, _: tuple[str, ...]) -> list[str]:
+        self.caps.require_statements(subject)
+        return self.caps.tags_of(subject)
+
+    def _check_under_caps(self, accountant: str, release: str, charge: Charge) -> None:
+        """Require that prices of the present accountant under caps are its prices; others' are not checked."""
+        with _readable():
+            wrong = accountant == ACCOUNTANT and self.caps.wrong(release, charge.subject, charge.caps)
+        if wrong:
+            raise BrokenChain("the price under a cap is not that of the tagged part")
 
     def _keep(self, release: str, charge: Charge) -> None:
         if self._repriced is None or release in self._repriced:
@@ -141,6 +208,7 @@ class Audit:
         self.chain.commit(charge)
         self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, charge)
+        self._check_caps(accountant, release, charge)
         self._keep(release, charge)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
@@ -170,7 +238,8 @@ class Audit:
         self.draws.check_repeats()
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
-            if not self.chain.totals.is_below_zero:
+            sums = [self.chain.totals, *(cap.totals for cap in self.chain.caps.values())]
+            if not any(totals.is_below_zero for totals in sums):
                 return
         except UNREADABLE:
             pass

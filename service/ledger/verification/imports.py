@@ -11,6 +11,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from service.errors import Conflict
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import write_prices
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.draws import branch_rows, draw_rows, draws, partitions, tabulated_groups
 from service.ledger.draws.tabulations import tabulated, write_layout
@@ -217,7 +218,7 @@ class _Writer:
         secret = secret_of(self._connection)
         holds = [
             {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.charge.amount))}
-            | {"expires_at": ends_by_itself(held)}
+            | {"expires_at": ends_by_itself(held), "caps": write_prices(held.charge.caps)}
             for release, held in chain.held.items()
         ]
         if holds:

@@ -6,18 +6,21 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import write_price
+from service.ledger.accounts.caps import price_under
 from service.ledger.draws import partitions
 from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Content, Registration, read
-from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of_key
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of as key_text, price_of_key
 from service.ledger.releases import release_rows
 from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.storage.tables import Release
 from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
 from service.privacy.accounting.totals import is_charge_of
 from service.privacy.numerics.numbers import exact_text
+from service.privacy.plans.tagged import tagged_part
 
 STATEMENT = "receipt"
 _FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash", "head", "issued_at")
@@ -36,7 +39,9 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     release = read_release(connection, account.id, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
-    _require_price(account, release, read(entry).content, price_key_of(price), charged.accountant)
+    content = read(entry).content
+    _require_price(account, release, content, price_key_of(price), charged.accountant)
+    under_caps = _under_caps(account, release, content, charged.accountant)
     return {
         "account": account.name,
         "unit": account.unit,
@@ -52,7 +57,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
             "expires_at": release.expires_at,
         },
         "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
-        "charged": {"price": price, "accountant": charged.accountant},
+        "charged": {"price": price, "accountant": charged.accountant, **({"caps": under_caps} if under_caps else {})},
         "entry": entry,
         "previous": journal.hash_before(connection, account.id, release.head.seq),
         "hash": release.head.hash,
@@ -74,6 +79,21 @@ def _require_price(
     asked = price_of(release.plan, account.neighbouring, account.weights.orders)
     if accountant != ACCOUNTANT or not is_charge_of(price_of_key(price), asked):
         raise release_rows.altered(release.id)
+
+
+def _under_caps(account: AccountRecord, release: ReleaseRecord, content: Content, accountant: str) -> dict[str, Any]:
+    """Return the prices under the account's caps: those of the entry, or of the accountant that priced it again."""
+    if not isinstance(content, Registration) or content.caps is None:
+        return {}
+    if accountant == content.accountant:
+        return {tag: key_text(amount) for tag, amount in content.caps}
+    caps = {cap.tag: cap for cap in account.caps}
+    parts = {tag: tagged_part(release.plan, release.tags, tag) for tag, _ in content.caps}
+    return {
+        tag: write_price(price_under(part, caps[tag].weights, account.neighbouring))
+        for tag, part in parts.items()
+        if part is not None
+    }
 
 
 def check_receipt(receipt: object, public_key: str) -> None:

@@ -5,17 +5,30 @@ Differences are reported; when applied, each becomes an entry in the account's c
 """
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from service.errors import Conflict
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import read_prices, write_prices
 from service.ledger.accounts.lines import Line
 from service.ledger.journal import chains, entry_texts, journal
-from service.ledger.journal.entries import Expired, Filing, PriceChanged, Registration, Voided, read_text
+from service.ledger.journal.account_state import Charge
+from service.ledger.journal.entries import (
+    CapsChanged,
+    ChangedCap,
+    Expired,
+    Filing,
+    PriceChanged,
+    Registration,
+    Voided,
+    read_text,
+)
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.journal.replay import replayed_entries
@@ -35,11 +48,38 @@ _AT_ONCE = 500  # releases that are priced again in one transaction
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A release whose price in an account differs from the present accountant's."""
+    """A release whose price in an account, or under a cap on a tag, differs from the present accountant's.
+
+    Attributes:
+        caps: by the tags of caps under which it differs, the old price and the present accountant's.
+    """
 
     release: str
     old: PriceKey
     asked: Price
+    caps: Mapping[str, tuple[PriceKey, Price]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """All that the present accountant prices otherwise in an account.
+
+    Attributes:
+        releases: at most one for each release.
+        counted: by the tags of caps, the old price of what a cap counts of earlier releases, and the present one.
+    """
+
+    releases: list[Difference]
+    counted: Mapping[str, tuple[PriceKey, Price]]
+
+
+class CapDifference(NamedTuple):
+    """Another price under a cap: of a release, or (None) of those that had committed before the cap was set."""
+
+    release: str | None
+    tag: str
+    old: PriceKey
+    new: PriceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +90,15 @@ class RepricedRelease:
         account: with the new prices, applied or not.
         prices: of each release that differs, the old price and the new one.
         over: the caps that the account then exceeds.
+        under_caps: the prices that differ under caps on tags.
+        over_caps: the caps on tags that the account then exceeds, by tag.
     """
 
     account: AccountRecord
     prices: list[tuple[str, PriceKey, PriceKey]]
     over: list[Shortfall]
+    under_caps: list[CapDifference] = field(default_factory=list)
+    over_caps: list[tuple[str, Shortfall]] = field(default_factory=list)
 
 
 def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
@@ -71,112 +115,193 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     with database.read() as connection:
         account = accounts.read_account(connection, name)
         found = differences(connection, account)
-    if apply and found:
+    if apply and (found.releases or found.counted):
         return _apply(database, account, found)
-    after, prices = _with_prices(account, found)
-    return RepricedRelease(after, prices, _over(after))
+    priced = _with_prices(account, found)
+    return _result(priced.account, priced.prices, priced.under_caps)
 
 
-def differences(connection: Connection, account: AccountRecord) -> list[Difference]:
-    """Return the releases charged to an account whose price there is not the present accountant's.
+def differences(connection: Connection, account: AccountRecord) -> Differences:
+    """Return what the present accountant prices otherwise of the releases charged to an account.
 
     The journal gives the charges and their settlements; releases whose price is right are not kept. The connection must
     be in a read transaction, as for every use of ``replayed_entries``.
 
-    Returns:
-        At most one for each release.
-
     Raises:
         Altered: the journal, or the row of a release that was priced again, is not as the service wrote it.
     """
-    audit, wrong = Audit(account.name), dict[str, Difference]()
+    audit = Audit(account.name)
+    found = _Found(audit)
     for entry in replayed_entries(connection, account, audit.chain, account.head.seq):
         stated = read_text(entry.body)
         match stated.content:
-            case Registration(price=amount, plan=plan):
-                _note(wrong, audit, stated.release_id, amount, plan)
+            case Registration(charge=charge):
+                found.note(stated.release_id, charge)
             case Voided() | Expired():
-                wrong.pop(stated.release_id, None)
-            case PriceChanged(price=amount):
-                plan = release_rows.sealed_plan(connection, stated.release_id)
-                _note(wrong, audit, stated.release_id, amount, entry_texts.write(json.loads(plan)))
-    return list(wrong.values())
+                found.forget(stated.release_id)
+            case PriceChanged(price=amount, caps=caps):
+                plan, tags = release_rows.sealed_plan_and_tags(connection, stated.release_id)
+                subject = entry_texts.write(json.loads(plan)), tuple(json.loads(tags))
+                under = tuple((tag, new) for tag, (_, new) in (caps or {}).items())
+                found.note(stated.release_id, Charge(amount, subject, True, under))
+            case CapsChanged() as changed:
+                found.take_caps(changed)
+    return Differences(list(found.wrong.values()), found.counted)
 
 
-def _note(wrong: dict[str, Difference], audit: Audit, release: str, amount: PriceKey, plan: str) -> None:
-    if audit.is_right(plan, amount):
-        wrong.pop(release, None)
-    else:
-        wrong[release] = Difference(release, amount, audit.asked(plan))
+class _Found:
+    """The differences that an account's entries show so far."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self.wrong: dict[str, Difference] = {}
+        self.counted: dict[str, tuple[PriceKey, Price]] = {}
+
+    def note(self, release: str, charge: Charge) -> None:
+        """Compare the prices that an entry states of a release; other prices of it stay as they were."""
+        before = self.wrong.pop(release, None)
+        caps = {} if before is None else {tag: one for tag, one in before.caps.items() if tag not in dict(charge.caps)}
+        caps |= self._audit.caps.wrong(release, charge.subject, charge.caps)
+        plan = charge.subject[0]
+        if caps or not self._audit.is_right(plan, charge.amount):
+            self.wrong[release] = Difference(release, charge.amount, self._audit.asked(plan), caps)
+
+    def forget(self, release: str) -> None:
+        """Leave out a release that counts no more."""
+        self.wrong.pop(release, None)
+
+    def take_caps(self, changed: CapsChanged) -> None:
+        """Compare the prices of what new caps count."""
+        check, chain = self._audit.caps, self._audit.chain
+        check.take(changed)
+        for cap in changed.caps:
+            if cap.counted is not None:
+                self.counted.pop(cap.tag, None)
+            for release, amount in cap.held:
+                held = chain.require_held(release).charge
+                self.note(release, held._replace(caps=((cap.tag, amount),)))
+        self.counted |= check.wrong_before(changed)
 
 
-def _with_prices(
-    account: AccountRecord, found: list[Difference]
-) -> tuple[AccountRecord, list[tuple[str, PriceKey, PriceKey]]]:
-    """Return the account with the new prices in its totals, and the prices as they are added.
+class _Priced(NamedTuple):
+    """An account with new prices in its totals, and the prices as they are added."""
+
+    account: AccountRecord
+    prices: list[tuple[str, PriceKey, PriceKey]]
+    under_caps: list[CapDifference]
+
+
+def _with_prices(account: AccountRecord, found: Differences) -> _Priced:
+    """Return the account with the new prices.
 
     Raises:
         Altered: more is taken away than was charged.
     """
-    totals, prices = account.totals, []
-    for difference in found:
-        totals = add_prices(totals, [(price_of_key(difference.old), -1)])
-        if totals.is_below_zero:
-            raise release_rows.altered(difference.release)
-        amount = price_as_charged(totals, difference.asked, held=True)  # as a hold's: a later repricing takes it away
-        totals = add_price(totals, amount)
-        prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
-    return replace(account, totals=totals), prices
+    totals, prices, under_caps = account.totals, [], list[CapDifference]()
+    for difference in found.releases:
+        release = difference.release
+        totals, amount = _exchanged(release, totals, difference.old, difference.asked)
+        prices.append((release, difference.old, amount))
+        for tag, (old, asked) in difference.caps.items():
+            account, amount = _exchanged_under(release, account, tag, old, asked)
+            under_caps.append(CapDifference(release, tag, old, amount))
+    for tag, (old, asked) in found.counted.items():
+        account, amount = _exchanged_under("", account, tag, old, asked)
+        under_caps.append(CapDifference(None, tag, old, amount))
+    return _Priced(replace(account, totals=totals), prices, under_caps)
 
 
-def _over(account: AccountRecord) -> list[Shortfall]:
-    return shortfalls(account.budget, account.weights, Totals(), account.totals)
+def _exchanged(release: str, totals: Totals, old: PriceKey, asked: Price) -> tuple[Totals, PriceKey]:
+    """Return totals with another price of a release, and the price as it is added."""
+    totals = add_prices(totals, [(price_of_key(old), -1)])
+    if totals.is_below_zero:
+        raise release_rows.altered(release)
+    amount = price_as_charged(totals, asked, held=True)  # as a hold's: a later repricing takes it away
+    return add_price(totals, amount), entry_texts.price_key_of(budgets.write_price(amount))
 
 
-def _apply(database: Database, account: AccountRecord, found: list[Difference]) -> RepricedRelease:
+def _exchanged_under(
+    release: str, account: AccountRecord, tag: str, old: PriceKey, asked: Price
+) -> tuple[AccountRecord, PriceKey]:
+    """Return an account with another price under a cap, and the price as it is added."""
+    (cap,) = (cap for cap in account.caps if cap.tag == tag)
+    totals, amount = _exchanged(release, cap.totals, old, asked)
+    caps = tuple(replace(cap, totals=totals) if cap.tag == tag else cap for cap in account.caps)
+    return replace(account, caps=caps), amount
+
+
+def _result(
+    account: AccountRecord, prices: list[tuple[str, PriceKey, PriceKey]], under_caps: list[CapDifference]
+) -> RepricedRelease:
+    over_caps = [
+        (cap.tag, gap) for cap in account.caps for gap in shortfalls(cap.budget, cap.weights, Totals(), cap.totals)
+    ]
+    over = shortfalls(account.budget, account.weights, Totals(), account.totals)
+    return RepricedRelease(account, prices, over, under_caps, over_caps)
+
+
+def _apply(database: Database, account: AccountRecord, found: Differences) -> RepricedRelease:
     """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
     line, seen = lines.line_of(database, account.name), account.head
-    done: list[tuple[str, PriceKey, PriceKey]] = []
-    for first in range(0, len(found), _AT_ONCE):
-        some = found[first : first + _AT_ONCE]
-        account, prices = database.write(
+    prices, under_caps = list[tuple[str, PriceKey, PriceKey]](), list[CapDifference]()
+    for first in range(0, max(len(found.releases), 1), _AT_ONCE):
+        some = Differences(found.releases[first : first + _AT_ONCE], {} if first else found.counted)
+        done = database.write(
             partial(_write, line=line, seen=seen, found=some),
             is_committed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
         )
-        seen = account.head
-        done += prices
-    return RepricedRelease(account, done, _over(account))
+        account, seen = done.account, done.account.head
+        prices += done.prices
+        under_caps += done.under_caps
+    return _result(account, prices, under_caps)
 
 
-def _write(
-    connection: Connection, line: Line, seen: Head, found: list[Difference]
-) -> tuple[AccountRecord, list[tuple[str, PriceKey, PriceKey]]]:
+def _write(connection: Connection, line: Line, seen: Head, found: Differences) -> _Priced:
     """Write entries, totals and rows for releases that still count, on the locked account.
 
     Changes since ``found`` was computed are read only in the texts that the chain meets.
     """
     account, at = lines.lock_account(connection, line), clock.now()
     since = [(entry.kind, entry.release_id) for entry in chains.chained(connection, account.id, seen, account.head)]
-    if any(kind == PriceChanged.KIND for kind, _ in since):
-        raise Conflict(f"account {account.name!r} is being priced again by another process")
+    if any(kind in (PriceChanged.KIND, CapsChanged.KIND) for kind, _ in since):
+        raise Conflict(f"account {account.name!r} is being priced again by another process, or its caps changed")
     gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
-    account, prices = _with_prices(account, [difference for difference in found if difference.release not in gone])
+    left = [difference for difference in found.releases if difference.release not in gone]
+    priced = _with_prices(account, replace(found, releases=left))
+    account = priced.account
     rows: list[journal.Row] = []
-    for release, old, new in prices:
-        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT)
+    for release, old, new in priced.prices:
+        caps = {one.tag: (one.old, one.new) for one in priced.under_caps if one.release == release}
+        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT, caps=caps or None)
         row, head = entry.following(account.chain, actor=ACTOR, release_id=release, at=at)
         rows.append(row)
         account = replace(account, head=head)
         changed = entry.rows(Filing(account.id, head.seq, release, at)).changed
         own = (Release.id == release, Release.account_id == account.id)
         connection.execute(update(Release).where(*own).values(changed))
-        for hold in connection.execute(_HOLD, {"release": release, "account": account.id}).all():
-            reservation_rows.require_seal(connection, hold)
-            reservation_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["price"]})
+        _write_hold(connection, account.id, release, changed["price"], {tag: new for tag, (_, new) in caps.items()})
+    counted = tuple(
+        ChangedCap(cap.tag, cap.budget, counted=one.new)
+        for cap in account.caps
+        for one in priced.under_caps
+        if one.release is None and one.tag == cap.tag
+    )
+    if counted:
+        row, head = CapsChanged(accountant=ACCOUNTANT, caps=counted).following(account.chain, actor=ACTOR, at=at)
+        rows.append(row)
+        account = replace(account, head=head)
     if rows:
         journal.write(connection, rows)
         accounts.save(connection, [account])
-    return account, prices
+    return priced._replace(account=account)
+
+
+def _write_hold(connection: Connection, account_id: int, release: str, price: str, caps: dict[str, PriceKey]) -> None:
+    for hold in connection.execute(_HOLD, {"release": release, "account": account_id}).all():
+        reservation_rows.require_seal(connection, hold)
+        under = tuple((dict(read_prices(hold.caps)) | caps).items())
+        new = {**hold._mapping, "price": price, "caps": write_prices(under)}
+        reservation_rows.save(connection, secret_of(connection), new)
 
 
 _HOLD = select(*reservation_rows.COLUMNS).where(

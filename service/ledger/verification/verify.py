@@ -18,12 +18,14 @@ from sqlalchemy import Connection, Row, func, select
 from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import account_rows, budgets
+from service.ledger.accounts.caps import write_cap_totals, write_caps, write_prices
 from service.ledger.accounts.spending_rows import is_sum
 from service.ledger.journal.account_state import AccountState, ends_by_itself
 from service.ledger.journal.chains import MISSING, UNREADABLE, BadEntry, BrokenChain
 from service.ledger.journal.entry_texts import price_key_in
 from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, stream
+from service.ledger.journal.replay import caps_of
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
@@ -124,6 +126,7 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "created_at": (account.created_at, chain.created_at),
         "parent": (account.parent, chain.parent),
     }
+    caps = caps_of(chain)
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
     present = {
         "budget": (account.budget, budget),
@@ -132,6 +135,8 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "approval_above": (account.approval_above, chain.approval_above),
         "next_expiry": (account.next_expiry, chain.next_expiry),
         "releases": (account.releases, chain.releases),
+        "caps": (account.caps, write_caps(caps)),
+        "cap_totals": (account.cap_totals, write_cap_totals(caps)),
     }
     below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
     if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
@@ -151,6 +156,8 @@ def _check_holds(connection: Connection, chain: AccountState, account: Row[Any],
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
         if held is None or (price_key_in(row.price), row.expires_at) != (held.charge.amount, ends_by_itself(held)):
+            raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")
+        if row.caps != write_prices(held.charge.caps):
             raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")
         if not reservation_rows.is_sealed(secret, row):
             raise BadRow(chain.head.seq, "a row of holds was not written by the service")

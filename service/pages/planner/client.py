@@ -6,6 +6,7 @@ from typing import Any
 
 from service.api.schemas.guarantees import usual_delta_text
 from service.pages.planner.form import (
+    UNREAD,
     Form,
     Mechanism,
     Proposal,
@@ -47,6 +48,11 @@ async def open_account_named(visit: Visit, name: str) -> Account | None:
     """Return an account by its name; None where the key reaches no such account."""
     if not name:
         return None
+    account = await _account_in_reach(visit, name)
+    return None if account is None else {**account, "capped": await _is_capped(visit, account)}
+
+
+async def _account_in_reach(visit: Visit, name: str) -> Account | None:
     try:
         account: Account = await get(visit, address("accounts", name), {"with_gauge": "true"})
     except Refused as refused:
@@ -54,6 +60,14 @@ async def open_account_named(visit: Visit, name: str) -> Account | None:
             raise
         return None
     return account
+
+
+async def _is_capped(visit: Visit, account: Account) -> bool | None:
+    """Return whether the account, or one above it, has caps on tags; None where the key does not reach one above."""
+    above: Account | None = account
+    while above is not None and "caps" not in above and above["parent"] is not None:
+        above = await _account_in_reach(visit, above["parent"])
+    return None if above is None else "caps" in above
 
 
 def delta_of(form: Form, account: Account) -> str:
@@ -86,6 +100,8 @@ async def ask_plan(
     Raises:
         FormFaults: fields are invalid; it has the faults of all requests together.
     """
+    if account["capped"] and not form["reads"]:
+        raise FormFaults({"reads": f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'})
     requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
@@ -96,7 +112,7 @@ async def ask_plan(
             faults |= faults_of(refused, partial(field_of_question, form, question))
     if faults:
         raise FormFaults(faults)
-    return requests, answers, plan_of(form, requests, answers)
+    return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)
 
 
 async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:

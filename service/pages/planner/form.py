@@ -18,6 +18,8 @@ Mechanism = Literal["geometric", "discrete_gaussian"]
 
 MECHANISMS: dict[Mechanism, str] = {"geometric": "geometric", "discrete_gaussian": "discrete Gaussian"}
 MOST_ROWS = 100
+UNREAD = "nothing capped"
+"""What is typed, and what the plan states, where it reads nothing that is capped."""
 _WHOLE = re.compile(r"[0-9]{1,16}")
 
 
@@ -55,7 +57,7 @@ class Form:
 
     Attributes:
         rows: the targets, each a text for every column.
-        fields: the single fields: account, delta, release, tags, reserve_for, and SafeTab's parameters.
+        fields: the single fields: account, delta, release, tags, reads, reserve_for, and SafeTab's parameters.
     """
 
     kind: Kind
@@ -68,7 +70,9 @@ class Form:
 
 def empty_form(kind: Kind, account: str = "") -> Form:
     """Return an empty form."""
-    fields = {"account": account, "delta": "", "release": "", "tags": "", "reserve_for": ""} | _SINGLE[kind]
+    fields = {"account": account, "delta": "", "release": "", "tags": "", "reads": "", "reserve_for": ""} | _SINGLE[
+        kind
+    ]
     return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields)
 
 
@@ -183,17 +187,36 @@ def _whole(text: str) -> int | str:
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
-def plan_of(form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography."""
+def plan_of(
+    form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]], *, labelled: bool = True
+) -> dict[str, Any]:
+    """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography.
+
+    What it reads is stated on its root, for all of it.
+
+    Args:
+        labelled: tags are labels, as no account of the line has caps. Otherwise a geography alone would be a promise
+            that the table reads nothing else that is capped, and is left out unless the root states what it reads.
+    """
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
-        return plan
+        return plan | _statement(form["reads"])
     parts = {
-        row: query["mechanism"] | _tags(form.rows[row]["geography"])
+        row: query["mechanism"] | _tags(form.rows[row]["geography"] if labelled or form["reads"] else "")
         for question, answer in zip(requests, answers, strict=True)
         for row, query in zip(question.rows, answer["queries"], strict=True)
     }
-    return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]}
+    return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]} | _statement(form["reads"])
+
+
+def _statement(reads: str) -> dict[str, Any]:
+    if not reads:
+        return {}
+    return {"reads": UNREAD} if reads == UNREAD else {"tags": _listed(reads)}
+
+
+def _listed(text: str) -> list[str]:
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 def _tags(geography: str) -> dict[str, Any]:
@@ -209,8 +232,7 @@ def composition_of(plan: Mapping[str, Any], account: Mapping[str, Any], delta: s
 
 def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that registers the plan; its delta is the account's where none was typed."""
-    tags = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
-    body = {"name": form["release"], "plan": plan, "tags": tags}
+    body = {"name": form["release"], "plan": plan, "tags": _listed(form["tags"])}
     return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 
@@ -224,6 +246,7 @@ _LABELS = {
     "delta": "δ",
     "release": "Name of the release",
     "tags": "Tags",
+    "reads": "What it reads",
     "reserve_for": "Only hold it for",
     "stability": "Stability",
     "stage_1_fraction": "Fraction for step 1",
@@ -258,6 +281,8 @@ def field_of_question(form: Form, question: Question, pointer: str) -> str:
 def field_of_release(form: Form, pointer: str) -> str:
     """Return the form's field of a pointer, for a plan that is priced or registered."""
     first, *rest = pointer.split("/")[1:] or [""]
+    if first == "plan" and rest[-1:] in (["reads"], ["tags"]):
+        return "reads"
     if first == "plan" and form.kind == "tables" and rest[:1] == ["parts"] and len(rest) > 1:
         return f"table-{filled(form)[int(rest[1])]}"
     return _FIELDS.get(first, "")

@@ -42,19 +42,33 @@ class Usage(NamedTuple):
 
 def usage(account: dict[str, Any]) -> Usage:
     """Return the used part of an account's budget: exact where the answer is, else rounded up."""
-    budget, name = account["budget"], "rho" if account["budget"]["definition"] == "zcdp" else "epsilon"
-    cap, remaining = Fraction(budget[name]), Fraction(repr(account["remaining"][name]))
-    used = cap - remaining
-    if account["counted_exact"] is not None:
-        used = Fraction(account["counted_exact"])
-        remaining = max(cap - used, Fraction(0))
     gauge = account["gauge"]
-    share = part_of(gauge["used"], gauge["used_exact"])
-    tenths = 1000 if share is None else min(1000, math.ceil(1000 * share))
-    symbol, by_delta = _SYMBOLS[budget["definition"]], gauge["cap"] != name
+    found = _usage(account, part_of(gauge["used"], gauge["used_exact"]))
+    by_delta = gauge["cap"] != _figure(account["budget"])
     like = "the one so far" if gauge["releases"] == 1 else "the mean one"
     more = None if gauge["equal_more"] is None else more_releases(gauge["equal_more"], like)
-    return Usage(symbol, budget[name], used, remaining, f"{tenths / 10:g}", by_delta, more)
+    return found._replace(by_delta=by_delta, more=more)
+
+
+def cap_usage(cap: dict[str, Any]) -> Usage:
+    """Return the used part of a cap on a tag: exact where the answer is, else rounded up."""
+    return _usage(cap, part_of(cap["used"]))
+
+
+def _usage(body: dict[str, Any], share: Fraction | None) -> Usage:
+    """Return the used part of the budget of an account, or of a cap, given its part by the gauge; None: infinite."""
+    budget, name = body["budget"], _figure(body["budget"])
+    cap, remaining = Fraction(budget[name]), Fraction(repr(body["remaining"][name]))
+    used = cap - remaining
+    if body["counted_exact"] is not None:
+        used = Fraction(body["counted_exact"])
+        remaining = max(cap - used, Fraction(0))
+    tenths = 1000 if share is None else min(1000, math.ceil(1000 * share))
+    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}", False, None)
+
+
+def _figure(budget: dict[str, Any]) -> str:
+    return "rho" if budget["definition"] == "zcdp" else "epsilon"
 
 
 def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:

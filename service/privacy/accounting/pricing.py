@@ -18,7 +18,6 @@ from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.intervals import up
 from service.privacy.numerics.keyed import FractionsKey
 from service.privacy.numerics.loss import Loss, largest_losses, total_loss
-from service.privacy.plans import Plan
 from service.privacy.plans.composition_program import Foldable, Notion, build_program, fold
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, Priced, condense
@@ -89,7 +88,7 @@ def _price_of_curve(
     return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
 
 
-def estimate_price(plan: Plan, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
+def estimate_price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
     """Return an upper bound on ``price``, some 1e-13 above it: to search with, never to charge.
 
     Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of

@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
-from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
+from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, READS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
 from service.privacy.grammar import (
     ABOVE_0,
     LARGEST_WHOLE,
@@ -100,11 +100,14 @@ class Mechanism(Keyed, PlanElement, ABC):
             None takes 1 under ``add_remove`` and 2 under ``replace_one``.
         cells_added: under ``replace_one``, how many cells adding or removing one record can move;
             None takes half of ``cells``, rounded up.
+        cells_replaced: under ``add_remove``, how many cells another value of one record can move, each by at most the
+            sensitivity; only caps on tags depend on it (``docs/mathematics/caps.md``).
+        reads: the promise that it reads nothing on which the account has a cap; no loss depends on it.
         partitions: which it may be drawn for, as it or a node above declares; no loss depends on it, so that two
             mechanisms which differ in nothing else are equal.
     """
 
-    BEFORE: ClassVar[Fields] = (TAGS, NAME)
+    BEFORE: ClassVar[Fields] = (TAGS, READS, NAME)
     DRAWN: ClassVar[bool] = False
     """Whether its noise is integer, so that it can be drawn exactly; others are only accounted."""
     ADDITIVE: ClassVar[bool] = False
@@ -114,6 +117,8 @@ class Mechanism(Keyed, PlanElement, ABC):
     tags: tuple[str, ...] = ()
     cells: int | None = None
     cells_added: int | None = None
+    cells_replaced: int | None = None
+    reads: str | None = None
     partitions: Partitions | None = field(default=None, compare=False)
 
     @property
@@ -127,7 +132,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
         Args:
             at: JSON pointer of the document, for faults.
-            shared: name, tags and partitions.
+            shared: name, tags, reads and partitions.
 
         Raises:
             InvalidInput: a field has no meaning.
@@ -148,6 +153,8 @@ class Mechanism(Keyed, PlanElement, ABC):
         """
         if self.cells_added is not None and not replaced:
             yield "cells_added", "expected none under add_remove; cells is what one record moves"
+        if self.cells_replaced is not None and replaced:
+            yield "cells_replaced", "expected none under replace_one; cells is what another record moves"
 
     def moved(self, *, replaced: bool, one_side: bool) -> tuple["Mechanism", int]:
         """Return the mechanism of one cell as a change sees it, and how many of its cells the change moves.
@@ -238,7 +245,7 @@ class Discrete(Mechanism):
     """
 
     ADDITIVE = DRAWN = True
-    BEFORE = (TAGS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
+    BEFORE = (TAGS, READS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -284,7 +291,7 @@ class Continuous(Mechanism):
     """
 
     ADDITIVE = True
-    BEFORE = (TAGS, NAME, *CELLS)
+    BEFORE = (TAGS, READS, NAME, *CELLS)
     AFTER = (SENSITIVITY,)
 
     sensitivity: Fraction = Fraction(1)
@@ -332,7 +339,10 @@ def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
 
 def read_cells(document: Document) -> dict[str, Any]:
     """Return the numbers of cells that a document states."""
-    return {name: document[name] for name in ("cells", "cells_added") if document.get(name) is not None}
+    return {name: document[name] for name in _CELLS if document.get(name) is not None}
+
+
+_CELLS = tuple(cells.name for cells in CELLS)
 
 
 def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence as Listed
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from service.privacy.fields import PARTITIONS_BELOW, TAGS
+from service.privacy.fields import PARTITIONS_BELOW, READS, TAGS
 from service.privacy.grammar import PlanElement
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed
@@ -22,9 +22,10 @@ class Node(Keyed, PlanElement, ABC):
 
     Attributes:
         tags: what the mechanisms below reveal something about.
+        reads: the promise that they read nothing on which the account has a cap.
     """
 
-    BEFORE = (TAGS, PARTITIONS_BELOW)
+    BEFORE = (TAGS, READS, PARTITIONS_BELOW)
     SUM: ClassVar[bool] = False
     """Whether its losses are the sum of its parts' in every notion, so that they can be charged one by one."""
     DIVIDES: ClassVar[bool] = False
@@ -33,6 +34,7 @@ class Node(Keyed, PlanElement, ABC):
     """Whether noise is drawn of one of its parts only, for each partition and turn."""
 
     tags: tuple[str, ...] = ()
+    reads: str | None = None
 
     @property
     def times(self) -> int:

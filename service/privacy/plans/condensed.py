@@ -39,8 +39,9 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
 
     ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``).
     """
-    has_description = plan.name is not None or plan.tags or plan.partitions is not None
-    nameless = replace(plan, name=None, tags=(), partitions=None) if has_description else plan
+    nameless = plan
+    if plan.name is not None or plan.tags or plan.reads or plan.partitions is not None or plan.cells_replaced:
+        nameless = replace(plan, name=None, tags=(), reads=None, partitions=None, cells_replaced=None)
     mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
     group = size if mechanism.ADDITIVE else 1  # of others, all that a group does is known
     condensed = Condensed(mechanism, None, (), group, 1)

@@ -73,7 +73,8 @@ def _read_undeclared(document: Document, base: str, path: str, above: _Context) 
     if mechanism is not None:
         partitions = above.partitions if mechanism.DRAWN else None
         name = document.get("name") or path or "/"
-        return mechanism.read(document, base + path, name=name, tags=_tags(document), partitions=partitions)
+        shared = {"tags": _tags(document), "reads": document.get("reads"), "partitions": partitions}
+        return mechanism.read(document, base + path, name=name, **shared)
     node = NODES.get(document["type"])
     if node is None:
         raise InvalidInput.at(f"{base}{path}/type", "expected the type of a mechanism or of a node")
@@ -81,7 +82,7 @@ def _read_undeclared(document: Document, base: str, path: str, above: _Context) 
 
 
 def _read_node(node: type[Node], document: Document, base: str, path: str, above: _Context) -> Plan:
-    values: dict[str, Any] = {"tags": _tags(document)}
+    values: dict[str, Any] = {"tags": _tags(document), "reads": document.get("reads")}
     for declared_field in node.FIELDS:
         name, value = declared_field.name, document[declared_field.name]
         match declared_field:
@@ -154,4 +155,6 @@ def write_plan(plan: Plan) -> dict[str, Any]:
             document[stated.name] = value
     if plan.tags:
         document["tags"] = list(plan.tags)
+    if plan.reads is not None:
+        document["reads"] = plan.reads
     return document

@@ -8,9 +8,10 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from service.api.routes import registry, release_pricing
+from service.api.routes import registry
 from service.api.routes.registry import TIERS, YAML
 from service.api.schemas.metadata import Metadata
+from service.ledger.releases import preparation
 from service.ledger.verification.recompute import recompute
 from service.privacy.accounting.pricing import Price
 from tests.api.calls import (
@@ -311,9 +312,7 @@ def test_what_was_priced_too_low_is_not_promised(
     """After a correction of the accountant, the account is over its budget until that is raised."""
     account = _open(embedded, **budget)
     with monkeypatch.context() as older:
-        older.setattr(
-            release_pricing, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ())
-        )
+        older.setattr(preparation, "price", lambda *_: Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ()))
         made = release(embedded, pure("0.1"))
     _entry(embedded, account)  # nothing has been priced again yet
     recompute(embedded.app.state.database, "people", apply=True)  # type: ignore[attr-defined]

@@ -220,8 +220,8 @@ def test_entries_beyond_the_head_change_no_price_and_no_budget_and_are_not_expor
         ["UPDATE holds SET seal = (SELECT seal FROM holds WHERE release_id = :other)"],
         [
             "DELETE FROM holds WHERE release_id = :release",
-            "INSERT INTO holds SELECT :release, account_id, price, expires_at, seal FROM holds"
-            " WHERE release_id = :other",
+            "INSERT INTO holds (release_id, account_id, price, expires_at, seal)"
+            " SELECT :release, account_id, price, expires_at, seal FROM holds WHERE release_id = :other",
         ],
         ["DELETE FROM holds WHERE release_id = :release"],
     ],

@@ -45,7 +45,7 @@ def test_names_cannot_pass_for_what_is_beside_them(text: str, origin: str | None
     above: dict[str, Any] = {} if origin is None else {"origin": {"account": text, "seq": 7}}
     body = _body("committed", _content(text, **above), account=text, actor=text, key=text if named else None)
     content = json.loads(body)["content"]
-    assert registered(body) == (price_key_of(content["price"]), spending_key_of(content), origin is None)
+    assert registered(body) == (price_key_of(content["price"]), spending_key_of(content), origin is None, ())
 
 
 def test_all_other_entries_are_left_to_be_parsed() -> None:

@@ -92,7 +92,7 @@ def test_downgrading_works_on_a_ledger_with_entries(database: Database) -> None:
     run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now', 1, '',"
-        " NULL, NULL, NULL, 0, 0, 0, NULL, NULL)",
+        " NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL)",
     )
     run(database, "INSERT INTO journal VALUES (1, 1, 'account_opened', NULL, '{}', '')")
     downgrade(database, "base")

@@ -20,7 +20,7 @@ _NO_NODE = {"Condensed", "Neighbouring", "Node", "Plan", "Priced"}
 
 
 def test_every_node_has_a_module_an_entry_and_an_example() -> None:
-    others = {"base", "composition_program", "condensed", "notation", "walking"}
+    others = {"base", "composition_program", "condensed", "notation", "tagged", "walking"}
     modules = {module.name for module in pkgutil.iter_modules(plans.__path__)} - others
     assert modules == set(NODES)
     for name, kind in NODES.items():

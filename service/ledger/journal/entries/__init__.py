@@ -25,6 +25,7 @@ from service.ledger.journal.entries.base import (
     Rows,
     read_members,
 )
+from service.ledger.journal.entries.caps_changed import CapsChanged, ChangedCap
 from service.ledger.journal.entries.described import Described
 from service.ledger.journal.entries.drawn import Drawn
 from service.ledger.journal.entries.refused import Refused
@@ -56,6 +57,7 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
     "drawn": _concrete(Drawn),
     "repriced": _concrete(PriceChanged),
     "refused": _concrete(Refused),
+    "caps_changed": _concrete(CapsChanged),
 }
 """All kinds, each with the class of its content, or several that are told apart by their fields."""
 
@@ -108,7 +110,9 @@ __all__ = [
     "AccountReopened",
     "Approved",
     "BudgetChanged",
+    "CapsChanged",
     "ChangeProposed",
+    "ChangedCap",
     "Committed",
     "Content",
     "Decided",

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from service.ledger.accounts import budgets
+from service.ledger.accounts.caps import StatedCap
 from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
     BUDGET,
@@ -20,6 +22,7 @@ from service.ledger.journal.entries.base import (
     OfAccount,
     ParsedEntry,
     exact,
+    text,
     whole,
 )
 from service.ledger.journal.journal import Kind
@@ -32,6 +35,21 @@ def _read_open(value: object) -> Literal["open"]:
     if value != OPEN:
         raise ValueError("expected the state open")
     return OPEN
+
+
+def _read_caps(value: Any) -> tuple[StatedCap, ...]:
+    caps = tuple(StatedCap(text(cap["tag"]), budgets.read_budget(cap["budget"])) for cap in value)
+    if not caps or _documents(caps) != value:
+        raise ValueError("expected caps with a tag and a budget")
+    return caps
+
+
+def _documents(caps: tuple[StatedCap, ...]) -> list[dict[str, Any]]:
+    return [{"tag": cap.tag, "budget": budgets.write_budget(cap.budget)} for cap in caps]
+
+
+def _write_caps(caps: tuple[StatedCap, ...]) -> str:
+    return canonical(_documents(caps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +115,10 @@ class AccountClosure(OfAccount):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProposed(OfAccount):
-    """A change that waits for a second steward: either a budget or the state.
+    """A change that waits for a second steward: a budget, the state, or caps on tags.
 
     Attributes:
+        caps: new ones, and those with another budget.
         state: ``open``, if the account is to be open again.
     """
 
@@ -107,15 +126,18 @@ class ChangeProposed(OfAccount):
     CHANGES_BALANCE: ClassVar[bool] = False
 
     budget: Annotated[Budget | None, replace(BUDGET, omitted=True)] = None
+    caps: Annotated[tuple[StatedCap, ...] | None, Form(_read_caps, _write_caps, omitted=True)] = None
     state: Annotated[Literal["open"] | None, Form(_read_open, omitted=True)] = None
 
     def __post_init__(self) -> None:
-        """Refuse a proposal without a change, or with two."""
-        if (self.budget is None) == (self.state is None):
+        """Refuse a proposal that is not of one change."""
+        if [self.budget, self.caps, self.state].count(None) != 2:
             raise BrokenChain(WRONG)
 
     def change(self) -> dict[str, Any]:
         """Return the change in the form in which the account shows it."""
+        if self.caps is not None:
+            return {"caps": _documents(self.caps)}
         return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:

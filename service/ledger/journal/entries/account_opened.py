@@ -1,13 +1,25 @@
 """The entry that opens an account, the first of its journal."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
-from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, ParsedEntry, Text, exact, text_or_none
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.charge_sums import CapState
+from service.ledger.journal.entries.base import (
+    WRONG,
+    BudgetField,
+    Form,
+    OfAccount,
+    ParsedEntry,
+    Text,
+    exact,
+    text_or_none,
+)
+from service.ledger.journal.entries.caps_changed import CAPS, ChangedCap
 from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
 from service.privacy.plans.walking import Neighbouring
@@ -35,6 +47,7 @@ class AccountOpened(OfAccount):
         admission: orders and weights, fixed for ever.
         approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
+        caps: on tags; None: there are none.
         parent: the account that it is under; None: it is a root, as in entries of the first version.
     """
 
@@ -44,6 +57,7 @@ class AccountOpened(OfAccount):
     admission: Annotated[Weights, Form(_read_admission, _write_admission)]
     approval_above: Annotated[str | None, Form(_exact_or_none, required=False)] = None
     budget: BudgetField
+    caps: Annotated[tuple[ChangedCap, ...] | None, replace(CAPS, omitted=True)] = None
     description: Text
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
@@ -55,3 +69,7 @@ class AccountOpened(OfAccount):
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
         chain.budget, chain.approval_above = self.budget, self.approval_above
+        for cap in self.caps or ():
+            if cap.admission is None or cap.counted is not None or cap.held:
+                raise BrokenChain(WRONG)
+            chain.caps[cap.tag] = CapState(cap.budget, cap.admission, entry.seq)

@@ -18,6 +18,7 @@ from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import CanonicalObject, canonical
 from service.ledger.journal.chains import UNREADABLE, BrokenChain
+from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, Row
 from service.ledger.releases.reservation_rows import State
@@ -90,7 +91,12 @@ def exact(value: object) -> str:
     return stated
 
 
-def _read_amount(value: Any) -> PriceKey:
+def read_amount(value: Any) -> PriceKey:
+    """Return the key of a member that is a price.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
     amount = price_key_of(value)
     if price_of(amount) != value:
         raise ValueError("expected the figures of a price and no others")
@@ -100,7 +106,20 @@ def _read_amount(value: Any) -> PriceKey:
 Text = Annotated[str, Form(text)]
 TextOrNone = Annotated[str | None, Form(text_or_none)]
 Whole = Annotated[int, Form(whole)]
-AmountField = Annotated[PriceKey, Form(_read_amount, lambda amount: canonical(price_of(amount)))]
+AmountField = Annotated[PriceKey, Form(read_amount, lambda amount: canonical(price_of(amount)))]
+
+
+def _read_cap_prices(value: Any) -> CapPrices:
+    if not value:
+        raise ValueError("expected at least one price")
+    return tuple(sorted((tag, read_amount(price)) for tag, price in value.items()))
+
+
+def _write_cap_prices(prices: CapPrices) -> str:
+    return canonical({tag: price_of(amount) for tag, amount in prices})
+
+
+CapPricesField = Annotated[CapPrices | None, Form(_read_cap_prices, _write_cap_prices, omitted=True)]
 BUDGET = Form(budgets.read_budget, lambda budget: canonical(budgets.write_budget(budget)))
 BudgetField = Annotated[Budget, BUDGET]
 

@@ -13,8 +13,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
 from service.ledger.journal.account_state import AccountState, Charge, HeldRelease
 from service.ledger.journal.canonical_json import CanonicalObject, canonical
+from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entries.base import (
     AmountField,
+    CapPricesField,
     Content,
     EntryView,
     Filing,
@@ -69,9 +71,11 @@ class OwnMembers(NamedTuple):
 
     Attributes:
         price: the price that the account was charged.
+        caps: the prices under its caps on tags.
     """
 
     price: PriceKey
+    caps: CapPrices | None = None
 
 
 def _read_plan(value: object) -> str:
@@ -92,6 +96,7 @@ class Registration(Content):
 
     Attributes:
         accountant: the version of the accountant that priced it.
+        caps: its prices under the account's caps on tags; None where it carries none of the tags.
         delta: the delta for showing its cost, an exact number.
         origin: of a release of an account under this one.
         plan: as canonical JSON.
@@ -102,6 +107,7 @@ class Registration(Content):
     CHANGES_BALANCE: ClassVar[bool] = True
 
     accountant: Text
+    caps: CapPricesField = None
     delta: Text
     name: Text
     origin: Annotated[Origin | None, Form(Origin.read, Origin.write, omitted=True)] = None
@@ -112,7 +118,7 @@ class Registration(Content):
     @property
     def charge(self) -> Charge:
         """Return the release as the account counts it."""
-        return Charge(self.price, (self.plan, self.tags), self.own)
+        return Charge(self.price, (self.plan, self.tags), self.own, self.caps or ())
 
     @property
     def own(self) -> bool:

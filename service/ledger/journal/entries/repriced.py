@@ -1,21 +1,46 @@
 """The entry of a release that was priced again."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries.base import AmountField, Content, EntryView, Filing, ParsedEntry, Rows, Text
-from service.ledger.journal.entry_texts import price_of
+from service.ledger.journal.canonical_json import canonical
+from service.ledger.journal.entries.base import (
+    AmountField,
+    Content,
+    EntryView,
+    Filing,
+    Form,
+    ParsedEntry,
+    Rows,
+    Text,
+    read_amount,
+)
+from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Kind
 
+RepricedCaps = Mapping[str, tuple[PriceKey, PriceKey]]
 
-@dataclass(frozen=True, slots=True)
+
+def _read_caps(value: Any) -> RepricedCaps:
+    if not value or any(prices.keys() != {"price", "was"} for prices in value.values()):
+        raise ValueError("expected the former and the present price of at least one cap")
+    return {tag: (read_amount(prices["was"]), read_amount(prices["price"])) for tag, prices in sorted(value.items())}
+
+
+def _write_caps(caps: RepricedCaps) -> str:
+    return canonical({tag: {"was": price_of(was), "price": price_of(price)} for tag, (was, price) in caps.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChanged(Content):
     """The price that an account is charged for a release from now on.
 
     Attributes:
         accountant: the version of the accountant that priced it.
+        caps: for each cap on a tag whose price of it changes too, the price until now and the new one.
         price: the new one.
         was: the price until now.
     """
@@ -24,6 +49,7 @@ class PriceChanged(Content):
     CHANGES_BALANCE: ClassVar[bool] = True
 
     accountant: Text
+    caps: Annotated[RepricedCaps | None, Form(_read_caps, _write_caps, omitted=True)] = None
     price: AmountField
     was: AmountField
 
@@ -36,7 +62,7 @@ class PriceChanged(Content):
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release at the new price."""
-        chain.reprice(entry.release_id, self.was, self.price)
+        chain.reprice(entry.release_id, self.was, self.price, self.caps or {})
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new price and accountant."""

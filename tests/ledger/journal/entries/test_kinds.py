@@ -14,11 +14,14 @@ from service.ledger.journal.entries import (
     AccountOpened,
     AccountReopened,
     BudgetChanged,
+    CapsChanged,
     ChangeProposed,
     Committed,
     Content,
     Drawn,
+    PriceChanged,
     Proposed,
+    Refused,
     Reserved,
 )
 from service.ledger.journal.journal import Kind
@@ -26,12 +29,15 @@ from tests.ledger.journal.entries.recorded import FILING, content_in, recorded
 
 _WRONG: tuple[Any, ...] = (7.5, True, [], {}, -1, "\ud800", {"account": "a"}, [1], "not such a thing")
 _OPTIONAL: dict[type[Content], set[str]] = {
-    AccountOpened: {"parent", "approval_above"},  # the first version had neither
+    AccountOpened: {"parent", "approval_above", "caps"},  # the first version had none of them
     BudgetChanged: {"proposal"},
     AccountReopened: {"proposal"},
-    Committed: {"origin"},
-    Reserved: {"origin"},
-    Proposed: {"origin"},
+    CapsChanged: {"proposal"},
+    Committed: {"origin", "caps"},
+    Reserved: {"origin", "caps"},
+    Proposed: {"origin", "caps"},
+    PriceChanged: {"caps"},
+    Refused: {"tag"},
     Drawn: {"groups", "layout_hash", "level"},
 }
 """Members that an entry may lack."""

@@ -28,7 +28,7 @@ def _read_shares(value: Any) -> dict[str, Any]:
 class _Shared(Committed):
     """A registration with two optional members, which stand between others as those to come do."""
 
-    basis: Annotated[dict[str, Any] | None, Form(_read_shares, write, omitted=True)] = None
+    ended: Annotated[dict[str, Any] | None, Form(_read_shares, write, omitted=True)] = None
     periods: Annotated[str | None, Form(str, omitted=True)] = None
 
 
@@ -36,17 +36,17 @@ class _SharedCharge(NamedTuple):
     amount: PriceKey
     subject: object
     own: bool
-    basis: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
     periods: str | None = None
 
 
 class _OwnMembers(NamedTuple):
     price: PriceKey
-    basis: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
     periods: str | None = None
 
 
-_BASES: tuple[dict[str, Any] | None, ...] = (
+_ENDS: tuple[dict[str, Any] | None, ...] = (
     None,
     {"a": {"delta": "0", "quanta": ["1", None, -3]}},
     {'x","delta":"0","name":"n': {',"delta":"0","name":"n"': [{"plan": {}}]}},
@@ -55,11 +55,11 @@ _PERIODS = (None, "all", '","plan":{"type":"p"},"price":{', "\\")
 _NAMES = ("n", '","periods":"all","plan":{', 'é\\"')
 
 
-def _content(name: str, basis: dict[str, Any] | None, periods: str | None, origin: Origin | None) -> _Shared:
+def _content(name: str, ended: dict[str, Any] | None, periods: str | None, origin: Origin | None) -> _Shared:
     plan = write({"type": "geometric", "epsilon": "1", "name": name, "tags": [name]})
     return _Shared(
         accountant="1",
-        basis=basis,
+        ended=ended,
         delta="0",
         name=name,
         origin=origin,
@@ -100,19 +100,19 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> CommittedTexts:
 
 @pytest.mark.parametrize("origin", [None, _ORIGIN])
 def test_what_is_read_without_parsing_is_what_was_written(texts: CommittedTexts, origin: Origin | None) -> None:
-    for name, basis, periods in product(_NAMES, _BASES, _PERIODS):
-        content = _content(name, basis, periods, origin)
+    for name, ended, periods in product(_NAMES, _ENDS, _PERIODS):
+        content = _content(name, ended, periods, origin)
         body = _body(content, actor=name)
-        stated = {key: value for key, value in (("basis", basis), ("periods", periods)) if value is not None}
-        charge = (_PRICE, (content.plan, content.tags), origin is None, basis, periods)
+        stated = {key: value for key, value in (("ended", ended), ("periods", periods)) if value is not None}
+        charge = (_PRICE, (content.plan, content.tags), origin is None, ended, periods)
         assert tuple(texts.registered(body) or ()) == charge
         assert _found(texts, body, content) == (name, _PRICE, "key", stated)
         assert _Shared.read(json.loads(body)["content"]) == content
 
 
 def test_a_value_that_holds_the_text_after_it_is_left_to_be_parsed(texts: CommittedTexts) -> None:
-    basis = {"a": {"a": "0", "delta": "0", "name": "n"}}
-    content = _content("n", basis, None, None)
+    ended = {"a": {"a": "0", "name": "n"}}
+    content = _content("n", ended, None, None)
     body = _body(content)
     assert texts.registered(body) is None
     assert _found(texts, body, content) is None
@@ -122,37 +122,37 @@ def test_a_value_that_holds_the_text_after_it_is_left_to_be_parsed(texts: Commit
 @pytest.mark.parametrize(
     ("was", "instead"),
     [
-        ('"basis":{"a"', '"basit":{"a"'),  # another member
-        ('"basis":{"a"', '"basis": {"a"'),  # not canonical
-        ('"basis":{"a":', '"basis":{"a" '),  # no JSON
+        ('"ended":{"a"', '"basit":{"a"'),  # another member
+        ('"ended":{"a"', '"ended": {"a"'),  # not canonical
+        ('"ended":{"a":', '"ended":{"a" '),  # no JSON
         ('"periods":"all"', '"periods":7'),  # another type
         ('"periods":"all"', '"periods":null'),  # canonical entries leave it out
         ('"periods":"all"', '"periods":"all","periods":"all"'),
         ('"periods":"all",', ""),
         ('"name":"n"', '"name":"m"'),
-        ('"delta":"0","name"', '"delta":"1","name"'),
+        ('"delta":"0","ended"', '"delta":"1","ended"'),
     ],
 )
 def test_a_text_that_is_not_the_entrys_is_left_to_be_parsed(texts: CommittedTexts, was: str, instead: str) -> None:
-    content = _content("n", _BASES[1], "all", None)
+    content = _content("n", _ENDS[1], "all", None)
     body = _body(content)
     assert _found(texts, body, content) is not None
     changed = body.replace(was, instead, 1)
     found = _found(texts, changed, content)
     assert changed != body
-    assert found is None or (found.optional == {"basis": _BASES[1]} and not instead)
+    assert found is None or (found.optional == {"ended": _ENDS[1]} and not instead)
 
 
 def test_a_line_has_each_accounts_own_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "OwnMembers", _OwnMembers)
-    content = _content("n", _BASES[1], None, None)
+    content = _content("n", _ENDS[1], None, None)
     other = ("2", "1", "0", "0", ())
     above: Any = [_OwnMembers(other), _OwnMembers(other, {"b": 1}, "all")]
     said = [_Shared.read(json.loads(written.text)) for written in content.along(above, _ORIGIN)]
-    assert [(one.price, one.basis, one.periods, one.origin) for one in said] == [
+    assert [(one.price, one.ended, one.periods, one.origin) for one in said] == [
         (other, None, None, _ORIGIN),
         (other, {"b": 1}, "all", _ORIGIN),
-        (_PRICE, _BASES[1], None, None),
+        (_PRICE, _ENDS[1], None, None),
     ]
     assert {(one.plan, one.name, one.tags) for one in said} == {(content.plan, content.name, content.tags)}
 

@@ -24,6 +24,7 @@ class _Model:
     approval_above: str | None = None
     waiting: int | None = None
     metadata: Any = field(default_factory=dict)
+    caps: dict[str, Any] = field(default_factory=dict)
     prices: dict[str, str | None] = field(default_factory=dict)  # the rho of each release that counts
     held: dict[str, str] = field(default_factory=dict)
 
@@ -32,8 +33,12 @@ class _Model:
         match said["kind"]:
             case "account_opened":
                 self.budget, self.approval_above = content["budget"], content["approval_above"]
+                self.caps = {cap["tag"]: cap["budget"] for cap in content.get("caps", ())}
             case "budget_changed":
                 self.budget, self.waiting = content["budget"], None
+            case "caps_changed":
+                self.caps |= {cap["tag"]: cap["budget"] for cap in content["caps"]}
+                self.waiting = None
             case "account_closed" | "account_reopened":
                 self.open, self.waiting = said["kind"] == "account_reopened", None
             case "change_proposed":
@@ -66,6 +71,7 @@ def test_a_recorded_journal_is_replayed_as_the_model_has_it(name: str) -> None:
         model.take(json.loads(body))
         rhos = [None if rho is None else Fraction(rho) for rho in model.prices.values()]
         assert write_budget(chain.current_budget) == model.budget
+        assert {tag: write_budget(cap.budget) for tag, cap in chain.caps.items()} == model.caps
         assert (chain.state == "open", chain.approval_above) == (model.open, model.approval_above)
         assert (None if chain.proposed is None else chain.proposed.seq) == model.waiting
         assert chain.metadata == model.metadata

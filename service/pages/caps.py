@@ -1,0 +1,50 @@
+"""Form of an account's caps on tags, for stewards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
+
+from service.pages.account import AccountStep, change, show
+from service.pages.budget_form import budget_of, field_of, unused_figures
+from service.pages.shell.api_client import SignedIn, address, get
+from service.pages.shell.forms import SentForm, text_of
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+_FIGURES = ("definition", "cap", "alpha", "delta", "declared")
+
+
+@router.post("/caps")
+async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+    """Set a cap on one tag."""
+    typed = {name: text_of(form, f"tagged_{name}") for name in _FIGURES}
+    tag = text_of(form, "tag")
+    fields = {"tag": tag} | {f"tagged_{name}": text for name, text in typed.items()}
+    unused = {f"tagged_{name}": fault for name, fault in unused_figures(typed).items()}
+    if unused:
+        return await show(visit, account, typed=fields, faults=unused, status=422)
+    body = {"caps": [{"tag": tag, "budget": budget_of(typed)}]}
+    return await change(visit, account, fields, body, text_of(form, "once"), placed=_placed)
+
+
+@router.post("/caps/approve")
+async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+    """Request the caps that another steward proposed, if they still wait as they were shown."""
+    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
+    if "caps" not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
+        return RedirectResponse(f"/accounts/{account}", 303)
+    return await change(visit, account, {}, {"caps": proposed["caps"]}, text_of(form, "once"))
+
+
+def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
+    """Return the context of a refused form: the reason of each field, and the pointers that have one."""
+    below = "/caps/0/"
+    fields = {}
+    for pointer in faults:
+        rest = "/" + pointer.removeprefix(below)
+        name = field_of(typed["tagged_definition"], rest)
+        fields[pointer] = name if name == "tag" else f"tagged_{name}"
+    placed = {pointer: name for pointer, name in fields.items() if pointer.startswith(below) and name in typed}
+    return {"faults": {name: faults[pointer] for pointer, name in placed.items()}, "shown_at": list(placed)}
