@@ -15,7 +15,7 @@ from service.errors import InvalidInput
 MOST_WINDOWS = 10_000  # that one release touches
 MOST_OFFSETS = 1_000
 LONGEST_SPAN = 100_000  # periods from the first offset to the last
-LARGEST_INDEX = 10**9
+LARGEST_INDEX = 10**9  # far below 2^61, so that no two places have the same hash (decision 0006)
 _MOST_PAIRS = 100_000  # of a range of periods and a run of offsets: what a release costs before its windows are counted
 
 Ranges = tuple[tuple[int, int], ...]

@@ -8,12 +8,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
 Periods = frozenset[int] | None
 """The periods that a release reads; None: all."""
 
@@ -51,6 +50,10 @@ class Mechanism:
     def largest(self) -> int:
         return max(abs(loss) for loss, _ in self.atoms)
 
+    def divergence(self, order: float, grid: float) -> float:
+        """The Rényi divergence, in nats, where nothing is told."""
+        return math.log(sum(p * math.exp((order - 1) * loss * grid) for loss, p in self.atoms)) / (order - 1)
+
     def given_that_nothing_is_told(self) -> "Mechanism":
         return Mechanism(tuple((loss, p / (1 - self.told)) for loss, p in self.atoms))
 
@@ -87,15 +90,16 @@ def largest_risk(
     moves: Sequence[Move],
     unit: frozenset[int],
     depth: int,
-    value: Callable[[Doubles], Doubles],
+    value: Callable[[NDArray[Any]], NDArray[Any]],
     grid: float,
     told_value: float = 1.0,
 ) -> float:
     """Return the supremum over all adaptive adversaries of E[value(loss)], for a unit in these periods.
 
-    An adversary picks each move by all earlier outputs, among those that ``follow`` admits, and stops when it
-    wants to. Backward induction: what the future can add depends on the past by the filter's state and by the loss so far.
-    So the figure is the optimum and not a sample. All laws are equal in both directions, hence so are the optima.
+    An adversary picks each move by all earlier outputs, among those that ``follow`` admits, and stops when it wants to.
+    What the future can add depends on the past by the filter's state and by the loss so far alone. So backward
+    induction over these gives the optimum, and not a sample. All laws are equal in both directions, hence so are the
+    optima.
 
     Args:
         follow: the state after a move, by its number; None: refused.
@@ -105,10 +109,10 @@ def largest_risk(
     """
     reach = depth * max(mechanism.largest for mechanism, _ in moves if mechanism is not None)
     losses = grid * np.arange(-reach, reach + 1)
-    stopped: Doubles = value(losses)
-    found: dict[tuple[State, int], Doubles] = {}
+    stopped: NDArray[Any] = value(losses)
+    found: dict[tuple[State, int], NDArray[Any]] = {}
 
-    def best(state: State, left: int) -> Doubles:
+    def best(state: State, left: int) -> NDArray[Any]:
         if (state, left) not in found:
             most = stopped
             for number, (mechanism, periods) in enumerate(moves) if left else ():
@@ -118,14 +122,14 @@ def largest_risk(
                 later = best(after, left - 1)
                 if mechanism is not None and reads(periods, unit):
                     later = _expected(mechanism, later, told_value)
-                most = np.asarray(np.maximum(most, later), np.float64)
+                most = np.maximum(most, later)
             found[state, left] = most
         return found[state, left]
 
     return float(best(start, depth)[reach])
 
 
-def _expected(mechanism: Mechanism, later: Doubles, told_value: float) -> Doubles:
+def _expected(mechanism: Mechanism, later: NDArray[Any], told_value: float) -> NDArray[Any]:
     """The mean over the mechanism's loss; beyond the grid's ends, which no path reaches, the end stands in."""
     places = np.arange(len(later))
     total = np.full(len(later), mechanism.told * told_value)

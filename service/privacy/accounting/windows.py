@@ -107,11 +107,11 @@ def shortfalls_by_window(
         held = add_totals(before.common, totals)
         return shortfalls(budget, weights, held, add_prices(held, [(amount, count)]))
 
-    windows = _different_windows(before, places)
-    if not failures(maximum(weights, list(windows))):
+    windows = _windows_at(before, places)
+    if not failures(maximum(weights, list(windows.values()))):
         return []  # then each window is admitted: its totals are nowhere larger (P-6)
     most_by_cap: dict[str, WindowShortfall] = {}
-    for totals, at in windows.items():
+    for at, totals in windows.items():
         for shortfall in failures(totals):
             found_here = WindowShortfall(at, shortfall)
             most_by_cap[shortfall.cap] = max(most_by_cap.get(shortfall.cap, found_here), found_here, key=_excess)
@@ -142,15 +142,16 @@ def worst(
     if isinstance(participation, AnyOf):
         return _worst_of_any(budget, weights, participation.most, totals, including)
     places = ALL if including is None else touched(participation, PeriodSet(((including, including),)))
-    windows = _different_windows(totals, places)
-    found = {at: add_totals(totals.common, one) for one, at in windows.items()}
+    found = {at: add_totals(totals.common, one) for at, one in _windows_at(totals, places).items()}
     at = max(found, key=lambda at: _figure(budget, weights, found[at]))
     return Worst(at, found[at])
 
 
 def _worst_of_any(budget: Budget, weights: Weights, most: int, totals: WindowTotals, including: int | None) -> Worst:
     """Return common totals and, in each figure by itself, the largest that so many periods add up to (P-4)."""
-    rest = {period: one for period, one in sorted(totals.windows.items()) if period != including}
+    rest = {
+        period: one for period, one in sorted(totals.windows.items(), key=lambda item: item[0]) if period != including
+    }
     chosen = [] if including is None else [including]
     fixed = Totals() if including is None else totals.windows.get(including, Totals())
     ranked = heapq.nlargest(most - len(chosen), rest, key=lambda period: _figure(budget, weights, rest[period]))
@@ -164,20 +165,16 @@ def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fra
     return figure is None, figure or Fraction(0)
 
 
-def _different_windows(totals: WindowTotals, places: PeriodSet) -> dict[Totals, tuple[int, ...]]:
-    """Return the totals, without the common ones, of the windows at these places, each with its first place.
+def _windows_at(totals: WindowTotals, places: PeriodSet) -> dict[tuple[int, ...], Totals]:
+    """Return the totals, without the common ones, of the windows at these places.
 
-    Of all places, also those that nothing but the common totals touched: they have no place here (P-3).
+    Of all places also those that nothing but the common totals touched: together they are the window without a place.
     """
     if places.everything:
-        found: dict[Totals, tuple[int, ...]] = {Totals(): ()}
-        for place, one in sorted(totals.windows.items(), key=lambda item: item[0]):
-            found.setdefault(one, (place,))
-        return found
-    found = {}
-    for place in places.members:
-        found.setdefault(totals.windows.get(place, Totals()), (place,))
-    return found
+        return {(): Totals()} | {
+            (place,): one for place, one in sorted(totals.windows.items(), key=lambda item: item[0])
+        }
+    return {(place,): totals.windows.get(place, Totals()) for place in places.members}
 
 
 def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:

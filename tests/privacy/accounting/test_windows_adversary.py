@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import (
@@ -25,21 +27,19 @@ from service.privacy.accounting.privacy_filter import (
     shortfalls,
     spent_of_cap,
 )
-from service.privacy.accounting.totals import Totals, add_price, add_totals
+from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals
 from service.privacy.accounting.windows import (
     Charge,
     WindowTotals,
     add_to_windows,
     price_as_charged_to_windows,
     shortfalls_by_window,
-    worst,
 )
 from service.privacy.mechanisms import Declaration, Declared, Geometric, RandomizedResponse
 from service.privacy.periods import ALL, AnyOf, Offsets, Participation, PeriodSet, set_of, touched
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import Neighbouring
 from tests.oracles.windows import (
-    Doubles,
     Mechanism,
     Periods,
     largest_risk,
@@ -50,9 +50,11 @@ from tests.oracles.windows import (
     twice,
 )
 
+Doubles = NDArray[Any]
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
 GRID = 16  # losses are multiples of 1/16, which doubles add exactly
 CALENDAR = range(5)
+_DECLARED_AT = [1 + 1.25**k for k in range(-10, 22)]
 SLACK = 1e-9  # of doubles; a filter with a fault exceeds its bound by far more
 
 
@@ -70,16 +72,19 @@ def geometric(loss: int, relation: Neighbouring) -> Option:
     return Option(Geometric(scale=Fraction(GRID, loss)), law if relation is ADD else twice(law))
 
 
-def two_cells(loss: int) -> Option:
-    """Under add_remove."""
-    return Option(Geometric(scale=Fraction(GRID, loss), cells=2), twice(response(loss, 2, 1 / GRID)))
+def rare(loss: int, relation: Neighbouring, values: int = 2) -> Option:
+    """Response on so many values: the more there are, the rarer is the loss.
 
-
-def response_of(loss: int, values: int = 2) -> Option:
-    """Under replace_one."""
-    return Option(
-        RandomizedResponse(epsilon=Fraction(loss, GRID), values=values, name="r"), response(loss, values, 1 / GRID)
+    Under add_remove, a mechanism with that law and a declared curve, which is never below the true one.
+    """
+    epsilon, law = Fraction(loss, GRID), response(loss, values, 1 / GRID)
+    if relation is REPLACE:
+        return Option(RandomizedResponse(epsilon=epsilon, values=values), law)
+    curve = tuple(
+        (Fraction(order), Fraction(law.divergence(order, 1 / GRID) * (1 + 1e-9) + 1e-12)) for order in _DECLARED_AT
     )
+    promise = Declaration(epsilon=epsilon, rho=None, rdp=curve)
+    return Option(Declared(guarantee=promise, reference="a proof"), law)
 
 
 def declared(loss: int, delta: Fraction) -> Option:
@@ -183,22 +188,34 @@ def risk(filtered: Filter, value: Callable[[Doubles], Doubles], *, told: float, 
 def used(filtered: Filter) -> list[float]:
     """The risk as a part of what each promise of the budget allows; above 1 a promise is broken.
 
-    Pure and (epsilon, delta): delta at the cap, which declared deltas alone may reach under pure. zCDP and RDP: the
-    Rényi divergence where nothing is told, at orders from 1.05 on, and the probability that anything is.
+    Pure and (epsilon, delta): delta at the cap, under pure that of the declared deltas alone. zCDP and RDP: the
+    probability that anything is told. All but (epsilon, delta): the Rényi divergence where nothing is told.
     """
     budget = filtered.design.budget
     cap = float(budget.cap)
+    allowed = float(budget.delta if budget.definition is Definition.APPROXIMATE else budget.declared_delta)
+    parts = []
     if budget.definition in (Definition.PURE, Definition.APPROXIMATE):
-        allowed = float(budget.delta if budget.definition is Definition.APPROXIMATE else budget.declared_delta)
-        beyond = partial(_beyond, cap)
-        return [_part(risk(filtered, beyond, told=1.0, given_nothing_told=False), allowed)]
-    told = risk(filtered, np.zeros_like, told=1.0, given_nothing_told=False)
-    orders = [float(budget.alpha)] if budget.alpha is not None else [1.05, 2.0, 5.0, 20.0]
-    parts = [_part(told, float(budget.declared_delta))]
-    for order in orders:
+        parts.append(_part(risk(filtered, partial(_beyond, cap), told=1.0, given_nothing_told=False), allowed))
+    else:
+        parts.append(_part(risk(filtered, np.zeros_like, told=1.0, given_nothing_told=False), allowed))
+    for order, most in _divergences(budget):
         moment = risk(filtered, partial(_moment, order), told=0.0, given_nothing_told=True)
-        parts.append(math.log(moment) / ((order - 1) * cap * (1 if budget.alpha is not None else order)))
+        parts.append(math.log(moment) / ((order - 1) * most))
     return parts
+
+
+def _divergences(budget: Budget) -> list[tuple[float, float]]:
+    """Orders, and the most that the budget allows there."""
+    cap = float(budget.cap)
+    match budget.definition:
+        case Definition.PURE:
+            return [(100.0, cap)]
+        case Definition.ZCDP:
+            return [(order, order * cap) for order in (1.05, 2.0, 5.0, 20.0)]
+        case Definition.RDP:
+            return [(float(order), cap) for order in open_weights(budget).orders]
+    return []
 
 
 def _beyond(cap: float, losses: Doubles) -> Doubles:
@@ -226,29 +243,47 @@ def _drawn_periods(random: Random) -> list[Periods]:
     return [None, *(frozenset(range(first, last + 1)) for first, last in ranges), *map(frozenset, sets)]
 
 
-def _drawn_options(random: Random, relation: Neighbouring, told: Fraction) -> list[Option]:
-    """Three mechanisms, the last with a declared delta if there is room for any."""
-    loss = partial(random.randrange, 2, 17)
-    kinds: list[Callable[[], Option]] = [lambda: geometric(loss(), relation)]
-    if relation is ADD:
-        kinds.append(lambda: two_cells(loss()))
-    else:
-        kinds += [lambda: response_of(loss()), lambda: response_of(loss() + 16, random.randrange(3, 2000))]
-    options = [random.choice(kinds)() for _ in range(3)]
-    return [*options[:2], declared(loss() // 2, told)] if told else options
+def _drawn_options(random: Random, relation: Neighbouring) -> list[Option]:
+    """Two mechanisms of moderate losses."""
+    return [random.choice((geometric, rare))(random.randrange(2, 17), relation) for _ in range(2)]
+
+
+def _riskiest(budget: Budget, relation: Neighbouring) -> Option:
+    """The response with the largest delta at the cap, of those that an empty account admits."""
+    weights = open_weights(budget)
+
+    def is_admitted(loss: int, values: int) -> bool:
+        after = add_price(Totals(), price(rare(loss, relation, values).plan, relation, weights.orders))
+        return not shortfalls(budget, weights, Totals(), after)
+
+    def fewest_values(loss: int) -> int:
+        low, high = 1, 2**40
+        while high - low > 1 + low // 50:
+            middle = math.isqrt(low * high)
+            low, high = (low, middle) if is_admitted(loss, middle) else (middle, high)
+        return high
+
+    cap = int(budget.cap * GRID)
+    found = [rare(loss, relation, fewest_values(loss)) for loss in range(cap + 4, cap + 40, 6)]
+    return max(
+        found,
+        key=lambda option: float(_beyond(cap / GRID, np.array(option.law.largest / GRID)) * option.law.atoms[0][1]),
+    )
 
 
 def drawn(seed: int, definition: Definition, relation: Neighbouring) -> Design:
     """A random design. Caps other than (epsilon, delta) ones are filled exactly by some of the mechanisms."""
     random = Random(f"{seed} {definition} {relation}")
     told = Fraction(1, 1000) if seed % 3 == 2 else Fraction(0)
-    options = _drawn_options(random, relation, told)
     room = told * random.choice((1, 2))
+    options = _drawn_options(random, relation)
+    if told:
+        options.append(declared(random.randrange(1, 9), told))
     if definition is Definition.APPROXIMATE:
+        cap = random.randrange(8, 33)
         delta = Fraction(1, 10 ** random.randrange(2, 5)) + room
-        budget = Budget(
-            definition=definition, cap=Fraction(random.randrange(8, 33), GRID), delta=delta, declared_delta=room
-        )
+        budget = Budget(definition=definition, cap=Fraction(cap, GRID), delta=delta, declared_delta=room)
+        options[0] = _riskiest(budget, relation)
     else:
         alpha = Fraction(random.choice((2, 3, 10))) if definition is Definition.RDP else None
         budget = Budget(definition=definition, cap=Fraction(0), declared_delta=room, alpha=alpha)
@@ -256,10 +291,11 @@ def drawn(seed: int, definition: Definition, relation: Neighbouring) -> Design:
         total = Totals()
         for option in random.choices(options, k=random.choice((2, 3))):
             total = add_price(total, price(option.plan, relation, weights.orders))
-        cap = spent_of_cap(budget, weights, total)
-        assert cap is not None
-        budget = replace(budget, cap=cap)
-    moves = tuple((option, periods) for option in options for periods in _drawn_periods(random))
+        cap_filled = spent_of_cap(budget, weights, total)
+        assert cap_filled is not None
+        budget = replace(budget, cap=cap_filled)
+    several = _drawn_periods(random)
+    moves = tuple((option, periods) for option in options for periods in several)
     return Design(budget, relation, _drawn_participation(random), moves)
 
 
@@ -273,3 +309,213 @@ def test_no_adversary_exceeds_the_guarantee_for_any_unit(definition: Definition,
         assert max(parts) <= 1 + SLACK
         reached.append(max(parts))
     assert max(reached) >= 0.6  # the adversary is not a weak one
+
+
+class OnlyTheFirstPeriod(Filter):
+    """A release is charged to the windows of its first period alone."""
+
+    def places(self, periods: Periods) -> PeriodSet:
+        return super().places(None if periods is None else frozenset({min(periods)}))
+
+
+class ForgetsAll(Filter):
+    """A release to all periods touches nothing."""
+
+    def places(self, periods: Periods) -> PeriodSet:
+        return PeriodSet() if periods is None else super().places(periods)
+
+    def is_admitted(self, before: WindowTotals, number: int) -> bool:
+        return not self.charge(number)[0].ranges or super().is_admitted(before, number)
+
+
+class AllInWindowsThatExist(Filter):
+    """A release to all periods is charged to the windows that others touched before, and to none that comes later."""
+
+    def added(self, before: WindowTotals, number: int) -> WindowTotals:
+        after = super().added(before, number)
+        places, amount, _ = self.charge(number)
+        if not places.everything:
+            return after
+        return add_to_windows(before, [(set_of((one, one) for one in before.windows), amount, 1)])
+
+
+class WithoutTheLowestWindow(Filter):
+    """Of the windows that a release touches, the one at the lower end of the range is left out."""
+
+    def places(self, periods: Periods) -> PeriodSet:
+        found = super().places(periods)
+        return found if found.everything else set_of((one, one) for one in list(found.members)[1:])
+
+
+class WithoutTheHighestWindow(Filter):
+    """Of the windows that a release touches, the one at the upper end of the range is left out."""
+
+    def places(self, periods: Periods) -> PeriodSet:
+        found = super().places(periods)
+        return found if found.everything else set_of((one, one) for one in list(found.members)[:-1])
+
+
+class NoWindowBeforeTheFirstPeriod(Filter):
+    """Windows begin at the calendar's first period."""
+
+    def places(self, periods: Periods) -> PeriodSet:
+        found = super().places(periods)
+        return found if found.everything else set_of((one, one) for one in found.members if one in CALENDAR)
+
+
+class GivesBackToAllWindows(Filter):
+    """A release that never runs gives its amount back in every window."""
+
+    def void(self, before: WindowTotals, after: WindowTotals, number: int) -> WindowTotals:
+        amount = self.charge(number)[1]
+        fitting = [
+            place
+            for place, totals in after.windows.items()
+            if not add_prices(totals, [(amount, -1)]).is_below_zero  # the ledger would refuse the others
+        ]
+        return add_to_windows(after, [(set_of((one, one) for one in fitting), amount, -1)])
+
+
+class DeclaredDeltasOfAllAlone(Filter):
+    """The declared deltas are compared for releases to all periods alone."""
+
+    def is_admitted(self, before: WindowTotals, number: int) -> bool:
+        windows = {place: replace(totals, delta=Fraction(0)) for place, totals in before.windows.items()}
+        return super().is_admitted(replace(before, windows=windows), number)
+
+
+class OnePeriodLess(Filter):
+    """``any`` adds up one period less than a unit can be in."""
+
+    def is_admitted(self, before: WindowTotals, number: int) -> bool:
+        assert isinstance(self.design.participation, AnyOf)
+        return self.fits(before, number, AnyOf(self.design.participation.most - 1))
+
+    def fits(self, before: WindowTotals, number: int, participation: Participation) -> bool:
+        return not shortfalls_by_window(self.design.budget, self.weights, participation, before, self.charge(number))
+
+
+class CommonAmongTheLargest(OnePeriodLess):
+    """``any`` takes the common total for one more period, one of those that compete for the largest."""
+
+    def is_admitted(self, before: WindowTotals, number: int) -> bool:
+        places, amount, count = self.charge(number)
+        apart = WindowTotals(windows={**before.windows, -1: before.common})
+        assert isinstance(self.design.participation, AnyOf)
+        charge = (PeriodSet(((-1, -1),)) if places.everything else places, amount, count)
+        return not shortfalls_by_window(self.design.budget, self.weights, self.design.participation, apart, charge)
+
+
+class OneOrdersLargest(Filter):
+    """``any`` takes the periods that are largest at the last order for the largest at every order."""
+
+    def is_admitted(self, before: WindowTotals, number: int) -> bool:
+        design, after = self.design, add_to_windows(before, [self.charge(number)])
+        assert isinstance(design.participation, AnyOf)
+
+        def at_last_order(totals: Totals) -> Fraction:
+            return totals.linear * self.weights.orders[-1] + Fraction(totals.quanta[-1] if totals.quanta else 0, 10**15)
+
+        ranked = sorted(after.windows.values(), key=at_last_order, reverse=True)
+        totals = reduce(add_totals, ranked[: design.participation.most], after.common)
+        return not shortfalls(design.budget, self.weights, Totals(), totals)
+
+
+GAPS = Offsets((0, 2, 3))  # window -2 holds 0 and 1 of the calendar, which no window from 0 on does
+READ: tuple[Periods, ...] = (None, *map(frozenset, ({0}, {1}, {4}, {1, 2}, {2, 3}, {0, 4})))
+
+
+def filled_by(
+    definition: Definition,
+    relation: Neighbouring,
+    participation: Participation,
+    charges: int,
+    read: tuple[Periods, ...],
+) -> Design:
+    """A budget that so many charges of one mechanism fill exactly, (epsilon, delta) ones by their pure sum."""
+    option = geometric(12, relation)
+    budget = Budget(
+        definition=definition,
+        cap=Fraction(0),
+        delta=Fraction(definition is Definition.APPROXIMATE, 1000),
+        alpha=Fraction(3) if definition is Definition.RDP else None,
+    )
+    notion = Definition.PURE if definition is Definition.APPROXIMATE else definition
+    orders = (Fraction(3),) if definition is Definition.RDP else ()
+    total = add_prices(Totals(), [(price(option.plan, relation, orders), charges)])
+    cap = spent_of_cap(replace(budget, definition=notion), Weights(orders), total)
+    assert cap is not None
+    moves = tuple((option, periods) for periods in read)
+    return Design(replace(budget, cap=cap), relation, participation, moves)
+
+
+both = pytest.mark.parametrize("relation", Neighbouring)
+every = pytest.mark.parametrize("definition", Definition)
+
+
+def assert_caught(faulty: type[Filter], design: Design) -> None:
+    """The fault breaks a promise, and the service's filter breaks none where the same is tried on it."""
+    assert max(used(Filter(design))) <= 1 + SLACK
+    assert max(used(faulty(design))) > 1.2
+
+
+@both
+@every
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        OnlyTheFirstPeriod,
+        ForgetsAll,
+        AllInWindowsThatExist,
+        WithoutTheLowestWindow,
+        WithoutTheHighestWindow,
+        NoWindowBeforeTheFirstPeriod,
+    ],
+)
+def test_windows_that_are_left_out_are_found(
+    faulty: type[Filter], definition: Definition, relation: Neighbouring
+) -> None:
+    assert_caught(faulty, replace(filled_by(definition, relation, GAPS, 1, READ), depth=3))
+
+
+@both
+@every
+def test_an_amount_that_is_given_back_where_it_was_not_charged_is_found(
+    definition: Definition, relation: Neighbouring
+) -> None:
+    design = filled_by(definition, relation, GAPS, 2, (frozenset({0}),))
+    assert_caught(GivesBackToAllWindows, replace(design, voided=((design.moves[0][0], frozenset({4})),)))
+
+
+@both
+@every
+@pytest.mark.parametrize("faulty", [ForgetsAll, OnePeriodLess, CommonAmongTheLargest])
+def test_totals_that_any_periods_leave_out_are_found(
+    faulty: type[Filter], definition: Definition, relation: Neighbouring
+) -> None:
+    assert_caught(faulty, filled_by(definition, relation, AnyOf(2), 2, (None, frozenset({0}), frozenset({1, 2}))))
+
+
+@both
+@every
+@pytest.mark.parametrize("participation", [GAPS, AnyOf(2)])
+def test_declared_deltas_that_are_compared_in_no_window_are_found(
+    participation: Participation, definition: Definition, relation: Neighbouring
+) -> None:
+    told = Fraction(1, 100)
+    design = filled_by(definition, relation, participation, 4, ())
+    budget = replace(design.budget, declared_delta=told, delta=design.budget.delta and told + design.budget.delta)
+    option = declared(1, told)
+    moves = ((option, None), (option, frozenset({0})), (option, frozenset({1, 2})))
+    assert_caught(DeclaredDeltasOfAllAlone, replace(design, budget=budget, moves=moves))
+
+
+@both
+def test_the_largest_periods_of_one_order_are_not_those_of_all(relation: Neighbouring) -> None:
+    """A rare loss in one period hides frequent ones in another, which are smaller at the last order alone."""
+    budget = Budget(definition=Definition.APPROXIMATE, cap=Fraction(1), delta=Fraction(1, 1000))
+    moves: tuple[tuple[Option, Periods], ...] = (
+        (rare(40, relation, 10**14), frozenset({0})),
+        (rare(8, relation), frozenset({1})),
+    )
+    assert_caught(OneOrdersLargest, Design(budget, relation, AnyOf(1), moves, depth=5))
