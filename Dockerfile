@@ -1,9 +1,9 @@
 # One process, no compiler, no shell needed: the locked wheels and the service's own files.
-# The digest names the image of every platform; the tag beside it is for readers. To renew it, look at what the tag
-# names now: docker buildx imagetools inspect python:3.11.15-slim-bookworm
+# The digest covers the images of all platforms; the tag beside it is for readers. To update it, get the current digest
+# of the tag: docker buildx imagetools inspect python:3.11.15-slim-bookworm
 FROM python:3.11.15-slim-bookworm@sha256:d29f48a31a8b408ed19272ca1e7b10ebae13b240a27e862d3d4217c528e2e0c3
 
-# matplotlib keeps its list of fonts where MPLCONFIGDIR says, and the file system may be read-only elsewhere.
+# matplotlib keeps its list of fonts in MPLCONFIGDIR; the rest of the file system may be read-only.
 # SERVICE_SECRET_FILE is the path of a file in a volume, not a secret.
 # hadolint ignore=DL3064
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -15,7 +15,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 
 WORKDIR /app
 
-# requirements-otel.lock adds what SERVICE_TRACING takes.
+# requirements-otel.lock adds the packages for SERVICE_TRACING.
 ARG REQUIREMENTS=requirements.lock
 COPY ${REQUIREMENTS} requirements.lock
 RUN pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes --requirement requirements.lock
@@ -33,12 +33,12 @@ RUN python -m compileall -q service migrations
 
 USER 10001:10001
 
-# Apart, so that a copy of the data does not carry the secret that protects it.
+# In a directory of its own, so that a copy of the data does not contain the secret that protects it.
 VOLUME ["/data", "/secret"]
 
 EXPOSE 8000
 
-# Without the environment's proxy, which an agency's network may set for every container.
+# Without the environment's proxy, which an agency's network may set for all containers.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/readyz', timeout=4)"]
 

@@ -33,6 +33,8 @@ _SETTLED = 1.0  # from the attack's begin to the first that is measured
 _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release
 _TABULATED = 200_000  # groups of a level
+_GROUPS = 250_000  # of one tabulation at most
+_LONG_NAMES = {"4-byte characters": "\U0001f600", "decomposed characters": "q\u0301q"}  # of 4 bytes each
 _NESTED = 100  # mechanisms below choices within each other
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
@@ -169,16 +171,19 @@ def _draws() -> list[Ask]:
 
 
 def _small_streams() -> list[Ask]:
-    return [(f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", _arrow_stream(10))]
+    return [
+        (f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", _arrow_stream({"count": [9] * 10}))
+    ]
 
 
 def _streams() -> list[Ask]:
-    return [(f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", _arrow_stream(2_000_000))]
+    content = _arrow_stream({"count": [9] * 2_000_000})
+    return [(f"/v1/accounts/wide/draws?name=x&mechanism={quote(json.dumps(_NOISE))}", content)]
 
 
-def _arrow_stream(rows: int) -> bytes:
-    table, sink = pa.table({"count": [9] * rows}), pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def _arrow_stream(columns: dict[str, Any], compression: str | None = None) -> bytes:
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
     stream: bytes = sink.getvalue().to_pybytes()
     return stream
@@ -187,6 +192,22 @@ def _arrow_stream(rows: int) -> bytes:
 def _tabulations() -> list[Ask]:
     groups = [{"group": str(k), "sex_by_age": [[9] * 100, [9] * 100]} for k in range(2_000)]
     return [("/v1/accounts/tables/releases/{tables}/tabulations", {"level": "County", "groups": groups})]
+
+
+def _long_names(characters: str, times: int) -> Callable[[], list[Ask]]:
+    """Return a tabulation of which the last group was drawn, or whose names are too long; it is refused each time."""
+
+    def requests() -> list[Ask]:
+        names = [_long_name(characters, times, number) for number in range(_GROUPS)]
+        columns = {"group": names, "total_only": [True] * _GROUPS, "total": [5] * _GROUPS}
+        path = "/v1/accounts/tables/releases/{tables}/tabulations?level=County"
+        return [(path, _arrow_stream(columns, "zstd"))]
+
+    return requests
+
+
+def _long_name(characters: str, times: int, number: int) -> str:
+    return characters * times + f"{number:06}"
 
 
 def _whole_draws() -> list[Ask]:
@@ -236,6 +257,11 @@ ATTACKS = (
     Attack("pipeline", "draws of 10 counts as Arrow streams", _small_streams),
     Attack("pipeline", "draws of 2,000,000 counts as Arrow streams", _streams),
     Attack("pipeline", "tabulations of 2,000 groups as JSON", _tabulations),
+    *(
+        Attack("pipeline", f"tabulations of {_GROUPS:,} long names of {kind}", _long_names(characters, 15))
+        for kind, characters in _LONG_NAMES.items()
+    ),
+    Attack("pipeline", f"tabulations of {_GROUPS:,} names beyond the bound", _long_names("\U0001f600", 194)),
     Attack("pipeline", f"draws of the whole input beside {_TABULATED:,} tabulated groups", _whole_draws),
     Attack("pipeline", f"partitions of {_NESTED} drawn mechanisms below 15 choices", _nested_draws),
     Attack("auditor", "1,000,000 drawn counts read back as JSON", _read_draws),
@@ -344,6 +370,9 @@ def _prepare(address: str) -> tuple[str, dict[str, str]]:
         steps = {"type": "sequence", "parts": [noises["step 1"], noises["step 2"]]}
         plan = {"type": "choice", "parts": [noises["total"], steps]}
         ids = {"tables": send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"], "large": large["id"]}
+        names = [_long_name(characters, 15, _GROUPS - 1) for characters in _LONG_NAMES.values()]
+        groups = [{"group": name, "total_only": True, "total": 5} for name in names]
+        send(f"/v1/accounts/tables/releases/{ids['tables']}/tabulations", {"level": "County", "groups": groups})
         drawn = {"name": "x", "mechanism": _NOISE, "counts": [9] * 1_000_000}
         ids["draw"] = send("/v1/accounts/tables/draws", drawn)["draw"]
         ids["whole"] = send("/v1/accounts/tables/releases", {"name": "x", "plan": plan})["id"]

@@ -1,16 +1,16 @@
--- The role with which the service uses its PostgreSQL database, and no more rights than it needs.
+-- The role with which the service uses its PostgreSQL database. It has only the rights that the service needs.
 --
--- psql runs this, as the owner of the ledger's tables, after every `python -m service migrate`, which that owner runs too:
+-- Run this script with psql, as the owner of the ledger's tables, after every `python -m service migrate` of that owner:
 --
 --   LEDGER_PASSWORD=... psql --no-psqlrc --file=deploy/postgres-roles.sql "$LEDGER"
 --
--- Then SERVICE_DATABASE_URL of the servers and of all other commands names the role ledger_application. It cannot take
--- a trigger away, make or change a table, or delete or change what is there for ever. What it may not is refused by
--- PostgreSQL whatever the service does; what it may is bounded further by the tables' triggers.
+-- Then let SERVICE_DATABASE_URL of the servers and of all other commands name the role ledger_application. This role
+-- cannot remove a trigger, make or change a table, or delete or change permanent rows. PostgreSQL refuses everything
+-- for which the role has no right, whatever the service does. Triggers of the tables limit the rest further.
 --
--- It is made where it is not there yet. Its password is set where LEDGER_PASSWORD is; PostgreSQL's log shows that
--- statement where log_statement is `ddl` or `all`. All is done in one transaction, or nothing, and may be repeated while
--- servers run.
+-- The script makes the role if it does not exist. It sets the role's password if LEDGER_PASSWORD is set; PostgreSQL's
+-- log shows that statement if log_statement is `ddl` or `all`. Everything is done in one transaction. The script may be
+-- run again while servers run.
 
 \set ON_ERROR_STOP on
 \getenv password LEDGER_PASSWORD
@@ -41,7 +41,7 @@ $$;
 ALTER ROLE ledger_application PASSWORD :'password';
 \endif
 
--- Whatever was granted before is taken back, so that this file is all that there is.
+-- All earlier grants are revoked, so that this file lists all rights.
 REVOKE CREATE, TEMPORARY ON DATABASE :"DBNAME" FROM PUBLIC, ledger_application;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC, ledger_application;
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, ledger_application;
@@ -52,15 +52,15 @@ GRANT USAGE ON SCHEMA public TO ledger_application;
 GRANT USAGE ON SEQUENCE accounts_id_seq TO ledger_application;
 GRANT SELECT ON alembic_version TO ledger_application;
 
--- Written by a migration alone: where it says so, servers seal rows that have no seal.
+-- Only a migration writes this table. It names the tables in which servers seal rows without a seal.
 GRANT SELECT ON older_rows TO ledger_application;
 
--- For ever as it was written.
+-- Rows that never change.
 GRANT SELECT, INSERT ON journal, installation_journal, descriptions, release_tags, tabulations, branches_taken
     TO ledger_application;
 
--- What is said of it for ever, and what goes on beside that. A lock on a row takes the right to update one column of it:
--- that of `installation` is the moment at which it was made, which nothing rests on.
+-- Rows that stay, with columns that change. Locking a row needs the right to update one of its columns: for `installation`
+-- this is the time at which the row was made, on which nothing depends.
 GRANT SELECT, INSERT, UPDATE (created_at) ON installation TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     budget, totals, state, head_seq, head_hash, approval_above, next_expiry, releases, partitions_drawn,
@@ -73,7 +73,7 @@ GRANT SELECT, INSERT, UPDATE (token_hash, expires_at, revoked_at, last_used_at, 
 GRANT SELECT, INSERT, UPDATE (seal) ON stored_answers TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, cost, seal) ON known_costs TO ledger_application;
 
--- What goes when it is over.
+-- Rows that are deleted when they are no longer needed.
 GRANT SELECT, INSERT, UPDATE (price, seal), DELETE ON holds TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (occurrences, reserved), DELETE ON spending TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (

@@ -49,8 +49,8 @@ def open_installation(
 
     Args:
         settings: the configuration.
-        begin: create a ledger where there is none. Read-only commands never create a ledger: an empty one would tell an
-            operator who named a wrong place that all is well.
+        begin: create a ledger where there is none. Read-only commands never create a ledger: if an operator names a
+            wrong place, an empty ledger would look sound.
         serving: for a server, which maintains the mark: read all of an SQLite file whose server did not end in good
             order, and refuse a damaged one; seal rows that an older version wrote without seals. It needs
             ``require_mark``, which detects a ledger that was put back to before its seals.
@@ -174,5 +174,5 @@ def require_ledger(url: URL) -> None:
         raise file_not_accessible(path, error) from None
     if not there:
         raise StartupRefused(
-            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its place"
+            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its location"
         )

@@ -85,9 +85,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
 def _key_validity(lifetime: timedelta | None) -> str:
     """Describe the validity of the first key, which goes to a log where standard output is no terminal."""
     if lifetime is None:
-        return "shown this once"
+        return "shown only once"
     hours = lifetime // timedelta(hours=1)
-    return f"shown this once; it expires after {hours} hours, since readers of this log have it too: create other keys"
+    return f"shown only once; it expires after {hours} hours, as others may read this log: use it to create other keys"
 
 
 def allow_files(settings: Settings) -> None:

@@ -16,12 +16,11 @@ _DRIVERS = ("sqlite", "postgresql+psycopg")
 _SHORTEST_KEY = 32  # characters: a random key of that length cannot be guessed
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# bytes: however small the largest body is, its parsed content may take as much as any of its size
+# bytes: even if only small bodies are allowed, their parsed content can be many times as large
 _LEAST_ROOM = 256 * 2**20
 _OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection: its incoming and outgoing buffers
-SMALL_BODIES = (
-    16  # bodies that take no room make this part of it in all, if every connection brings the largest of them
-)
+# Small bodies reserve nothing. If every connection sends the largest small body, they add 1/16 to the limit.
+SMALL_BODIES = 16
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
@@ -44,8 +43,8 @@ class Settings(BaseSettings):
         None,
         repr=False,  # it may hold a password
         description="SQLAlchemy URL, sqlite:///file or postgresql+psycopg://...; by default a file in data_dir. The"
-        " ledger's tables on PostgreSQL are in the schema public, or in the one that the URL names by its end"
-        " ?options=-csearch_path%3Dschema; the role's own search_path does not count.",
+        " ledger's tables on PostgreSQL are in the schema public, or in the one that the URL names if it ends with"
+        " ?options=-csearch_path%3Dschema; the role's own search_path has no effect.",
     )
     secret_file: Path | None = Field(
         None,
@@ -61,8 +60,8 @@ class Settings(BaseSettings):
     )
     bootstrap_key: SecretStr | None = Field(
         None,
-        description="The first steward key, at least 32 characters; used only while the database has no key, and to"
-        " recognise it at the upgrade to keys with seals.",
+        description="The first steward key, at least 32 characters. The service uses it only while the database has no"
+        " key, and to recognise it at the upgrade to keys with seals.",
     )
     lock_timeout_seconds: float = Field(
         30.0,
@@ -81,8 +80,8 @@ class Settings(BaseSettings):
     max_json_bytes_at_once: _Count | None = Field(
         None,
         description="Bytes of memory that all JSON bodies with their parsed content may take at once; one principal"
-        " may take half. A request that finds no memory is answered with 503 (small ones always find"
-        " some), and with 413 where the limit can never admit it. By default 64 times the largest body,"
+        " may take half. If there is not enough at the moment, the answer is 503 (small requests always"
+        " fit); if the limit can never admit the request, it is 413. By default 64 times the largest body,"
         " at most a quarter of the memory of the machine or container, and at least 256 MiB and the"
         " largest body.",
     )
@@ -107,8 +106,8 @@ class Settings(BaseSettings):
     )
     helper_seconds: _Seconds = Field(
         600.0,
-        description="Seconds in which the answer of a helper process must begin. After them the service ends the work"
-        " and answers 503.",
+        description="Seconds in which the answer of a helper process must begin. After that time the service ends the"
+        " work and answers 503.",
     )
     max_work: _Count = Field(
         100_000,
@@ -130,8 +129,8 @@ class Settings(BaseSettings):
     shutdown_seconds: _Count = Field(30, description="Seconds that running requests have to end after SIGTERM.")
     drain_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
         0.0,
-        description="Seconds between SIGTERM and the end of the process, in which only GET /readyz announces the"
-        " end: long enough for a proxy to read it.",
+        description="Seconds after SIGTERM in which GET /readyz answers 503 and everything else continues, before the"
+        " process begins to stop. Choose more than a proxy's interval between health checks.",
     )
     trusted_proxies: str = Field(
         "127.0.0.1,::1",
@@ -152,11 +151,12 @@ class Settings(BaseSettings):
     oidc_roles: Annotated[dict[str, Literal["auditor", "pipeline", "steward"]], NoDecode] = Field(
         {"auditor": "auditor", "pipeline": "pipeline", "steward": "steward"},
         min_length=1,
-        description="A JSON object from values of the role claim to roles; of several the highest counts.",
+        description="A JSON object from values of the role claim to roles; if a token has several, the highest role"
+        " counts.",
     )
     oidc_accounts_claim: str | None = Field(
         None,
-        description="The claim that lists the accounts that a token may touch, * for all; written as the role claim."
+        description="The claim that lists the accounts that a token may use, * for all; written as the role claim."
         " By default tokens are not limited to accounts.",
     )
     oidc_principal_claim: str = Field(
@@ -171,25 +171,25 @@ class Settings(BaseSettings):
     )
     max_connections_of_address: _Count | None = Field(
         None,
-        description="The most connections at once of one address that is no trusted proxy. By default half of"
+        description="The most connections at once of one address that is not a trusted proxy. By default half of"
         " max_connections.",
     )
     connection_rate: _Rate = Field(
         "100/second",
-        description="The most new connections of one address that is no trusted proxy, written as key_rate. Above it"
-        " they are closed without an answer. Clients that keep their connections open need few.",
+        description="The most new connections of one address that is not a trusted proxy, written as key_rate. Above"
+        " it they are closed without an answer. Clients that keep their connections open need few.",
     )
     keep_alive_seconds: _Count = Field(5, description="Seconds that a connection stays open without a request.")
     header_seconds: _Seconds = Field(10.0, description="Seconds in which a request's headers must arrive.")
     body_seconds: _Seconds = Field(
         30.0,
-        description="Seconds in which a body must arrive, and one more for every body_bytes_per_second of it.",
+        description="Seconds in which a body must arrive, plus one second for each body_bytes_per_second bytes of it.",
     )
     body_bytes_per_second: _Count = Field(
-        10_000, description="The least rate of a slow body over a long time, in bytes per second."
+        10_000, description="The lowest rate at which a long body may arrive, in bytes per second."
     )
     answer_seconds: _Seconds = Field(
-        60.0, description="Seconds after which a connection ends whose client reads nothing of its answer."
+        60.0, description="Seconds after which a connection is closed if its client reads nothing of the answer."
     )
     key_rate: _Rate = Field(
         "off",

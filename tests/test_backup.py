@@ -245,7 +245,7 @@ def test_the_copy_is_one_file_that_only_its_owner_reads_and_holds_what_is_not_in
 
 def test_an_older_backup_is_not_written_over(ledger: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("older")
-    with pytest.raises(Conflict, match="there already"):
+    with pytest.raises(Conflict, match="exists already"):
         back_up(ledger, tmp_path / "copy.db")
     assert (tmp_path / "copy.db").read_text() == "older"
     assert sorted(found.name for found in tmp_path.iterdir()) == ["copy.db", "ledger"]

@@ -58,7 +58,7 @@ def test_a_first_key_that_only_a_terminal_shows_does_not_expire(tmp_path: Path) 
             said.append(screen.readline())
         served.terminate()
         served.wait(PATIENCE)
-    assert said[0] == "The first key, a steward's, shown this once:\n"
+    assert said[0] == "The first key, a steward's, shown only once:\n"
     assert said[2].startswith("    pbl_")
     (made,) = run(tmp_path, "keys", "list").stdout.splitlines()
     assert "  steward   first-steward  valid" in made

@@ -13,16 +13,16 @@ from tests.processes import Served, service
 # The service with a line of its own within each charge, in the thread that writes.
 _TALKATIVE = """\
 import logging, structlog
-from service.api.routes import releases
+from service.ledger.releases import preparation
 
-prepare = releases.charges.prepare
+prepare = preparation.prepare
 
 def told(*arguments):
     structlog.get_logger().info("ours")
     logging.getLogger("somebody").warning("theirs")
     return prepare(*arguments)
 
-releases.charges.prepare = told
+preparation.prepare = told
 from service.__main__ import main
 main()
 """

@@ -14,8 +14,10 @@ from service.ledger.installation.binding import note_nothing_to_adopt, waits_for
 from service.ledger.installation.high_water import (
     INSTALLATION,
     BrokenMark,
+    HighWaterFile,
     Mark,
     MissingEntry,
+    is_linked,
     last_entries,
     missing_entries,
     present_heads,
@@ -59,41 +61,80 @@ def acknowledge(
         entries = last_entries(connection)
         missing = [] if mark is None else missing_entries(connection, mark.heads, entries)
         unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
-        heads = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed]).sound
+        heads, altered = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed])
         try:
             waits = waits_for_adoption(connection, secret)
         except BrokenChain as broken:
             raise unsound(broken) from None
     behind = mark is not None and now < mark.written_at
-    if not (missing or behind or fault):
+    without_head = {one.journal for one in missing} & set(altered)
+    refused = _refused(bool(missing or behind or fault), waits, adopt, without_head)
+    if refused is not None:
         database.close()
-        raise Conflict("nothing to acknowledge: the ledger has all entries of its high-water mark")
-    if waits != (adopt is not None):
-        database.close()
-        raise Conflict(_ADOPTION if waits else "an older version left no rows without seals that could be adopted")
+        raise Conflict(refused)
 
     content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
 
     def work(connection: Connection) -> Head:
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
-        return installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+        new = installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
+        told = heads.get(INSTALLATION)
+        if told is not None and not is_linked(connection, installation_journal.NO_ACCOUNT, told, new):
+            raise Conflict("the installation's journal lost entries at the same moment: run the command again")
+        return new
 
     own = database.write(work, is_committed=lambda *_: False)
-    # Only what the operator is told is missing is forgotten, whatever the database has shown since.
-    forgotten = {one.journal for one in missing}
-    kept = heads if mark is None else {name: head for name, head in mark.heads.items() if name not in forgotten}
-    found = {name: head for name, head in heads.items() if name in forgotten}
-    file.replace(kept | found | {INSTALLATION: own}, clock.now())
-    altered = sorted(one[1] for one in entries if one[0] in unsealed)
+    _write_mark(file, mark, missing, heads, own)
     database.close()
-    for name in altered:
+    for name in sorted(one[1] for one in entries if one[0] in unsealed):
         typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
     for one in missing:
         typer.echo(str(one))
     if missing:
-        typer.echo("Requests that these journals lack may be repeated; they are then drawn and charged again.")
+        typer.echo(
+            "If clients repeat the requests behind the missing entries, the service draws and charges them again."
+        )
     typer.echo("acknowledged; the high-water mark starts anew")
+
+
+def _refused(is_due: bool, waits: bool, adopt: bool | None, without_head: set[str]) -> str | None:
+    """Return the reason why the command does nothing; None if it goes on.
+
+    Args:
+        is_due: whether the mark refuses the ledger, or cannot be used.
+        waits: whether an older version left rows without seals.
+        without_head: the journals that lack entries and whose present last entry cannot be marked instead.
+    """
+    if not is_due:
+        return "nothing to acknowledge: the ledger has all entries of its high-water mark"
+    if without_head:
+        names = ", ".join(repr(name) if name else "the installation's journal" for name in sorted(without_head))
+        return f"the last entry is not as the service wrote it: {names}"
+    if waits == (adopt is not None):
+        return None
+    return _ADOPTION if waits else "an older version left no rows without seals that could be adopted"
+
+
+def _write_mark(
+    file: HighWaterFile, mark: Mark | None, missing: list[MissingEntry], heads: dict[str, Head], own: Head
+) -> None:
+    """Write the present heads of journals that lack entries, and of all journals if the mark was broken.
+
+    Only what the operator is told is missing is forgotten, whatever the database shows and other servers mark.
+
+    Args:
+        heads: the present heads, as the operator is told of them.
+        own: the command's own entry in the installation's journal, which follows its present head.
+    """
+    if mark is None:
+        file.replace(heads | {INSTALLATION: own}, clock.now())
+        return
+    forgotten = {one.journal: one.marked for one in missing}
+    if INSTALLATION in mark.heads:
+        forgotten[INSTALLATION] = mark.heads[INSTALLATION]
+    found = {name: head for name, head in heads.items() if name in forgotten}
+    file.forget(forgotten, found | {INSTALLATION: own}, clock.now())
 
 
 def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault: str | None) -> dict[str, object]:
@@ -104,7 +145,7 @@ def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault:
         "fault": fault,
         "missing": len(missing),
         "journals": [
-            {"account": one.journal or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
+            {"account": one.account or None, "seq": one.marked.seq, "hash": one.marked.hash, "last": one.last}
             for one in missing[:_NAMED]
         ],
     }

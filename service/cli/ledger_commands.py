@@ -83,7 +83,7 @@ def verify(
             typer.echo(f"the installation: {fault}")
     for name in account or _names(database):
         verified += 1
-        heads = [*kept_heads, mark.heads[name]] if mark is not None and name in mark.heads else kept_heads
+        heads = kept_heads if mark is None else [*kept_heads, *mark.entries_of(name)]
         with database.read() as connection:
             verdict = verify_account(connection, name, heads, lives)
         first = verdict.first_bad

@@ -33,9 +33,12 @@ def table_sa1() -> Iterator[tuple[str, bool]]:
     )
     yield " that the true loss for a shift by one is -ln(1 - epsilon/2), about half of the estimated EPL.", False
     yield from _rows("epsilon", table_sa1_a(REPLICATES, SEED), wanted=True)
-    yield "(b) against the bandwidth, at epsilon = 0.25 and percentile 95, varied for real", False
+    yield "(b) against the bandwidth, at epsilon = 0.25 and percentile 95, really varied", False
     yield from _rows("bandwidth", table_sa1_b(REPLICATES, SEED), wanted=False)
-    yield "(c) against the percentile that ends the range, at epsilon = 0.25 and bandwidth 0.1, varied for real", False
+    yield (
+        "(c) against the percentile that ends the range, at epsilon = 0.25 and bandwidth 0.1, really varied",
+        False,
+    )
     yield from _rows("percentile", table_sa1_c(REPLICATES, SEED), wanted=False)
     for line in TABLE_C_NOTE:
         yield line, False

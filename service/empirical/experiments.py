@@ -35,7 +35,7 @@ STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # Flaxman and P
 MOST_COUNTS = 4_000_000  # true counts of a population
 MOST_VALUES = 200_000_000  # noise values of an experiment
 MOST_POINTS = 2_000  # of a curve that is kept
-_MOVED_TO = 1001  # the area that Flaxman 2019 moves somebody to, from area 0
+_MOVED_TO = 1001  # the area to which Flaxman 2019 moves a person from area 0
 
 _PUBLISHED = SmoothingSetting()
 
@@ -114,7 +114,7 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
     Raises:
         ValueError: the residuals leave nothing to estimate (the message says what would), or the first area's first
-            stratum has nobody to be moved.
+            stratum has no person to move.
     """
     generator = np.random.default_rng(experiment.seed)
     progress(0.0)
@@ -203,7 +203,7 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
         One double for each run, of either input.
 
     Raises:
-        ValueError: the first area's first stratum has nobody to be moved.
+        ValueError: the first area's first stratum has no person to move.
     """
     tree, runs = experiment.tree, experiment.direct_runs
     true = int(counts.ravel()[0])
@@ -241,7 +241,7 @@ def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
     epsilon would do.
     """
     if row[0] < 1:
-        raise ValueError("expected somebody in the first area's first stratum, to be moved")
+        raise ValueError("expected a person in the first area's first stratum, to be moved")
     moved = row.copy()
     moved[0] -= 1
     if experiment.algorithm == "invariant":

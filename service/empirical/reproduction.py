@@ -72,8 +72,8 @@ _PERCENTILES = {
 }
 
 TABLE_C_NOTE = (
-    "The printed rows of (c) are the first five of (b), digit for digit, and all of them are EPL at bandwidth 0.1 and",
-    "percentile 95 up to the luck of the draw: what was said to vary was held fixed. Above it varies. A narrow kernel",
+    "The printed rows of (c) are the first five of (b), digit for digit. All of them are EPL at bandwidth 0.1 and",
+    "percentile 95 but for random variation: the settings were held fixed. The tables above vary them. A narrow kernel",
     "follows the jumps between neighbouring whole residuals (at 0.001 nothing is left between them, and EPL has no",
     "meaning), a wide one flattens the density; a longer range reaches tails of few residuals, whose ratios vary most.",
 )

@@ -161,8 +161,8 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
             if due.all_of_them and not left:
                 database.holds_due.set()
                 raise Unavailable(
-                    "reservations whose time is over are being written off, too many for a request to wait for: it does"
-                    " not fit beside them, and may once they are gone"
+                    "the request does not fit beside reservations that have expired; the service is still recording"
+                    " their expiry, so repeat the request later"
                 ) from None
             began = time.monotonic()
             in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
@@ -171,8 +171,8 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
                 if not left or not expire(database, due.account_id):
                     break
     raise Unavailable(
-        "the time at which the next reservation expires, as the account or one above it has it, is that of none: the"
-        " ledger was changed by somebody else, and whoever runs the service is to verify it",
+        "the account, or one above it, states an expiry of a reservation that it does not have: the ledger was changed"
+        " outside the service, and an operator must verify it",
         retry_after=60,
     )
 

@@ -23,6 +23,7 @@ BINS = (4, 9, 23)
 LARGEST = 2**53
 """A larger true count is refused: sums of a group's cells, with noise, stay within 64 bits."""
 MOST_AGES = 200
+_AT_ONCE = 10_000  # groups whose ages are copied to add them up
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,11 @@ def tabulate(
             continue
         counts = groups.totals[members]
         if detail > 1:
-            counts = bin_ages(groups.sex_by_age[groups.rows[members]], rules.age_bins[detail - 2])
+            of_members, bins = groups.rows[members], rules.age_bins[detail - 2]
+            pieces = range(0, members.size, _AT_ONCE)
+            counts = np.concatenate(
+                [bin_ages(groups.sex_by_age[of_members[start : start + _AT_ONCE]], bins) for start in pieces]
+            )
         law = laws.total if detail == TOTAL_ONLY else laws.step_2
         places = (ends[members] - size)[:, None] + np.arange(size)
         published[places.ravel()] = add_noise(counts.ravel(), law, keystream)

@@ -27,8 +27,8 @@ Integers = NDArray[np.int64]
 _MOST_NAMED = 10
 _ITERATIONS = 20_000  # of the simplex method: some seconds
 _EXCEEDING = (
-    "expected a total that the crossing ones leave room for: with the others named here, it exceeds all that the"
-    " crossing totals of the same cells add up to"
+    "expected a total that the crossing totals allow: together with the others named here, it exceeds the sum of the"
+    " crossing totals of the same cells"
 )
 
 
@@ -57,7 +57,7 @@ def check_totals(crossing: Crossing, at: str) -> Reals:
         return ones.astype(float)
     even = project(ones, crossing)
     if crossing.misses(even) and _is_infeasible(crossing):
-        detail = "expected totals that one table without negative counts can have: all of these together, none has"
+        detail = "expected totals that some table without negative counts meets; no such table meets all of these"
         raise InvalidInput.at(at, detail)
     return even
 
@@ -86,9 +86,9 @@ def find_table(crossing: Crossing, at: str) -> Integers:
     search = find_whole_counts(check_totals(crossing, at), crossing)
     if search.counts is None:
         detail = (
-            "expected totals that whole counts can have: only counts with fractions have all of these"
+            "expected totals that whole counts can meet; only counts with fractions meet all of these"
             if search.proven
-            else "expected totals for which whole counts are found: within the limit of the search there were none"
+            else "expected totals that whole counts are found to meet; the search reached its limit without any"
         )
         raise InvalidInput.at(at, detail)
     return search.counts

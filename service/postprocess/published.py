@@ -92,14 +92,14 @@ def _hierarchy_blocks(shape: Sequence[int], published: Sequence[PlaceTotal], num
     sizes = np.bincount(block[block != _OPEN], minlength=len(published))
     contradictions = (totals < 0) | ((sizes == 0) & (totals > 0))
     if contradictions.any():
-        detail = "expected a total that is not exceeded by the published parts of its place, and met where they are all"
+        detail = "expected a total that its published parts do not exceed, and that they add up to if all are published"
         raise InvalidInput([Fault(f"/published/{number}/total", detail) for number in np.flatnonzero(contradictions)])
     return TotalBlocks(block.ravel(), totals)
 
 
 def _check(published: Sequence[PlaceTotal]) -> None:
     faults = [
-        Fault(f"/published/{number}/total", "expected no negative total: no counts that are not negative have it")
+        Fault(f"/published/{number}/total", "expected no negative total, because counts are not negative")
         for number, one in enumerate(published)
         if one.total < 0
     ]

@@ -166,7 +166,7 @@ def _adjust_crossed(fit: Adjustment, table: Integers, finest: Sequence[_Numbered
     real = cells.astype(float)
     real[crossed.places] = met = fit(counts[crossed.places], crossed)
     if crossed.misses(met):
-        detail = "expected counts nearer to the totals: within the limit of the search none were found that meet them"
+        detail = "expected counts nearer to the totals: the search reached its limit without a table that meets them"
         raise InvalidInput.at("/counts", detail)
     return list(real.tolist())
 
@@ -260,7 +260,7 @@ def _faults(shape: tuple[int, ...], total: MarginTotal, at: str) -> list[Fault]:
     if len(total.values) != wanted:
         return [Fault(f"{at}/values", f"expected {wanted} values, one for each place along the axes")]
     if min(total.values) < 0:
-        return [Fault(f"{at}/values", "expected no negative total: no counts that are not negative have it")]
+        return [Fault(f"{at}/values", "expected no negative total, because counts are not negative")]
     if sum(total.values) > LARGEST_SUM // 2:
         return [Fault(f"{at}/values", "expected totals that add up to at most 2^61")]
     return []

@@ -16,23 +16,26 @@ from service.privacy.grammar import (
     WholeNumber,
 )
 
-TAGS = TextLines("tags", description="What this reveals something about: an attribute, a geography.")
+TAGS = TextLines(
+    "tags", description="The subjects about which this reveals something, such as an attribute or a geography."
+)
 NAME = TextLine("name", description="Unique in the plan; without one, the path is the name.")
 CELLS = (
     WholeNumber(
         "cells",
-        description="How many cells one neighbouring change can move: by default 1, under replace_one 2.",
+        description="The number of cells that one neighbouring change can move: by default 1, under replace_one 2.",
     ),
     WholeNumber(
         "cells_added",
-        description="Under replace_one: how many cells adding or removing one record can move. By default half of"
-        " cells, rounded up; more, to be stated, where a record can also be in no cell, or where records share cells.",
+        description="Under replace_one: the number of cells that adding or removing one record can move. By default"
+        " half of cells, rounded up. State it if a record can also be in no cell, or if records share cells: then it"
+        " can be more.",
     ),
 )
 PARTITIONS = PartitionNames(
     "partitions",
-    description="The partitions of the input that it may be drawn for, or in each repetition how many at the most:"
-    " a draw of others is refused. They must be disjoint sets of records: the ledger counts one charge for all of"
+    description="The partitions of the input that it may be drawn for, or their largest number in each repetition."
+    " Draws of others are refused. They must be disjoint sets of records: the ledger counts one charge for all of"
     " them and relies on your promise. By default those of the nearest node above that declares some.",
 )
 WHOLE_SENSITIVITY = ExactNumber(
@@ -41,24 +44,24 @@ WHOLE_SENSITIVITY = ExactNumber(
     bound=ABOVE_0,
     whole_stays=True,
     default=1,
-    description="How far one record moves one cell, in counts: an integer, or a multiple of granularity.",
+    description="The distance by which one record moves one cell, in counts: an integer, or a multiple of granularity.",
 )
 GRANULARITY = ExactNumber(
     "granularity",
     unit=Unit.COUNTS,
     bound=ABOVE_0,
-    description="Where counts are not integers but multiples of this, in counts: noise is drawn on them.",
+    description="The unit of counts that are not integers, in counts: counts and noise are multiples of it.",
 )
 SENSITIVITY = ExactNumber(
     "sensitivity",
     unit=Unit.COUNTS,
     bound=ABOVE_0,
     default="1",
-    description="How far one record moves one cell, in the unit of the answer.",
+    description="The distance by which one record moves one cell, in the unit of the answer.",
 )
 
 PARTITIONS_BELOW = PartitionNames(
-    "partitions", description="Those of each mechanism below that is drawn and declares none by itself."
+    "partitions", description="The partitions of each drawn mechanism below that declares none by itself."
 )
 PART = Part("part", required=True)
 PARTS = Parts("parts", required=True)

@@ -115,7 +115,7 @@ def test_spending_that_somebody_changed_is_shown_nowhere(client: Client, databas
     for query in queries:
         kind = {"Accept": "image/svg+xml"} if "picture" in query else {}
         problem = problem_of(client.get(f"/v1/accounts/people/{query}", headers=kind), "unavailable")
-        assert "what the account has spent is not as the service wrote it" in problem["detail"]
+        assert "the account's spending is not as the service wrote it" in problem["detail"]
     assert json_of(client.get("/v1/accounts/people/history")) == history, "which the journal tells"
     assert _balance(client, f"?as_of={before['head']['seq']}")["spent"] == before["spent"]
     assert json_of(client.get("/v1/accounts/people/verify"))["valid"] is False

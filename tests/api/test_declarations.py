@@ -256,7 +256,7 @@ def test_an_installation_can_ask_for_declarations(database: Database, secret: Se
     with client_of(app) as client:
         of = _released(client)
         refused = problem_of(_draw(client, of, "36"), "conflict")
-        assert "register a release whose plan states its partitions" in refused["detail"]
+        assert "register a release whose plan declares its partitions" in refused["detail"]
         json_of(_draw(client, of), 201)
         declared = release(client, pure("0.5", name="county"), partitions=["36"])
         json_of(_draw(client, declared, "36"), 201)

@@ -7,6 +7,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
 from service.api.http.dependencies import Change
+from service.api.schemas import population_groups
 from service.ledger.storage import writing_time
 from service.ledger.storage.database import Database
 from tests.api import streams
@@ -75,6 +76,29 @@ def test_refused_before_anything_is_drawn_or_locked(
     assert fault["pointer"] == pointer
     assert "seconds of writing, got an estimated" in fault["detail"]
     assert "number of noisy counts" in fault["detail"]
-    assert ("number of groups" in fault["detail"]) == pointer.startswith("/group")
     assert not {"987", "654"} & set(fault["detail"].replace(",", " ").split())
+    assert _ask(embedded, what, of).status_code == 201
+
+
+@pytest.mark.parametrize(("what", "pointer"), [("tabulation", "/groups"), ("stream of groups", "/group")])
+@pytest.mark.parametrize(
+    ("bound", "most", "expected"),
+    [
+        ("MOST_GROUPS", 0, "at most 0 groups, got"),
+        ("MOST_NAME_BYTES", 0, "groups whose names take at most 0 bytes in UTF-8, got"),
+    ],
+)
+def test_many_groups_and_long_names_are_refused_before_anything_is_drawn_or_locked(
+    embedded: Client, monkeypatch: pytest.MonkeyPatch, what: str, pointer: str, bound: str, most: int, expected: str
+) -> None:
+    open_account(embedded, budget={"definition": "pure", "epsilon": 100})
+    of = release(embedded, _LEVEL)["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(population_groups, bound, most)
+        patch.setattr(Database, "write", None)
+        patch.setattr(Change, "keystream", None)
+        refused: Any = problem_of(_ask(embedded, what, of), "validation")
+    (fault,) = refused["errors"]
+    assert fault["pointer"] == pointer
+    assert fault["detail"] == f"expected {expected} {2 if what == 'stream of groups' else 1}"
     assert _ask(embedded, what, of).status_code == 201

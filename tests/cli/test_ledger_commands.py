@@ -99,7 +99,7 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
-    bad = "people: the first bad entry is 4: the draw is not what its entry says\n"
+    bad = "people: the first bad entry is 4: the draw is not the one in its entry\n"
     assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
 
 
@@ -175,6 +175,14 @@ def test_a_row_that_shows_an_earlier_head_is_not_marked_anew(home: Path, tmp_pat
     assert "the journal of 'people'" not in told
     assert "the row of account 'people' is not as the service wrote it; its head is not marked anew" in told
     assert _marked(cut)["people"].seq == 4
+
+
+def test_a_journal_whose_last_entry_was_altered_is_not_forgotten(home: Path, tmp_path: Path, said: Command) -> None:
+    """Without a head in the mark, any earlier state of it would be accepted later."""
+    altered = _tampered(home, tmp_path / "altered", f"UPDATE journal SET hash = '{'0' * 64}' WHERE seq = 4")
+    told = said(altered, "acknowledge", "--reason", "a backup of Monday", code=1)
+    assert "the last entry is not as the service wrote it: 'people'" in told
+    assert _marked(altered)["people"].seq == 4
 
 
 def test_a_mark_that_cannot_be_used_is_refused_until_somebody_says_why(

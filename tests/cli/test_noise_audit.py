@@ -161,7 +161,7 @@ def test_the_table_and_the_figure_are_commands(monkeypatch: pytest.MonkeyPatch) 
     assert table.exit_code == 0, table.output
     assert "0.0490 (0.0390 to 0.0673)" in table.output
     assert "no density between residuals" in table.output
-    assert "what was said to vary was held fixed" in table.output
+    assert "the settings were held fixed" in table.output
     figure = CliRunner().invoke(app, ["reproduce", "figure-1"])
     assert figure.exit_code == 0, figure.output
     assert "N = 1,000,000,000, mu = 1,000" in figure.output

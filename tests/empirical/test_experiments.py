@@ -177,7 +177,7 @@ def test_with_an_invariant_a_person_moves_within_the_county(
 
 def test_nobody_is_moved_out_of_an_empty_count() -> None:
     experiment = replace(_DIRECT, algorithm="consistent")
-    with pytest.raises(ValueError, match="expected somebody"):
+    with pytest.raises(ValueError, match="expected a person"):
         direct_runs(experiment, np.zeros((10, 10, 2), np.int64), np.random.default_rng(1))
 
 

@@ -128,7 +128,7 @@ def test_a_restored_backup_draws_nothing_for_a_key_that_was_used(url: str, tmp_p
         restore()
         _refused(server, "the journal of 'people' ends with entry 1 and had 3")
         _refused(server, "the journal of 'people' ends with entry 1 and had 3")
-        assert "may be repeated" in _acknowledge(server)
+        assert "draws and charges them again" in _acknowledge(server)
         server.start()
         json_of(client.post("/v1/accounts/people/draws", json=asked, headers=once), 201)
         kinds = run(home, "verify", **server.settings)
@@ -158,7 +158,7 @@ def test_entries_that_are_deleted_under_a_server_stop_it(tmp_path: Path) -> None
         asked = {"name": "r", "plan": pure("0.001")}
         problem_of(client.post("/v1/accounts/people/releases", json=asked), "unavailable")
         assert server.ready() == 503
-        assert any("the ledger went back; nothing is written" in line for line in server.said)
+        assert any("the ledger lacks committed entries; nothing is written" in line for line in server.said)
 
 
 def test_a_clock_that_is_behind_the_mark(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_clock_that_is_behind_the_mark(tmp_path: Path) -> None:
         _until_marked(tmp_path, 1)
         server.stop()
         ahead = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(time.time() + 3600))
-        _mark(tmp_path).advance({}, ahead)
+        _mark(tmp_path).advance({}, {}, ahead)
         _refused(server, "this machine's clock says")
         assert "the high-water mark starts anew" in _acknowledge(server)
         server.start()

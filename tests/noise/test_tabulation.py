@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom  # type: ignore[import-untyped]  # it publishes no types
 
-from service.noise import Keystream
+from service.noise import Keystream, tabulation
 from service.noise.tabulation import BINS, SIZES, USUAL_RULES, GroupCounts, LevelLaws, bin_ages, tabulate
 from service.privacy.accuracy.tails import coverage, margin_of_error
 from service.privacy.laws.noise_law import NoiseLaw
@@ -63,6 +63,16 @@ def test_margins_of_error_hold_at_their_confidence(laws: LevelLaws) -> None:
         share = coverage(law, margin)
         assert share >= 0.95
         assert binom.ppf(_ONE_IN_10_6, whole, share) <= inside <= binom.ppf(1 - _ONE_IN_10_6, whole, share)
+
+
+def test_ages_are_added_up_in_pieces_to_the_counts_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = _counted(_groups([size for size in (0, 700, 3000, 50_000) for _ in range(20)]), np.arange(80) % 3 == 0)
+    details, noisy = tabulate(groups, USUAL_RULES, _GEOMETRIC, _keystream(7))
+    monkeypatch.setattr(tabulation, "_AT_ONCE", 3)
+    again, in_pieces = tabulate(groups, USUAL_RULES, _GEOMETRIC, _keystream(7))
+    assert set(details) == {0, 1, 2, 3, 4}
+    assert again.tolist() == details.tolist()
+    assert in_pieces.tolist() == noisy.tolist()
 
 
 def test_step_1_decides_with_its_own_noise() -> None:

@@ -312,7 +312,7 @@ def test_a_contradiction_of_three_margins_is_proven_however_large(size: int) -> 
     )
     with pytest.raises(InvalidInput) as refused:
         check_totals(crossed, "/totals")
-    assert "all of these together" in refused.value.faults[0].detail
+    assert "no such table meets all of these" in refused.value.faults[0].detail
 
 
 def test_real_counts_that_miss_totals_by_much_are_rounded_all_the_same() -> None:

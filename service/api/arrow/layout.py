@@ -44,5 +44,5 @@ def place_of(schema: pa.Schema, column: int, *, before_5: bool) -> Place:
 
 
 def _in_batch(kind: pa.DataType) -> pa.DataType:
-    """Return the type of what a batch has of a column: of a dictionary's only the indices."""
+    """Return the type of a column's part in a batch: of a dictionary, only the indices."""
     return kind.index_type if types.is_dictionary(kind) else kind

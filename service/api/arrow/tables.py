@@ -10,7 +10,7 @@ from service.api.arrow.metadata import check_metadata
 from service.api.http.memory_room import Take
 from service.errors import InvalidInput, TooLarge
 
-# Upper bound on the bytes beside the stream: the table, the values read from it, and each row's name as Python text.
+# Upper bound on the bytes beside the stream while it is read: the table, and each row's name as Python text.
 _A_BYTE, _A_ROW = 4, 500
 
 
@@ -24,7 +24,7 @@ def read_table(body: bytes | bytearray, most_bytes: int, check: Callable[[pa.Sch
         body: the stream.
         most_bytes: the limit on the decompressed table, in bytes.
         check: raises InvalidInput for a schema that is not accepted.
-        take: reserves so many bytes of the shared memory limit.
+        take: reserves so many bytes of the shared memory limit, for reading alone.
 
     Raises:
         InvalidInput: the body is not one whole stream, or ``check`` refuses its schema.

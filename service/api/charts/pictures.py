@@ -22,7 +22,7 @@ _DOTS_PER_INCH = 160
 _drawing = threading.Lock()  # matplotlib's caches are not thread-safe
 
 # Text stays text, so that it can be read and searched. Ids come from the content: the same figures give the same
-# bytes. The ground is opaque, so that a picture is readable on a dark page too. Set once, since a picture must not
+# bytes. The background is opaque, so that a picture is readable on a dark page too. Set once, since a picture must not
 # depend on what another thread draws.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -82,7 +82,7 @@ class AllocationTarget(Strict):
         if weights[0] and self.budget is None:
             raise ValueError("expected a budget, which the weights divide")
         if not weights[0] and self.objective != "proportional":
-            raise ValueError("expected an objective only with weights: margins of error have their least cost each")
+            raise ValueError("expected no objective with margins of error: each margin is met at its least cost")
         return self
 
 

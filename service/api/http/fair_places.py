@@ -1,4 +1,4 @@
-"""Fair shares of places to work in: principals take turns, so one principal's requests never hold up all others."""
+"""Fair shares of working places: principals take turns, so one principal's requests never delay all others."""
 
 import asyncio
 import threading
@@ -85,7 +85,7 @@ class FairPlaces:
             self._leave(principal)
 
     async def enter(self, principal: str, *, begun: bool = False) -> None:
-        """Take a place, once one is free; the arguments are those of ``location``.
+        """Take a place, once one is free; the arguments are those of ``place``.
 
         Raises:
             TooManyRequests: too many of the principal's requests wait already.

@@ -274,7 +274,7 @@ class _Helper:
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
-        self._moment = 0  # number of the last commit that it has been told of
+        self._moment = 0  # number of the last commit that was sent to it
         self.take: Take = room_of({"state": {}})
 
     def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:

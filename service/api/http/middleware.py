@@ -138,7 +138,7 @@ async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a body whose end another server on the way may have seen elsewhere: the rest may be no request."""
+    """Refuse a body with two lengths: a server on the way may have read another end of it, and so other requests."""
     answer = problems.problem("bad_request", "expected Content-Length or Transfer-Encoding, not both", scope["path"])
     answer.headers["Connection"] = "close"
     await answer(scope, receive, send)

@@ -91,7 +91,7 @@ class StrictRoute(APIRoute):
                 await check_kept(request)
                 return await _read_in_helper(request, body, finish)
             async with state.turns.place(request.state.principal.name):
-                if reads_body:  # FastAPI takes a model as it is; it would parse anything else on the event loop
+                if reads_body:  # FastAPI accepts a model as it is; it would parse anything else on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
                 with suppress(AnswerInHelper):

@@ -39,7 +39,7 @@ class Authentication:
         self.tokens, self.throttle = tokens, throttle
         self.threads = ThreadPoolExecutor(_THREADS, "authentication")
         self.suspects = ThreadPoolExecutor(1, "suspects")  # one at a time, however many invalid keys come
-        # An SQLite lookup is served from memory in a tenth of the time that it takes to wake a thread.
+        # An SQLite lookup is answered from memory, in a tenth of the time that a switch to a thread takes.
         self.inline = database.kind == "sqlite"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

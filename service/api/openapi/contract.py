@@ -123,7 +123,7 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
 def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """Return the request body of an operation that takes JSON or an Arrow stream, for ``openapi_extra``.
 
-    JSON cannot contain an example of a stream; the guide has one in code. Examples of query parameters stand in their
+    JSON cannot contain an example of a stream; the guide has one in code. Examples of query parameters are in their
     schemas, since pages fill in examples of parameters, and a JSON body is refused together with these parameters.
     """
     parameters = [
@@ -187,7 +187,7 @@ def _in_order(paths: dict[str, Any]) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Serve the contract at its address, rendered once: rendering for each request would hold up all others."""
+    """Serve the contract at its address, rendered once: rendering for each request would delay all others."""
     writing = threading.Lock()
     written: list[tuple[bytes, str]] = []
 

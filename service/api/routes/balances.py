@@ -84,7 +84,7 @@ class Balance(BaseModel):
 
 
 class _Counted(NamedTuple):
-    """What a balance is computed from, at present or right after an earlier entry.
+    """Inputs of a balance, at present or right after an earlier entry.
 
     Attributes:
         spent, reserved: empty where the figures are stored and no picture needs them.

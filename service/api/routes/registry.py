@@ -221,8 +221,8 @@ def read_account_entry(
     """Render an account as an entry of the Differential Privacy Deployments Registry.
 
     The entry covers all that the account and those under it publish; otherwise it is as that of a release. The
-    parameters are the account's largest budget so far: spending is no guarantee under adaptive choice, and stands in
-    the details. Where the account is above that budget, since releases were priced again, there is no entry: 409.
+    parameters are the account's largest budget so far, because spending is no guarantee under adaptive choice; spending
+    is given in the details. If the account is above that budget, after releases were priced again, the answer is 409.
     """
     require(principal, "auditor", account)
     requested = read_delta(delta, "/query/delta")

@@ -53,7 +53,7 @@ class Installation(BaseModel):
 
 
 class SignedHead(HeadBody):
-    """A head that the installation vouches for; signature is over the rest in RFC 8785 canonical JSON."""
+    """A head that the installation signs; signature is over the rest in RFC 8785 canonical JSON."""
 
     statement: str = Field(examples=["head"])
     account: str
@@ -136,13 +136,15 @@ def verify_account(
         mark = None if request.app.state.mark is None else request.app.state.mark.read()
     except BrokenMark as broken:
         raise Unavailable("the high-water mark cannot be read", for_operator=str(broken)) from None
-    if mark is not None and account in mark.heads:
-        kept_heads.append(mark.heads[account])
+    if mark is not None:
+        kept_heads += mark.entries_of(account)
     with database.read() as connection:
         try:
             hold_schema(connection, to_read=True)
         except StartupRefused as refused:
-            raise Unavailable("the database has other tables", retry_after=60, for_operator=str(refused)) from None
+            raise Unavailable(
+                "the database's tables are not as the service made them", retry_after=60, for_operator=str(refused)
+            ) from None
         verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:

@@ -18,17 +18,17 @@ LARGEST_INTEGER = LARGEST_WHOLE
 
 
 class Strict(BaseModel):
-    """A body or a part of one: unknown fields are refused, and no error shows what was sent."""
+    """A body or a part of one: unknown fields are refused, and no error quotes the input."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Short(Strict):
-    """A body that has no reason to be long: it is read in the serving process, which a long one would hold up."""
+    """A body that need not be long: the serving process reads it, so a long one, which would delay it, is refused."""
 
 
 def check_exact(value: Any) -> str:
-    """The text of an exact number as it was written; the body is parsed so that JSON numbers arrive like that."""
+    """Return an exact number's text as it was written; the body's parser leaves JSON numbers as such text."""
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise ValueError('expected a number, or a string such as "0.1" or "104/4099"')  # noqa: TRY004 - pydantic's way
     if isinstance(value, int) and value.bit_length() > 1024:
@@ -54,7 +54,7 @@ Exact = Annotated[str, BeforeValidator(_exact), WithJsonSchema(EXACT_SCHEMA)]
 
 
 def _whole_or_exact(value: Any) -> int | str:
-    """An integer as it is, and any other number as its text: what a granularity allows."""
+    """Return an integer as it is, and any other number as its text, which a granularity allows."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER:
         return value
     return _exact(value)
@@ -85,7 +85,7 @@ def _duration(text: str) -> str:
 
 
 def duration_of(text: str) -> timedelta:
-    """The time that a duration stands for; ``timedelta.max`` where it is longer than any."""
+    """Return the time that a duration states; ``timedelta.max`` if it is longer."""
     found = _DURATION.fullmatch(text)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0,) * 4
     try:
@@ -103,12 +103,12 @@ Duration = Annotated[
 
 
 def number_up(value: Fraction) -> float | None:
-    """The double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
+    """Return the double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
     return _shown(double_up(value), math.inf, lambda text: text >= value)
 
 
 def number_down(value: Fraction) -> float:
-    """The double to show for what is left: neither it nor its decimal text is above."""
+    """Return the double to show for a remaining amount: neither it nor its decimal text is above."""
     shown = _shown(double_down(value), -math.inf, lambda text: text <= value)
     return 0.0 if shown is None else shown
 
@@ -121,7 +121,7 @@ def _shown(double: float, away: float, safe: Callable[[Fraction], bool]) -> floa
 
 
 def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> float | None:
-    """The double to show for a number that a client stated: of the same decimal text, or else rounded as told."""
+    """Return the double to show for a client's number: of the same decimal text, or else rounded as requested."""
     for double in (double_down(value), double_up(value)):
         if math.isfinite(double) and Fraction(repr(double)) == value:
             return double
@@ -129,6 +129,6 @@ def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> fl
 
 
 def short_exact(value: Fraction) -> str | None:
-    """The exact text where it is short enough to read."""
+    """Return the exact text if it is short enough to read."""
     text = exact_text(value)
     return text if len(text) <= 80 else None

@@ -33,8 +33,8 @@ plan_limits: ContextVar[Limits] = ContextVar("plan_limits", default=_USUAL)
 DeclaredPartitions = Annotated[
     int | None,
     Field(
-        description="How many partitions the plan declares, for which the mechanism may be drawn. Null: none are"
-        " declared, and the ledger cannot tell whether those drawn are disjoint."
+        description="The number of partitions that the plan declares for the mechanism. Null: none are declared, and"
+        " the ledger cannot tell whether those drawn are disjoint."
     ),
 ]
 
@@ -70,12 +70,12 @@ BoundedPlan = Annotated[Plan, BeforeValidator(_small_enough)]
 
 
 def document_of(model: Strict) -> dict[str, Any]:
-    """A plan or mechanism as it was stated, exact numbers as strings."""
+    """Return a plan or mechanism as it was stated, exact numbers as strings."""
     return model.model_dump(exclude_unset=True, exclude_none=True)
 
 
 def plan_of(model: Any, pointer: str) -> PlanValue:
-    """The value of a plan or mechanism model; faults are below ``pointer``.
+    """Return the value of a plan or mechanism model; faults are below ``pointer``.
 
     Raises:
         InvalidInput: it has no meaning, or takes too long to price.
@@ -98,7 +98,7 @@ def plan_of_document(document: dict[str, Any], pointer: str) -> PlanValue:
 def _limit_slow_mechanisms(plan: PlanValue, pointer: str) -> None:
     """Refuse too many distinct mechanisms whose RDP is computed in balls.
 
-    Each takes tens of milliseconds, and on an (epsilon, delta) account up to half a second.
+    Each takes tens of milliseconds, or half a second on an (epsilon, delta) account.
 
     Raises:
         InvalidInput: there are too many.
@@ -111,7 +111,7 @@ def _limit_slow_mechanisms(plan: PlanValue, pointer: str) -> None:
 
 
 def mechanism_of(model: Any, pointer: str) -> MechanismValue:
-    """The value of a mechanism model; faults are below ``pointer``.
+    """Return the value of a mechanism model; faults are below ``pointer``.
 
     Raises:
         InvalidInput: it has no meaning.
@@ -125,7 +125,7 @@ def declared_partitions(mechanism: MechanismValue) -> int | None:
 
 
 def law_of(mechanism: MechanismValue, pointer: str) -> NoiseLaw:
-    """The law of a mechanism's noise.
+    """Return the law of a mechanism's noise.
 
     Raises:
         InvalidInput: it is continuous or declared, which this service accounts for and never draws.

@@ -15,11 +15,18 @@ from service.api.arrow.tables import read_table
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import Label, Strict
 from service.errors import InvalidInput
-from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, GroupCounts
+from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, SIZES, GroupCounts
 
 Pointer = Callable[[int, str], str]
 """Function from a group's number and a field to the JSON pointer of that field."""
 
+MOST_GROUPS = 250_000  # of a tabulation
+MOST_NAME_BYTES = 16 << 20  # of the names of all of its groups
+# Upper bound on the bytes of memory from the table to the answer, as measured: of a group, of a byte of its name (of
+# Python's text it takes four where the name has one character of four bytes), and of a noisy count.
+_A_GROUP, _A_NAME_BYTE, _A_COUNT = 500, 8, 32
+_AN_AGE = 9  # of an age's count, with the mask that pads lists
+_AT_ONCE = 2_000  # names that pyarrow turns into texts while no other thread runs
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _KINDS = {"group": "string", "total_only": "bool", "total": "int64", "sex_by_age": "lists of lists of int64"}
 _AGES = f"expected for each of {SEXES} sexes a list of at most {MOST_AGES} counts, each of at least 0 and at most 2^53"
@@ -57,13 +64,15 @@ def of_json(groups: Sequence[PopulationGroup]) -> NamedGroups:
     """Read the groups of a JSON body.
 
     Raises:
-        InvalidInput: a name is repeated, or a group lacks the counts that it needs.
+        InvalidInput: there are too many groups, or their names are too long together; a name is repeated, or a group
+            lacks the counts that it needs.
     """
 
     def at(number: int, field: str) -> str:
         return f"/groups/{number}/{field}"
 
     names = [group.group for group in groups]
+    _require_few(len(names), sum(len(name.encode()) for name in names), "/groups")
     total_only = np.array([group.total_only for group in groups])
     with_ages = np.array([group.sex_by_age is not None for group in groups])
     with_total = np.array([group.total is not None for group in groups])
@@ -84,8 +93,8 @@ def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
         take: reserves so many bytes of the shared memory limit.
 
     Raises:
-        InvalidInput: a name is repeated, a group lacks counts, a column is unknown, missing or of another type, or a
-            count is out of range.
+        InvalidInput: there are too many groups, or their names are too long together; a name is repeated, a group lacks
+            counts, a column is unknown, missing or of another type, or a count is out of range.
         TooLarge: the table decompresses to more than ``most_bytes``, or needs more memory than one principal may take.
         Unavailable: the memory is in use by other requests.
     """
@@ -96,10 +105,14 @@ def of_stream(body: bytes, most_bytes: int, take: Take) -> NamedGroups:
     table = read_table(body, most_bytes, _check_columns, take)
     if not table.num_rows:
         raise InvalidInput.at("/group", "expected at least one row")
-    names = _names(table, at)
+    name_bytes = pc.sum(pc.binary_length(table["group"]), min_count=0).as_py()
+    _require_few(table.num_rows, name_bytes, "/group")
+    column = _column(table, "sex_by_age")
+    take(2 * table.nbytes + _A_GROUP * table.num_rows + _A_NAME_BYTE * name_bytes + _bytes_of_counts(column))
+    names = _names(_column(table, "group"), at)
     marked = _column(table, "total_only")
     total_only = np.zeros(len(names), bool) if marked is None else _plain(marked, "total_only")
-    ages, with_ages = _ages(_column(table, "sex_by_age"), len(names), at)
+    ages, with_ages = _ages(column, len(names), at)
     column = _column(table, "total")
     with_total = np.zeros(len(names), bool) if column is None else column.is_valid().to_numpy(zero_copy_only=False)
     _check(names, total_only, with_ages, with_total, at)
@@ -184,15 +197,35 @@ def _plain(column: pa.Array, name: str) -> NDArray[Any]:
     return values
 
 
-def _names(table: pa.Table, at: Pointer) -> list[str]:
-    column = table["group"]
+def _require_few(groups: int, name_bytes: int, pointer: str) -> None:
+    """Refuse groups whose names would be sorted, compared and written while all other requests wait."""
+    if groups > MOST_GROUPS:
+        raise InvalidInput.at(pointer, f"expected at most {MOST_GROUPS} groups, got {groups}")
+    if name_bytes > MOST_NAME_BYTES:
+        raise InvalidInput.at(
+            pointer, f"expected groups whose names take at most {MOST_NAME_BYTES} bytes in UTF-8, got {name_bytes}"
+        )
+
+
+def _names(column: pa.Array, at: Pointer) -> list[str]:
     if column.null_count:
         raise InvalidInput.at("/group", "expected a column without nulls")
-    names: list[str] = column.to_pylist()
+    names: list[str] = []
+    for start in range(0, len(column), _AT_ONCE):
+        names += column.slice(start, _AT_ONCE).to_pylist()
     for number, name in enumerate(names):
         if not _NAME.fullmatch(name):
             raise InvalidInput.at(at(number, "group"), "expected 1 to 200 characters and no control characters")
     return names
+
+
+def _bytes_of_counts(column: pa.Array | None) -> int:
+    """Return the bytes that ages take, each list as long as the longest, with the most noisy counts that they give."""
+    if column is None:
+        return 0
+    longest: int = pc.max(pc.list_value_length(column.flatten())).as_py() or 0
+    groups: int = len(column) - column.null_count
+    return groups * (SEXES * _AN_AGE * min(longest, MOST_AGES) + max(SIZES) * _A_COUNT)
 
 
 def _ages(column: pa.Array | None, groups: int, at: Pointer) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

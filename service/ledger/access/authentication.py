@@ -27,7 +27,7 @@ _log = structlog.get_logger("service.keys")
 class Principal:
     """The authenticated caller and its rights."""
 
-    key_id: str | None  # None: an identity provider vouches for the caller
+    key_id: str | None  # None: an identity provider authenticated the caller
     name: str
     role: Role
     accounts: frozenset[str] | None  # None: all
@@ -54,7 +54,7 @@ _VALID = select(*SEALED, ApiKey.seal, _LAST_ENTRY.label("last_entry")).where(
 def authenticate(database: Database, secret: Secret, token: str, at: str) -> Principal | None:
     """Return the token's principal; None if the token is unknown, expired or revoked, or its row was altered.
 
-    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is asked
+    The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is queried
     every time, so a revocation holds at once, whichever server made it. Putting an old row back does not revive a key
     that the installation's journal ended: the statement that reads the row also tells whether the journal continued
     since this process read it. While the entries that follow there are not sound, no key is valid, because they may
@@ -76,14 +76,16 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     if followed is not None:
         _follow(database, secret, followed.seq, known, row.last_entry or 0)
     if database.has_ended(row.id, at):
-        _log.warning("the row of a key says that it is valid; the installation's journal has ended it", key=row.id)
+        _log.warning(
+            "the row of a key says that the key is valid; by the installation's journal it has ended", key=row.id
+        )
         return None
     accounts = read_reach(row.accounts)
     return Principal(row.id, row.name, read_role(row.role), None if accounts is None else frozenset(accounts))
 
 
 def _follow(database: Database, secret: Secret, followed: int, known: int, last: int) -> None:
-    """Learn which keys were ended elsewhere; while the journal is not sound, only the mark's keeper tries again.
+    """Read which keys other processes ended; while the journal is not sound, only the mark's keeper tries again.
 
     Args:
         followed: the number of the last entry whose ends of keys were known before the look-up.
@@ -98,7 +100,7 @@ def _follow(database: Database, secret: Secret, followed: int, known: int, last:
     if last == followed:
         return
     if last <= database.followed_to:
-        raise installation_journal.unsound_for_now("see the log for its first entry that is not")
+        raise installation_journal.unsound_for_now("an earlier line of the log names its first bad entry")
     reached, fault = followed, f"entry {followed + 1}: an entry is missing"
     try:
         reached = installation_journal.follow(database, secret)

@@ -99,12 +99,12 @@ def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType(
                 )
             _take(known, said["kind"], said["content"])
         except (KeyError, TypeError):
-            raise BrokenChain(f"entry {said['seq']}: it does not say what one of its kind says") from None
+            raise BrokenChain(f"entry {said['seq']}: its content is not valid for its kind") from None
     return known, misuses
 
 
 def _ended(record: KeyRecord, at: str) -> str | None:
-    """Return the words for how a key had ended by a moment; None if it is valid. A revocation ignores clocks."""
+    """Return the words for the end of a key before a moment; None if it is valid. A revocation ignores clocks."""
     if record.revoked_at is not None:
         return "was revoked"
     return "had expired" if record.expires_at is not None and record.expires_at <= at else None
@@ -113,7 +113,7 @@ def _ended(record: KeyRecord, at: str) -> str | None:
 def require_valid(
     connection: Connection, secret: Secret, actor: Actor | None, at: str, seen: SeenKeys | None = None
 ) -> None:
-    """Refuse a steward whose key is no valid steward's by the journal, whatever the key's row says.
+    """Refuse a steward whose key the journal does not have as a valid steward's, whatever the key's row says.
 
     An attacker who can write the database can put a key's row back as it was before a revocation, with its seal. Call
     this in the transaction of the steward's change. The operator and the persons of an identity provider are not
@@ -141,7 +141,7 @@ def require_known(known: Known, actor: Actor, at: str) -> None:
         return
     record = known.get(actor.key)
     if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
-        _log.warning("the installation's journal knows no such valid key", key=actor.key, principal=actor.name)
+        _log.warning("the installation's journal has no such valid key", key=actor.key, principal=actor.name)
         raise Unauthenticated("the key is unknown, expired or revoked")
     if not includes(record.role, "steward"):
         raise Forbidden(f"expected a key with the role steward, got {record.role}")

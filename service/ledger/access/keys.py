@@ -38,7 +38,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
-ISSUED = "oidc:"  # the prefix of principals that an identity provider vouches for; no key has such a name
+ISSUED = "oidc:"  # the prefix of principals that an identity provider authenticates; no key has such a name
 _log = structlog.get_logger("service.keys")
 
 
@@ -70,8 +70,8 @@ def create_key(
         seen: the keys that were read before the lock; None: all are read.
 
     Raises:
-        InvalidInput: the name is one of those that an identity provider gives, or could be taken for another, or the
-            key would end before it begins.
+        InvalidInput: the name is one of those that an identity provider gives, or could be confused with another, or
+            the key would end before it begins.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
@@ -82,9 +82,7 @@ def create_key(
     if name.startswith(ISSUED):
         raise InvalidInput.at("/name", f"expected a name that does not begin with {ISSUED}: an issuer gives those")
     if rotated_from is None and not is_distinct_name(name):  # a key that is older than this rule can still be rotated
-        raise InvalidInput.at(
-            "/name", "expected printable text (NFKC) without blanks around it or more than one within"
-        )
+        raise InvalidInput.at("/name", "expected printable text (NFKC) without leading, trailing or double spaces")
     _require_steward(connection, secret, by, at, seen)
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
@@ -220,7 +218,7 @@ def revoke_key(
     _require_steward(connection, secret, by, at, seen)
     sealed = is_sealed(secret, stored)
     if not sealed:
-        _log.error("the row of a key that is revoked is not as this service wrote it", key=key_id)
+        _log.error("the row of a revoked key is not as this service wrote it", key=key_id)
     try:
         entered = keys_of(connection, secret, seen).get(key_id)
         told = stored if entered is None and not sealed else entered
@@ -239,7 +237,7 @@ def revoke_key(
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor | None, at: str, seen: SeenKeys | None) -> None:
-    """Refuse to make or end a key with a key that is no valid steward's by the journal.
+    """Refuse to make or end a key with a key that the journal does not have as a valid steward's.
 
     The lock prevents a revocation from committing between this check and the entry that follows. Key rows are locked
     before it.
@@ -300,8 +298,8 @@ def _insert(connection: Connection, secret: Secret, record: KeyRecord, token: st
 def unsound(broken: BrokenChain) -> StartupRefused:
     """Return the refusal to start after the installation's journal was altered."""
     return StartupRefused(
-        f"the installation's journal is not as this service wrote it: {broken}. Somebody else writes the database, or"
-        " it is damaged: find out what happened (python -m service verify tells more), and restore the newest sound"
+        f"the installation's journal is not as this service wrote it: {broken}. It was changed outside the service, or"
+        " it is damaged: find out what happened (python -m service verify says more), and restore the newest sound"
         " copy"
     )
 

@@ -76,7 +76,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
         require_valid(connection, request.secret, request.actor, at, keys)
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
-            raise Conflict(f"there is an account {new.name!r} already")
+            raise Conflict(f"the account {new.name!r} exists already")
         account = AccountRecord(
             id=0,
             name=new.name,
@@ -229,7 +229,7 @@ def _waiting(
 ) -> ProposedChange | None:
     """Return the waiting change of an account, given the one that waited at an earlier head.
 
-    Only the texts that the chain meets from there to the account's sealed head are believed.
+    Only the texts on the chain from there to the account's sealed head are used.
 
     Raises:
         Altered: the journal between the two is not as the service wrote it.
@@ -253,7 +253,7 @@ def _frees(account: AccountRecord, change: Budget | str | Fraction) -> bool:
 
 
 def _asks_approval(connection: Connection, name: str) -> bool:
-    """Return whether the account's releases may need approval, by itself or an account above; that never ends."""
+    """Return whether the account's releases may need approval, by itself or an account above; this never ends."""
     return any(account.approval_above is not None for account in lines.line_above(connection, name))
 
 

@@ -85,9 +85,9 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:
     """Return the fault of a row whose seal does not match, in words."""
     if row.seal is None:
-        return "its row has no seal; a server that starts seals what an older version wrote, once"
+        return "its row has no seal; the first start of a server after an upgrade seals old rows"
     if row.spending_sum is None:
-        return "its row has no sum of its spending; a server that starts adds up what an older version wrote, once"
+        return "its row has no sum of its spending; the first start of a server after an upgrade computes it"
     return "its row, or the last entry of its journal, was not written by the service"
 
 

@@ -63,13 +63,13 @@ def read_metadata(text: str | None, of: str) -> Metadata:
             return said.metadata
     except ValueError:
         pass
-    raise Altered("what is said of it", f"the last entry that describes {of}")
+    raise Altered("the description", f"the last entry that describes {of}")
 
 
 def before_description(connection: Connection, account: AccountHead, release_id: str | None) -> Head | None:
     """Return the head that the last description follows, as its row finds it; None where there is none.
 
-    The journal from there up to the account's head must be followed before the description is believed.
+    The journal from there up to the account's head must be followed before the description is used.
 
     Args:
         release_id: None for the description of the account itself.
@@ -89,7 +89,7 @@ def metadata_since(
 ) -> Metadata:
     """Return the metadata of an account or one of its releases, given those at an earlier head.
 
-    Only the texts that the chain meets from there to the account's sealed head are believed.
+    Only the texts on the chain from there to the account's sealed head are used.
 
     Args:
         release_id: None for the metadata of the account itself.

@@ -75,7 +75,7 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
     line = [read_account(connection, name)]
     while line[-1].parent is not None:
         if len(line) == MAX_DEPTH:  # no account is deeper: this is a cycle that an attacker made
-            raise Conflict(f"the account {name!r} is under more accounts than there can be: its line has no root")
+            raise Conflict(f"the account {name!r} has more accounts above it than are possible: its line has no root")
         line.append(read_account(connection, line[-1].parent))
     return line[::-1]
 

@@ -33,7 +33,7 @@ def counts(connection: Connection, account: AccountRecord) -> tuple[Subplans, Su
     """
     found, secret = read_rows(connection, account.id), secret_of(connection)
     if found is None or not is_sum(secret, account.id, account.spending_sum, *found):
-        raise Altered("what the account has spent", f"a row of spending, of account {account.name!r},")
+        raise Altered("the account's spending", f"a row of spending, of account {account.name!r},")
     return found
 
 

@@ -27,11 +27,11 @@ def require_other_person(
         Unavailable: that journal, which records the makers of keys, is not sound.
     """
     if proposer.name == request.principal:
-        raise Forbidden(f"expected another principal than the one who proposed {what}")
+        raise Forbidden(f"expected another principal than the one that proposed {what}")
     known = sound_keys(connection, request.secret, seen)
     require_known(known, request.actor, clock.now())
     if people_behind(known, proposer) & people_behind(known, request.actor):
         raise Forbidden(
-            f"expected a key that nobody made who could have proposed {what}: whoever makes or rotates a key knows it."
-            " The operator makes keys that no steward knows: python -m service keys create"
+            f"expected a key that is unknown to every principal that could have proposed {what}: a principal that makes"
+            " or rotates a key knows it. The operator makes keys that no steward knows: python -m service keys create"
         )

@@ -106,7 +106,7 @@ def take_branches(
     """Record the branches that a draw takes, unless an earlier draw of the same partition and turn recorded them.
 
     Raises:
-        AlreadyDrawn: the recorded branch is another one; somebody wrote it since ``refuse_other_branch``.
+        AlreadyDrawn: the recorded branch is another one, written since ``refuse_other_branch``.
     """
     for point in points:
         at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}

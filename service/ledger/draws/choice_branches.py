@@ -51,7 +51,7 @@ class LaterDraw(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether the draw took few partitions, so that to read their names takes less than a millisecond."""
+        """Return whether the draw took few partitions, so that reading their names takes less than a millisecond."""
         return all(number <= SMALL for _, number in self.taken)
 
 

@@ -53,7 +53,7 @@ def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str, layou
 def unsealed(seal: object) -> str:
     """Return the fault of a row whose seal does not match, in words."""
     if seal is None:
-        return "the draw's row has no seal; a server that starts seals what an older version wrote, once"
+        return "the draw's row has no seal; the first start of a server after an upgrade seals old rows"
     return "the draw's row was not written by the service"
 
 

@@ -104,9 +104,9 @@ class Later:
     """The draws that an account made since a draw's check before the lock, read under the lock.
 
     Attributes:
-        draws: none where the plan has no choice above the draw, as its own row then tells of every earlier one.
+        draws: none if the plan has no choice above the draw, because its own row then shows every earlier one.
         runs: as found before the lock.
-        unseen: those of the draws that no look before the lock has seen.
+        unseen: those of the draws that were not compared before the lock.
     """
 
     draws: Sequence[LaterDraw]
@@ -115,7 +115,7 @@ class Later:
 
 
 class _LaterTabulation(Exception):
-    """A large tabulation of the draw's level that no look has seen, found under the lock."""
+    """A large tabulation of the draw's level that was not compared before, found under the lock."""
 
 
 class AnsweredDraw(NamedTuple):

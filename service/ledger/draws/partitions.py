@@ -73,8 +73,8 @@ def refusal(
 
 
 _UNDECLARED = (
-    "the plan declares no partitions of this mechanism, and this installation asks for them: draw it for the whole"
-    " input, or register a release whose plan states its partitions"
+    "the plan declares no partitions of this mechanism, and this installation requires a declaration: draw it for the"
+    " whole input, or register a release whose plan declares its partitions"
 )
 
 

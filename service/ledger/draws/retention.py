@@ -36,7 +36,7 @@ def remove_noisy(database: Database, before: str, at: str) -> int:
 
 
 def is_removal(at: str, drawn_at: str) -> bool:
-    """Return whether noisy counts can have been removed at this moment; nothing in the journal tells of a removal.
+    """Return whether noisy counts can have been removed at this moment; the journal has no entry of a removal.
 
     Args:
         at: the stated moment of the removal.

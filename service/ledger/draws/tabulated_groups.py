@@ -3,7 +3,7 @@
 A row for each group makes a look-up short, but tens of thousands of rows take seconds to write. So a large tabulation
 commits its layout, which names its groups, and the rows follow in short transactions, between which others write. After
 the last row comes a mark, sealed with the secret. Look-ups read the layouts of large tabulations that have no mark. So
-a mark that is taken away lets no group be drawn again.
+removing a mark does not allow a group to be drawn again.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row, TextClause, bindparam, literal, select, text
 
-from service.errors import AlreadyDrawn, Altered
+from service.errors import AlreadyDrawn, Altered, Unavailable
 from service.ledger.accounts import kept_figures
 from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.draws import draw_rows, stored_draws
@@ -28,6 +28,7 @@ from service.privacy.planning.levels import Level, find_level
 from service.privacy.plans.notation import read_plan
 
 _RECORDED = "recorded "  # the beginning of a mark's subject in `known_costs`
+_AT_ONCE = 2_000  # groups that are looked up by one statement
 
 _log = structlog.get_logger("service.tabulations")
 
@@ -51,10 +52,18 @@ def refuse_drawn_groups(
         at_risk = [group for group in groups if group in partitions] if partitions else ()
     drawn = tabulation_with(connection, release_id, name, groups, since)
     if drawn is None:  # looked for second, as a tabulation that has a mark by the first look has all of its rows
-        given = {"release": release_id, "node": level.pointer, "groups": json.dumps([*at_risk, WHOLE])}
-        drawn = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
+        drawn = _drawn_among(connection, release_id, level.pointer, [*at_risk, WHOLE])
     if drawn is not None:
         raise AlreadyDrawn(drawn, "one of these groups has been drawn at this level")
+
+
+def _drawn_among(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> str | None:
+    for start in range(0, len(groups), _AT_ONCE):
+        given = {"release": release_id, "node": node, "groups": _array(groups[start : start + _AT_ONCE])}
+        drawn: str | None = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
+        if drawn is not None:
+            return drawn
+    return None
 
 
 def tabulation_with(
@@ -111,7 +120,7 @@ def record_left(database: Database, before: str, stopping: threading.Event) -> i
         stopping: set when the server stops, which ends this after the present tabulation.
 
     Returns:
-        The number of tabulations. One whose rows cannot be written is logged and holds up no other.
+        The number of tabulations. One whose rows cannot be written is logged and delays no other.
     """
     with database.read() as connection:
         left = [row for row in connection.execute(_LARGE, {"before": before}) if not _is_marked(connection, row)]
@@ -123,6 +132,8 @@ def record_left(database: Database, before: str, stopping: threading.Event) -> i
             _record_left(database, row.release_id, row.id)
         except Altered as error:
             _log.critical("groups not recorded", draw=row.id, detail=str(error))
+        except Unavailable as error:
+            _log.warning("groups not recorded yet", draw=row.id, error=type(error).__name__)
         else:
             number += 1
     return number
@@ -188,13 +199,13 @@ def _take(connection: Connection, release_id: str, node: str, branch: int, group
     Raises:
         Altered: the row of a group is not that of this tabulation.
     """
-    given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": json.dumps(groups)}
+    given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": _array(groups)}
     written = connection.execute(_given(connection, _TAKE), given).rowcount
     if written != len(groups) and connection.execute(_given(connection, _TAKEN), given).scalar_one() != len(groups):
         raise draw_rows.altered(draw_id)
 
 
-# Tens of thousands of names are one parameter, a JSON array. One statement or one parameter for each would be too many.
+# Many names are one parameter, a JSON array. One statement or one parameter for each would be too many.
 _EACH = {
     "sqlite": "json_each(:groups) AS given",
     "postgresql": "json_array_elements_text(CAST(:groups AS json)) AS given(value)",
@@ -228,6 +239,10 @@ _LARGE_OF_LEVEL = _MARKED.where(
 )
 _LARGE = _MARKED.where(Draw.size > SMALL, Draw.created_at < bindparam("before"))
 _ALL_OF_ACCOUNT = _MARKED.where(Draw.account_id == bindparam("account"))
+
+
+def _array(groups: Sequence[str]) -> str:
+    return json.dumps(groups, ensure_ascii=False)  # escapes would take up to three times the bytes
 
 
 def _given(connection: Connection, statement: str) -> TextClause:

@@ -10,6 +10,7 @@ from service.errors import TooLarge
 
 MOST_BYTES = 10**9
 _LEVEL = 6
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _TOTAL_ONLY = "0"
 
 
@@ -47,7 +48,8 @@ def seal_layout(layout: Layout) -> SealedLayout:
         TooLarge: it is larger than a stored layout may be for reading.
     """
     document = {"level": layout.level, "terms": layout.terms, "groups": layout.groups, "details": layout.details}
-    written = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    parts = _ENCODER.iterencode(document)  # as between these parts other threads run
+    written = b"".join(part.encode() for part in parts)
     if len(written) > MOST_BYTES:
         raise TooLarge(f"expected groups whose names take at most {MOST_BYTES} bytes; tabulate them in parts")
     return SealedLayout(layout, zlib.compress(written, _LEVEL), digest_of(written))

@@ -16,20 +16,23 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Row, select, text
 
-from service.errors import StartupRefused
+from service.errors import Conflict, StartupRefused
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.journal.canonical_json import LARGEST_INTEGER
-from service.ledger.journal.journal import Head, entry_hash
+from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Entry, InstallationEntry
+from service.ledger.storage.transaction import secret_of
 
 T = TypeVar("T")
 LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
 
 INSTALLATION = ""
 """The name of the installation's journal among those of the accounts, none of which has an empty name."""
+
+_OTHER = "\0"  # ends the names under which the mark holds entries of second versions; no account's name has it
 
 _AT_ONCE = 500  # entries or accounts that one statement looks up
 _FEW = 5000  # up to so many accounts are looked up by name; beyond that, all are read
@@ -69,6 +72,10 @@ class Mark:
     written_at: str
     in_use: bool
 
+    def entries_of(self, journal: str) -> list[Head]:
+        """Return the marked entries of a journal, of which there are two if it was written in two versions."""
+        return [self.heads[name] for name in (journal, second_version(journal)) if name in self.heads]
+
 
 @dataclass(frozen=True, slots=True)
 class MissingEntry:
@@ -84,11 +91,18 @@ class MissingEntry:
     marked: Head
     last: int
 
+    @property
+    def account(self) -> str:
+        """The account's name; empty for the installation's journal."""
+        return self.journal.removesuffix(_OTHER)
+
     def __str__(self) -> str:
-        name = "the installation's journal" if self.journal == INSTALLATION else f"the journal of {self.journal!r}"
+        name = f"the journal of {self.account!r}" if self.account else "the installation's journal"
+        if self.journal.endswith(_OTHER):
+            return f"{name} was written in two versions, and entry {self.marked.seq} ends one of them"
         if self.last < self.marked.seq:
             return f"{name} ends with entry {self.last} and had {self.marked.seq}"
-        return f"{name} has another entry {self.marked.seq} than it had"
+        return f"{name} does not continue from entry {self.marked.seq} that it had"
 
 
 @dataclass(frozen=True)
@@ -111,24 +125,25 @@ class HighWaterFile:
             return None
         with self._opened() as file:
             file.execute("BEGIN")
-            total = self._total(file)
-            if total is None:
-                return None
-            heads = {name: Head(seq, digest) for name, seq, digest in file.execute("SELECT * FROM heads")}
-            written = _Total(len(heads), sum(head.seq for head in heads.values()), self._digest(heads.items()))
-        if written != total[0]:
-            raise self._broken("its heads are not those that the service wrote")
-        return Mark(heads, total[0].entries, total[1], total[2])
+            return self._all(file)
 
-    def advance(self, heads: Mapping[str, Head], at: str, *, in_use: bool | None = True) -> None:
+    def advance(
+        self, heads: Mapping[str, Head], seen: Mapping[str, Head], at: str, *, in_use: bool | None = True
+    ) -> set[str]:
         """Write heads that are later than those of the mark, durably, before this returns; skip earlier ones.
 
         Args:
+            seen: the marked heads of these journals as they were read before, which the new heads are known to follow;
+                journals that had none are left out.
             in_use: whether the server continues; None: a command writes, and the servers' state is left unchanged.
+
+        Returns:
+            The journals whose head another process moved since it was read; their new heads are not written.
 
         Raises:
             BrokenMark: the file cannot be written, or is not authentic.
         """
+        moved = set[str]()
         self._make()
         with self._opened() as file:
             file.execute("BEGIN IMMEDIATE")
@@ -139,6 +154,9 @@ class HighWaterFile:
             for name, head in heads.items():
                 row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
                 marked = None if row is None else Head(*row)
+                if marked != seen.get(name):
+                    moved.add(name)
+                    continue
                 if marked is not None and marked.seq >= head.seq:
                     continue
                 file.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", (name, head.seq, head.hash))
@@ -146,10 +164,9 @@ class HighWaterFile:
                 entries += head.seq - (0 if marked is None else marked.seq)
                 digest += self._code(name, head) - (0 if marked is None else self._code(name, marked))
             in_use = was_in_use if in_use is None else in_use
-            row = (journals, entries, f"{digest % _RING:064x}", max(at, before), int(in_use))
-            seal = self.secret.seal("high-water-mark", *row)
-            file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
+            self._write_total(file, _Total(journals, entries, digest % _RING), max(at, before), in_use=in_use)
             file.execute("COMMIT")
+        return moved
 
     def marked(self, journals: Iterable[str]) -> dict[str, Head]:
         """Read the marked heads of some journals; journals without a mark are left out.
@@ -167,6 +184,31 @@ class HighWaterFile:
                     found[name] = Head(*row)
         return found
 
+    def forget(self, missing: Mapping[str, Head], heads: Mapping[str, Head], at: str) -> None:
+        """Replace the heads of some journals, and continue from a moment, which may be earlier than the mark's.
+
+        Args:
+            missing: the heads to forget, as they were read.
+            heads: the heads that take their place; journals without one are no longer marked.
+
+        Raises:
+            Conflict: one of ``missing`` is not marked any more, as another process advanced the mark; nothing changes.
+            BrokenMark: the file cannot be read or written, or is not authentic.
+        """
+        with self._opened() as file:
+            file.execute("BEGIN IMMEDIATE")
+            marked = self._all(file)
+            if marked is None or any(marked.heads.get(name) != head for name, head in missing.items()):
+                raise Conflict(
+                    "the high-water mark moved at the same moment and was left as it is: run the command again"
+                )
+            rest = {name: head for name, head in marked.heads.items() if name not in missing} | dict(heads)
+            rows = [(name, head.seq, head.hash) for name, head in rest.items()]
+            file.execute("DELETE FROM heads")
+            file.executemany("INSERT INTO heads VALUES (?, ?, ?)", rows)
+            self._write_total(file, self._figures(rest), at, in_use=marked.in_use)
+            file.execute("COMMIT")
+
     def replace(self, heads: Mapping[str, Head], at: str) -> None:
         """Discard the mark, whatever is in the file, and begin another one with these heads.
 
@@ -178,7 +220,21 @@ class HighWaterFile:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
-        self.advance(heads, at, in_use=False)
+        self.advance(heads, {}, at, in_use=False)
+
+    def _all(self, file: sqlite3.Connection) -> Mark | None:
+        total = self._total(file)
+        if total is None:
+            return None
+        heads = {name: Head(seq, digest) for name, seq, digest in file.execute("SELECT * FROM heads")}
+        if self._figures(heads) != total[0]:
+            raise self._broken("its heads are not those that the service wrote")
+        return Mark(heads, total[0].entries, total[1], total[2])
+
+    def _write_total(self, file: sqlite3.Connection, total: "_Total", at: str, *, in_use: bool) -> None:
+        row = (total.journals, total.entries, f"{total.digest:064x}", at, int(in_use))
+        seal = self.secret.seal("high-water-mark", *row)
+        file.execute("INSERT OR REPLACE INTO mark VALUES (1, ?, ?, ?, ?, ?, ?)", (*row, seal))
 
     def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
         """Return the mark's figures for all heads together, the time of its last writing, and whether it is in use."""
@@ -192,12 +248,14 @@ class HighWaterFile:
             raise self._broken("it was not written with this installation's secret")
         return _Total(row[0], row[1], int(row[2], 16)), row[3], bool(row[4])
 
-    def _digest(self, heads: Iterable[tuple[str, Head]]) -> int:
-        """Return the sum of the heads' codes, which a change of one head updates without reading the others.
+    def _figures(self, heads: Mapping[str, Head]) -> "_Total":
+        """Return the figures of all heads; the digest is the sum of their codes.
 
-        The codes can be computed only with the secret, so no other party can find other heads with the same sum.
+        A change of one head changes the sum without a look at the others. The codes can be computed only with the
+        secret, so no other party can find other heads with the same sum.
         """
-        return sum(self._code(name, head) for name, head in heads) % _RING
+        digest = sum(self._code(name, head) for name, head in heads.items()) % _RING
+        return _Total(len(heads), sum(head.seq for head in heads.values()), digest)
 
     def _code(self, name: str, head: Head) -> int:
         return int(self.secret.seal("high-water-head", name, head.seq, head.hash), 16)
@@ -226,7 +284,7 @@ class HighWaterFile:
         except sqlite3.Error as error:
             raise self._broken(str(error)) from None
         except (TypeError, ValueError):  # SQLite takes any type in any column
-            raise self._broken("it holds what cannot stand there") from None
+            raise self._broken("its content is not valid") from None
 
     def _unwritable(self, error: OSError) -> BrokenMark:
         return BrokenMark(
@@ -263,8 +321,9 @@ def present_heads(connection: Connection, secret: Secret, accounts: Iterable[Las
     """Find the heads of accounts' journals among their last entries, and read that of the installation's journal."""
     sound: dict[str, Head] = {}
     altered: list[str] = []
-    for _, name, seq, head, stored in accounts:
-        if isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored:
+    for account in accounts:
+        _, name, seq, head, _ = account
+        if _is_sound(account):
             sound[name] = Head(seq, head)
         else:
             altered.append(name)
@@ -281,7 +340,9 @@ def missing_entries(
 ) -> list[MissingEntry]:
     """Find the journals that lack their marked entry, given the last entries of at least these accounts.
 
-    An entry also counts as missing if the account's sealed row ends before it: then the row is an older one.
+    An entry also counts as missing if the account's sealed row ends before it: then the row is an older one. And so it
+    does if the journal's last entry does not follow from it by the hashes of the texts: then the journal is another
+    one, in which the marked entry's row was put.
     """
     last: dict[str, int] = {}  # the number of the last entry
     older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
@@ -297,20 +358,42 @@ def missing_entries(
             if last[name] < marked.seq:
                 older[account_id] = name
     stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
+    later = {one[0] for one in accounts if one[1] in heads and _is_sound(one) and one[2] > heads[one[1]].seq}
     for account_id in account_rows.unsealed_among(connection, older):
         del older[account_id]
     behind = set(older.values())
+    apart = {
+        name
+        for account_id, name, seq, digest, _ in accounts
+        if account_id in later and not is_linked(connection, account_id, heads[name], Head(seq, digest))
+    }
     missing = [
         MissingEntry(name, head, last.get(name, 0))
         for name, head in heads.items()
-        if name != INSTALLATION and (stored.get(name) != head.hash or name in behind)
+        if name != INSTALLATION and (stored.get(name) != head.hash or name in behind | apart)
     ]
     own = heads.get(INSTALLATION)
     if own is not None:
-        seq = installation_journal.head(connection).seq
-        if seq < own.seq or not installation_journal.has_entry(connection, own):
-            missing.append(MissingEntry(INSTALLATION, own, seq))
+        present = installation_journal.sealed_head(connection, secret_of(connection))
+        # A last entry without its seal is found elsewhere, whatever it follows.
+        present = present or (own if installation_journal.has_entry(connection, own) else BEFORE_FIRST)
+        if not is_linked(connection, installation_journal.NO_ACCOUNT, own, present):
+            missing.append(MissingEntry(INSTALLATION, own, present.seq))
     return missing
+
+
+def second_version(journal: str) -> str:
+    """Return the name under which the mark holds an entry of a journal that does not follow the marked one.
+
+    No journal has this name, so no ledger has all entries of such a mark.
+    """
+    return journal + _OTHER
+
+
+def _is_sound(account: LastEntry) -> bool:
+    """Return whether an account's row has the number and the hash of a stored entry."""
+    _, _, seq, head, stored = account
+    return isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored
 
 
 def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[MissingEntry]:
@@ -334,25 +417,32 @@ def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[Missi
     ]
 
 
-def is_linked(connection: Connection, entry: NewEntry, marked: Head) -> bool:
-    """Return whether an entry and a marked head are of one chain, by the hashes of the texts between them.
+def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
+    """Return whether two heads are of one chain, by the hashes of the texts between them.
 
     Whatever the database shows, it cannot link two heads that are of different chains.
     """
-    lower, higher = sorted((Head(entry.seq, entry.hash), marked), key=lambda head: head.seq)
-    if entry.account_id == installation_journal.NO_ACCOUNT:
+    if lower.seq >= higher.seq:
+        return lower == higher
+    return higher in chained_heads(connection, account_id, lower, higher.seq)
+
+
+def chained_heads(connection: Connection, account_id: int, lower: Head, last_seq: int) -> set[Head]:
+    """Return the heads that follow from a head, by the hashes of the texts up to an entry's number."""
+    if account_id == installation_journal.NO_ACCOUNT:
         query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
-        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= higher.seq)
+        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
     else:
         query = select(Entry.seq, Entry.body).order_by(Entry.seq)
-        query = query.where(Entry.account_id == entry.account_id, Entry.seq > lower.seq, Entry.seq <= higher.seq)
-    last = lower
+        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
+    last, heads = lower, set[Head]()
     with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
         for row in rows:
             if row.seq != last.seq + 1 or not isinstance(row.body, str):
-                return False
+                break
             last = Head(row.seq, entry_hash(last.hash, row.body))
-    return last == higher
+            heads.add(last)
+    return heads
 
 
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:

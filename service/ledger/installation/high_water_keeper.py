@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 
 import structlog
 from sqlalchemy import Connection
@@ -16,11 +17,12 @@ from service.ledger.installation.high_water import (
     HighWaterFile,
     Mark,
     MissingEntry,
-    is_linked,
+    chained_heads,
     last_entries,
     lost_entries,
     missing_entries,
     present_heads,
+    second_version,
 )
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
@@ -38,7 +40,7 @@ _REFRESH = 120  # checks after which the time is written even if nothing was com
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
-_LIMIT = 5.0  # seconds without a look, or without a writing of the mark: ten times as long as both usually take
+_LIMIT = 5.0  # seconds without a check of the schema or a write of the mark: ten times as long as both usually take
 _END = 10.0  # seconds that the server's end waits for each of them
 
 _UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
@@ -47,7 +49,7 @@ _OTHER_SCHEMA = "the database's tables are not as the service made them; nothing
 _log = structlog.get_logger("service.high_water")
 
 _ADVICE = (
-    "If this is on purpose, as after a backup was restored, say so:"
+    "If this is intended, as after restoring a backup, record the reason:"
     " python -m service acknowledge --reason TEXT. Otherwise stop, and restore the newest copy"
 )
 
@@ -96,7 +98,7 @@ def check_clock(mark: Mark) -> None:
     if clock.between(now, mark.written_at).total_seconds() > _TOLERANCE:
         raise StartupRefused(
             f"this machine's clock says {now}, but the high-water mark was written at {mark.written_at}: set the clock."
-            " If it was ahead then and is right now, say so: python -m service acknowledge --reason TEXT"
+            " If it was ahead then and is right now, record that: python -m service acknowledge --reason TEXT"
         )
     clock.go_on_from(mark.written_at)
 
@@ -113,7 +115,7 @@ class MarkKeeper:
     Attributes:
         file: the mark's file.
         written_at: the moment at which the mark was last written.
-        serves: False for a command, which advances the mark once and does not record whether a server is at work.
+        serves: False for a command, which advances the mark once and does not record whether a server is running.
     """
 
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
@@ -146,48 +148,56 @@ class MarkKeeper:
         try:
             journals = None if everything or not self.file.path.exists() else [entry.account for entry in made]
             in_use = not last if self._serves else None
-            if made:
-                forked = self._forked(made)
-                linked = [entry for entry in made if entry.account not in {one.journal for one in forked}]
-                self.file.advance(_heads_of(linked), clock.now(), in_use=in_use)
-                if forked:
-                    self._stop("entries of the ledger are missing that were there before; nothing is written", forked)
-                    return
+            if made and (apart := self._mark_own(made, in_use)):
+                self._stop("the ledger lacks entries that it had before; nothing is written", apart)
+                return
             with self._reading() as connection:  # begun after these were taken: all of them were committed
                 lost = lost_entries(connection, made)
             if not lost:
                 lost = self._advance(made, journals, in_use)
             if lost:
-                self._stop("an entry of the ledger that was just committed is not there; nothing is written", lost)
+                self._stop("the ledger lacks an entry that was just committed; nothing is written", lost)
             if everything:
                 self._everything = time.monotonic() - began
         except BaseException:
             self._database.put_back_committed(made)
             raise
 
-    def _forked(self, made: list[NewEntry]) -> list[MissingEntry]:
-        """Find the journals whose marked head and the entries of this process are of two chains.
+    def _mark_own(self, made: list[NewEntry], in_use: bool | None) -> list[MissingEntry]:
+        """Mark entries of this process as far as they are of one chain with the marked heads; return the others.
 
-        Then the ledger went back behind the marked entry before this process added to it.
+        Each entry states the hash that it follows, so those of a single server are linked without the database. The
+        texts of entries that other processes added between are read, after the linked ones were marked. A marked head
+        and an entry that are not linked are of two versions of the journal, of which one is lost. Then both are marked,
+        so that no start accepts either.
         """
         own: dict[str, list[NewEntry]] = {}
-        for entry in sorted(made):
+        for entry in sorted(made, key=lambda entry: entry.seq):
             own.setdefault(entry.account, []).append(entry)
-        marked = self.file.marked(own)
-        # Another process may have added entries between; a single server's follow from the mark, or have reached it.
-        apart = {
-            name: head
-            for name, head in marked.items()
-            if head.hash not in {own[name][0].previous, *(entry.hash for entry in own[name])}
-        }
-        if not apart:
-            return []
-        with self._reading() as connection:
-            return [
-                MissingEntry(name, head, own[name][-1].seq)
-                for name, head in apart.items()
-                if not is_linked(connection, own[name][-1], head)
-            ]
+        apart: list[MissingEntry] = []
+        while own:  # again for journals whose head another process moved meanwhile
+            marked = self.file.marked(own)
+            walks = {name: _Walk(marked.get(name), entries) for name, entries in own.items()}
+            moved = self._mark_reached(walks, marked, in_use)
+            gaps = {name: walk for name, walk in walks.items() if walk.gaps and name not in moved}
+            if gaps:
+                now_marked = {name: walk.reached for name, walk in gaps.items()}
+                with self._reading() as connection:
+                    unlinked = [name for name, walk in gaps.items() if not walk.close(connection)]
+                moved |= self._mark_reached(gaps, now_marked, in_use)
+                self._mark_second_versions({name: gaps[name].last for name in unlinked}, in_use)
+                apart += [MissingEntry(name, gaps[name].marked, gaps[name].last.seq) for name in unlinked]
+            own = {name: entries for name, entries in own.items() if name in moved}
+        return apart
+
+    def _mark_reached(self, walks: Mapping[str, "_Walk"], marked: Mapping[str, Head], in_use: bool | None) -> set[str]:
+        # Where another process has marked them all, it may go on meanwhile.
+        reached = {name: walk.reached for name, walk in walks.items() if walk.reached != marked.get(name)}
+        return self.file.advance(reached, marked, clock.now(), in_use=in_use)
+
+    def _mark_second_versions(self, last: Mapping[str, Head], in_use: bool | None) -> None:
+        heads = {second_version(name): head for name, head in last.items()}
+        self.file.advance(heads, self.file.marked(heads), clock.now(), in_use=in_use)
 
     def _advance(self, made: list[NewEntry], journals: list[str] | None, in_use: bool | None) -> list[MissingEntry]:
         """Write the heads of these journals, or of all, unless entries are missing; return the lost entries.
@@ -199,7 +209,7 @@ class MarkKeeper:
             mark = self.file.read()
             marked: Mapping[str, Head] = {} if mark is None else mark.heads
         else:
-            marked = self.file.marked([*journals, INSTALLATION])
+            marked = self.file.marked([*journals, *map(second_version, journals), INSTALLATION])
         # Begun after the mark was read, so that all marked entries were committed before this moment of the ledger.
         with self._reading() as connection:
             accounts = last_entries(connection, journals)
@@ -212,10 +222,10 @@ class MarkKeeper:
             _log.error("heads that the service did not write; they are not marked", journals=altered, number=number)
         self._altered = heads.altered
         if missing:
-            self._stop("entries of the ledger are missing that were there before; nothing is written", missing)
+            self._stop("the ledger lacks entries that it had before; nothing is written", missing)
         elif not lost:
             at = clock.now()
-            self.file.advance(heads.sound, at, in_use=in_use)
+            self.file.advance(heads.sound, marked, at, in_use=in_use)  # those that moved are marked the next time
             self.written_at = at
         return lost
 
@@ -230,7 +240,8 @@ class MarkKeeper:
     def keeping(self) -> Iterator[None]:
         """Look at the schema and advance the mark periodically until the block ends; advance it once more at its end.
 
-        Each has a thread of its own, so that a look that hangs does not keep the mark from being written.
+        Each has a thread of its own, so that a look that hangs does not keep the mark from being written. Nothing is
+        written to the ledger after the block.
         """
         self._looked = self._marked = time.monotonic()
         self._database.unwatched = self.unwatched
@@ -238,13 +249,15 @@ class MarkKeeper:
             until_stopped(self._keep_advancing, "high-water mark", within=_END),
             until_stopped(self._keep_looking, "schema", within=_END),
         ):
+            self._database.begin_writing()
             yield
+            self._database.end_writing(_END)  # so that the last mark has every entry
         self._database.unwatched = lambda: None
 
     def unwatched(self) -> str | None:
         """Return the reason why nothing may be written now; None while looks and the writing of the mark succeed.
 
-        It is asked at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
+        It is called at each write and look-up of a key, so that it holds whatever the threads wait for. A database that
         does not answer gives this reason too, and it is over when the database answers again.
         """
         now = time.monotonic()
@@ -255,7 +268,7 @@ class MarkKeeper:
             seconds = {"looked": round(now - self._looked, 1), "marked": round(now - self._marked, 1)}
             _log.critical(_UNWATCHED, seconds_since=seconds)
         elif changed:
-            _log.warning("the high-water mark and the schema are checked again; the ledger is written")
+            _log.warning("the high-water mark and the schema could be checked again; the server writes again")
         return _UNWATCHED if late else None
 
     def _keep_looking(self, stopping: threading.Event) -> None:
@@ -286,13 +299,15 @@ class MarkKeeper:
                 self._failing, self._marked = False, began
             self.unwatched()
             if looks % _REFRESH == 0 and (behind := clock.seconds_behind()) > 1:
-                _log.error("the system's clock was set back; time goes on without it", seconds=round(behind, 1))
+                _log.error(
+                    "the system's clock was set back; the server's time does not go back", seconds=round(behind, 1)
+                )
 
     def _look(self) -> bool:
-        """Stop the server if the schema is another one, and learn where the installation's journal ends.
+        """Stop the server if the schema is another one, and read the last entry of the installation's journal.
 
-        What the mark says of it, which commands advance, and what the journal itself says must then be found by the
-        statements that learn which keys were ended: another answer to these alone would keep an ended key valid.
+        The statements that later read which keys were ended must reach this entry, and the one in the mark, which
+        commands advance. Otherwise a false answer to those statements alone would keep an ended key valid.
 
         Returns:
             Whether the schema could be read.
@@ -308,7 +323,7 @@ class MarkKeeper:
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
             elif fault is not None:
                 self._database.paused = OTHER_VERSION
-        except ServiceError:  # the database does not answer, which the mark's writing tells
+        except ServiceError:  # the database does not answer, which the writing of the mark reports
             return False
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("the schema was not checked", error=type(error).__name__)
@@ -323,11 +338,11 @@ class MarkKeeper:
     def _marked_installation(self) -> Head | None:
         try:
             return self.file.marked([INSTALLATION]).get(INSTALLATION)
-        except BrokenMark:  # told when it is written
+        except BrokenMark:  # reported when it is written
             return None
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
-        """Learn which keys were ended by any process.
+        """Read which keys were ended by any process.
 
         Args:
             sound: whether it was sound at the last check, so that the log reports a change only once.
@@ -344,11 +359,41 @@ class MarkKeeper:
         except ServiceError:  # the database does not answer, or a rollback was detected, which is logged already
             return sound, False
         except Exception as error:  # noqa: BLE001 - as above
-            _log.error("the installation's journal was not followed", error=type(error).__name__)
+            _log.error("the installation's journal could not be read", error=type(error).__name__)
             return sound, False
         return True, True
 
 
-def _heads_of(made: list[NewEntry]) -> dict[str, Head]:
-    """Return the last head of each journal, by the name that its entry states."""
-    return {entry.account: Head(entry.seq, entry.hash) for entry in sorted(made)}
+class _Walk:
+    """The way from a journal's marked head along the entries of this process, in the order of their numbers.
+
+    Args:
+        marked: the marked head; None where the journal has none.
+        entries: those of this process, of one journal by the name that they state.
+
+    Attributes:
+        marked: the marked head; where there is none, the one that the first entry follows.
+        last: the last entry of this process.
+        gaps: the numbers of the heads, in their order, that only texts can link with the next one.
+    """
+
+    def __init__(self, marked: Head | None, entries: Sequence[NewEntry]) -> None:
+        before = {Head(entry.seq, entry.hash): Head(entry.seq - 1, entry.previous) for entry in entries}
+        self._account_id, self.last = entries[-1].account_id, list(before)[-1]
+        self.marked = next(iter(before.values())) if marked is None else marked
+        self._heads = sorted({self.marked, *before}, key=lambda head: head.seq)
+        self.gaps = [number for number, pair in enumerate(pairwise(self._heads)) if before.get(pair[1]) != pair[0]]
+
+    @property
+    def reached(self) -> Head:
+        """The last head that is linked with the marked one so far."""
+        linked = self._heads[: self.gaps[0] + 1] if self.gaps else self._heads
+        return linked[-1] if self.marked in linked else self.marked
+
+    def close(self, connection: Connection) -> bool:
+        """Link heads by the texts between them; return whether all are linked now."""
+        first, last = self._heads[self.gaps[0]], self._heads[self.gaps[-1] + 1]
+        chain = {first} | chained_heads(connection, self._account_id, first, last.seq)
+        while self.gaps and chain.issuperset(self._heads[self.gaps[0] : self.gaps[0] + 2]):
+            del self.gaps[0]
+        return not self.gaps

@@ -73,7 +73,7 @@ def append(
 def unsound_for_now(reason: str) -> Unavailable:
     """Return the refusal of requests that depend on the journal while it is not sound."""
     return Unavailable(
-        "who has which key cannot be told before an operator has looked",
+        "no key can be checked until an operator has looked at the installation's journal",
         retry_after=60,
         for_operator=f"the installation's journal is not sound: {reason}",
     )
@@ -143,11 +143,11 @@ def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict
     except BrokenChain as broken:
         raise BrokenChain(f"entry {last.seq + 1}: {broken}") from None
     except (AttributeError, TypeError, ValueError):  # SQLite takes any type in any column
-        raise BrokenChain(f"entry {last.seq + 1}: the row holds what cannot stand there") from None
+        raise BrokenChain(f"entry {last.seq + 1}: the row has invalid content") from None
 
 
 def follow(database: Database, secret: Secret) -> int:
-    """Learn which keys were ended by entries that this process has not read; return the last entry's number.
+    """Read which keys were ended by entries that this process has not read; return the last entry's number.
 
     Raises:
         BrokenChain: as ``read``; the ends before that entry are known then.
@@ -162,6 +162,8 @@ def follow(database: Database, secret: Secret) -> int:
         said = _said(secret, last, row)
         database.remember_ends(_ends(said["kind"], said["content"]))
         last = Head(row.seq, row.hash)
+        if last.seq == database.newest.number(NO_ACCOUNT):  # at a start, the marked entry
+            database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
     database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
     database.followed = NewEntry(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])

@@ -44,7 +44,7 @@ class Signer:
         """Return the content with the signer's name and the signature.
 
         Args:
-            statement: the kind of statement, so that none can be taken for one of another kind.
+            statement: the kind of statement, so that none can be mistaken for another kind.
         """
         signed = {
             "statement": statement,
@@ -89,7 +89,7 @@ def check_signature(document: dict[str, Any], statement: str, public_key: str | 
     if public_key is not None and named != public_key.lower():
         raise BadSignature("the statement names another public key")
     if document.get("installation") != installation_of(named):
-        raise BadSignature("the statement names an installation that has not its public key")
+        raise BadSignature("the statement names an installation with another public key")
     unsigned = {name: value for name, value in document.items() if name != "signature"}
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(named))

@@ -25,7 +25,7 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
     """Yield the entries after one head up to another, each as the chain meets it.
 
     A hash that is stored beside a text proves nothing by itself. The hash of the account's head is sealed, and so
-    covers all entries that it follows from. So an entry may be believed only after the last one was taken, and only in
+    covers all entries that it follows from. So an entry may be used only after the last one was taken, and only in
     the text that was yielded: another statement may read another text, in a read transaction too where a view stands in
     the table's place.
 

@@ -91,7 +91,7 @@ class Actor:
     """The actor of an entry: a principal, and the key that they used."""
 
     name: str
-    key: str | None = None  # the key's id; None: an identity provider vouches for them, or the actor is no person
+    key: str | None = None  # the key's id; None: an identity provider authenticated them, or the actor is no person
 
 
 class JournalEntry(NamedTuple):

@@ -43,13 +43,13 @@ class SeqCursor:
         self.seq: float = math.inf if self._next is None else self._next[0]  # the entry of the next row
 
     def of(self, seq: int) -> Found:
-        """Return the rows of one entry; entries must be asked for in order.
+        """Return the rows of one entry; entries must be requested in order.
 
         Raises:
             BadRow: there are earlier rows, of an entry that wrote none.
         """
         if self.seq < seq:
-            raise BadRow(max(int(self.seq), 1), f"a row of {self._what} is of no entry that wrote one")
+            raise BadRow(max(int(self.seq), 1), f"a row of {self._what} belongs to no entry that wrote one")
         found: Found = []
         while self._next is not None and self.seq == seq:
             found.append(self._next)
@@ -63,4 +63,4 @@ class SeqCursor:
             BadRow: there are some.
         """
         if self._next is not None:
-            raise BadRow(seq, f"a row of {self._what} is of no entry that wrote one")
+            raise BadRow(seq, f"a row of {self._what} belongs to no entry that wrote one")

@@ -33,8 +33,8 @@ def replayed_entries(
 ) -> Iterator[JournalEntry]:
     """Yield each entry of an account's journal up to ``until``, after ``chain`` has replayed it.
 
-    Nothing that depends on the entries may be believed before the last one was taken: only the sealed hash of the
-    account's head, which the whole journal up to it gives, vouches for them.
+    Nothing that depends on the entries may be used before the last one was taken: only the sealed hash of the
+    account's head, which the whole journal up to it gives, authenticates them.
 
     Args:
         chain: of an account whose journal was not read yet.

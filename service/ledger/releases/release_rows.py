@@ -86,7 +86,7 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
 def unsealed(seal: object) -> str:
     """Return the fault of a row whose seal does not match, in words."""
     if seal is None:
-        return "the release's row has no seal; a server that starts seals what an older version wrote, once"
+        return "the release's row has no seal; the first start of a server after an upgrade seals old rows"
     return "the release's row was not written by the service"
 
 

@@ -73,11 +73,11 @@ def void(
         if release.state == "voided":
             return None
         if release.state in ("committed", "expired"):
-            raise Conflict(f"the release is {release.state}; only what is proposed or reserved can be voided")
+            raise Conflict(f"the release is {release.state}; only a proposed or reserved release can be voided")
         if attestation is None and held is not None and not held.expires:
             raise InvalidInput.at(
                 "/attestation",
-                "expected a statement that nothing was published, as the plan holds mechanisms that are not drawn here",
+                "expected a statement that nothing was published: the service does not draw all mechanisms of the plan",
             )
         return Voided(reason=reason, attestation=attestation)
 
@@ -87,7 +87,7 @@ def void(
 def approve(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
     """Return the operation that approves a proposal.
 
-    The release is then reserved, or committed if no reservation was asked for.
+    The release is then reserved, or committed if no reservation was requested.
 
     Raises:
         NotFound: the account has no such release.
@@ -107,7 +107,7 @@ def approve(database: Database, request: Request, name: str, release_id: str) ->
             if release.state in ("reserved", "committed"):
                 return None
             if release.state != "proposed":
-                raise Conflict(f"the release is {release.state}; only what is proposed can be approved")
+                raise Conflict(f"the release is {release.state}; only a proposed release can be approved")
             return Approved("committed" if release.expires_at is None else "reserved")
 
         return choose

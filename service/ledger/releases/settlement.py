@@ -41,7 +41,7 @@ from service.privacy.plans.notation import read_plan
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
 _CHARACTERS = 1 << 16  # of their plans together, except one longer plan
 _PAUSE = 0.2  # seconds between checks for expired holds that a charge left
-_LOOKS = 50  # checks after which all accounts are asked, whichever process left some
+_LOOKS = 50  # checks after which the holds of all accounts are read, whichever process left some
 _PAGE = 500
 _log = structlog.get_logger("service.expiry")
 

@@ -10,8 +10,8 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from service.errors import Unavailable
 from service.ledger.storage.engines import session_settings
 
-OTHER_VERSION = "the database is of another version of the service than this server, which changes nothing in it"
-# On PostgreSQL each transaction begins in one round trip, which also tells whether the connection is alive. It sets the
+OTHER_VERSION = "the database belongs to another version of the service than this server, so the server writes nothing"
+# On PostgreSQL each transaction begins in one round trip, which also shows that the connection is alive. It sets the
 # session's settings (`session_settings`).
 _READ_POSTGRESQL = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # All attempts of one write take the same advisory lock, so the next attempt starts only when the server is done with
@@ -81,7 +81,7 @@ def _other_version() -> Unavailable:
     return Unavailable(
         OTHER_VERSION,
         retry_after=60,
-        for_operator="the database was migrated to another version of the service: replace this server by one of that",
+        for_operator="the database was migrated to another version of the service: replace this server by that version",
     )
 
 

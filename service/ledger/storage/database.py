@@ -46,9 +46,9 @@ _AT_ONCE, _LONGEST = 1.0, 10.0
 _LONGEST_LOOK = 2.0  # seconds, of each statement
 
 _NOTHING = nullcontext()
-_WENT_BACK = "the ledger went back: an entry that was committed is not there; nothing is written"
+_WENT_BACK = "the ledger lacks an entry that was committed; nothing is written"
 
-_ROLLED_BACK = "the ledger went back; nothing is written"  # as the log says it
+_ROLLED_BACK = "the ledger lacks committed entries; nothing is written"  # as the log says it
 
 _log = structlog.get_logger("service.database")
 
@@ -90,6 +90,27 @@ class Connections(NamedTuple):
     idle: int
 
 
+class _UnderWay:
+    """A number of blocks of code that run now, in any thread."""
+
+    def __init__(self) -> None:
+        self._number, self._changed = 0, threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._number += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._number -= 1
+            self._changed.notify_all()
+
+    def wait_for_none(self, seconds: float) -> bool:
+        """Wait until none runs; return False where one still runs after some seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._number == 0, seconds)
+
+
 class Database:
     """A database with its pools and the queues in front of them, which threads can share."""
 
@@ -124,6 +145,7 @@ class Database:
         self.followed: NewEntry | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
         self._counting = threading.Lock()
+        self._ended, self._commits = False, _UnderWay()
 
     @property
     def url(self) -> str:
@@ -167,10 +189,22 @@ class Database:
             _log.critical(event, reason=reason, **said)
             self.stopped = reason
 
+    def begin_writing(self) -> None:
+        """Admit writes again after ``end_writing``."""
+        self._ended = False
+
+    def end_writing(self, seconds: float) -> None:
+        """Refuse all further writes, and wait until no commit is under way, for some seconds at most."""
+        self._ended = True
+        if not self._commits.wait_for_none(seconds):
+            _log.error("a commit does not end")
+
     def refused(self) -> Unavailable | None:
         """Return the refusal of writes, while all are refused."""
         if self.stopped is not None:
             return Unavailable(self.stopped, retry_after=60)
+        if self._ended:
+            return Unavailable("the server stops")
         reason = self.paused or self.unwatched()
         return None if reason is None else Unavailable(reason)
 
@@ -303,13 +337,14 @@ class Database:
                     require_open(connection)
                     if shared:
                         group.work(connection)
-                    # Stopped by a read of this transaction, or by another thread meanwhile.
-                    if (refused := self.refused()) is not None:
-                        raise refused
-                    committing = True
-                    commit(connection)
-                    done.add(group.done)
-                    self._count(value, done)
+                    with self._commits:
+                        # Stopped by a read of this transaction, or by another thread meanwhile.
+                        if (refused := self.refused()) is not None:
+                            raise refused
+                        committing = True
+                        commit(connection)
+                        done.add(group.done)
+                        self._count(value, done)
                     group.answer()
                     return value
             except GroupAborted:

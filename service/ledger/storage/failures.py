@@ -84,7 +84,7 @@ _SQLITE_ADVICE = {
 }
 _UNKNOWN = (
     "the connection to the database broke while the change was being committed, so it may or may not have"
-    " happened; the same request with the same Idempotency-Key finds out"
+    " happened; repeat the request with the same Idempotency-Key to find out"
 )
 
 
@@ -145,7 +145,7 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
     if failure.code in _FULL:
         return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
-        return _unavailable("another transaction held what this one needed for too long", failure, place)
+        return _unavailable("another transaction held a lock that this one needs for too long", failure, place)
     if failure.kind in {FailureKind.LOST, FailureKind.UNREACHABLE}:
         return _unavailable("the database cannot be reached", failure, place)
     return _unavailable(f"the database cannot answer now ({failure.code})", failure, place)
@@ -166,8 +166,8 @@ def _advice(failure: Failure) -> str:
         return "check that the server runs; its log says why it ended the connection"
     if failure.code == "42501":
         return (
-            "the tables' owner migrates, and then runs deploy/postgres-roles.sql, which grants what servers need; no"
-            " table of the ledger has row-level security"
+            "as the tables' owner, run migrate and then deploy/postgres-roles.sql, which grants what servers need; and"
+            " check that no table of the ledger has row-level security"
         )
     name = failure.code.split("_")[1] if failure.code.startswith("SQLITE_") else ""
     return _SQLITE_ADVICE.get(name, "")

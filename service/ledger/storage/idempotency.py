@@ -105,7 +105,9 @@ def find(connection: Connection, request: Request) -> Answer | None:
     *values, seal = row
     if not request.secret.is_seal(seal, _PURPOSE, request.principal, request.key, *values):
         _log.warning("a stored answer is not as this service wrote it", principal=request.principal)
-        raise Conflict("the answer to this Idempotency-Key is not as it was stored; what it asked for was done")
+        raise Conflict(
+            "the stored answer to this Idempotency-Key was changed and is not repeated; the request was carried out"
+        )
     if not hmac.compare_digest(row.request_digest, request.digest):
         raise IdempotencyConflict("this Idempotency-Key was used before with another request")
     return Answer(row.status, row.body, row.draw_id, row.api_key_id, replayed=True)

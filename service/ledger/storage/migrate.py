@@ -21,8 +21,8 @@ MIGRATION_LOCK = 0x6C6564676572  # "ledger": PostgreSQL's advisory lock of all m
 _PATIENCE = 600.0  # seconds: another process may be migrating a large database
 _TOLD = select(column("version_num", String)).select_from(table("alembic_version"))
 _UNTOLD = (
-    "the database has the tables of a ledger, and its table alembic_version does not tell one version of them: somebody"
-    " else wrote it, or it is damaged. Restore the newest sound copy"
+    "the database has the tables of a ledger, but its table alembic_version does not state one version: it was changed"
+    " outside the service, or it is damaged. Restore the newest sound copy"
 )
 _NEWER = "the database was written by a newer version of the service than this one"
 
@@ -54,9 +54,9 @@ def migrate(database_or_url: Database | str) -> None:
             if failure.kind is not FailureKind.FAULT:
                 raise
             raise StartupRefused(
-                f"the database cannot be migrated: it refused a statement ({failure.code}), as where its tables are not"
-                f" those of version {before or 'none'}, which it tells. Nothing was changed; restore the newest sound"
-                " copy"
+                f"the database cannot be migrated: it refused a statement ({failure.code}). Perhaps its tables are not"
+                f" those of the version that it states ({before or 'none'}). Nothing was changed; restore the newest"
+                " sound copy"
             ) from error
 
     database_or_url.version = None

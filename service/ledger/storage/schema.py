@@ -26,7 +26,7 @@ EXPECTED = Path(__file__).with_suffix(".json")
 
 # Objects that the ledger's statements need.
 _READ = ("table ", "column ")
-# Objects that can make a statement that reads say something else than the tables hold. The expressions of indexes,
+# Objects that can make a reading statement return something else than the tables hold. The expressions of indexes,
 # statistics and constraints are among them: planning a statement runs their functions within the session.
 _LYING = ("view ", "child ", "type ", "function ", "operator ", "index ", "statistics ", "constraint ")
 _SHOWN = 5
@@ -41,7 +41,7 @@ FROM sqlite_master AS made, pragma_table_info(made.name) AS own WHERE made.type 
 # Enabled triggers only, so that a disabled one is missing. NOT NULL belongs to its column.
 #
 # PostgreSQL prefers the function or operator whose types fit best, in whichever schema of the search path it is: there
-# is =(text, text) for all texts, but somebody's =(varchar, varchar) in the ledger's schema would be taken for columns
+# is =(text, text) for all texts, but another =(varchar, varchar) in the ledger's schema would be taken for columns
 # that are varchar. One of exactly the types of PostgreSQL's own comes after that.
 _POSTGRESQL = """
 WITH home AS (
@@ -147,9 +147,9 @@ def require_one_place(connection: Connection) -> None:
     set_search_path(connection, catalog_only=False)
     if found is not None:
         raise StartupRefused(
-            f"the ledger's tables are expected in the schema {schema}, and the role's search_path names the schema"
-            f" {found} before, which has tables of these names. If the ledger is there, say so in SERVICE_DATABASE_URL"
-            " (?options=-csearch_path%3D and the schema); otherwise find out who made them"
+            f"the ledger's tables are expected in the schema {schema}, but the role's search_path names the schema"
+            f" {found} before it, which has tables of these names. If the ledger is in {found}, name that schema in"
+            " SERVICE_DATABASE_URL (?options=-csearch_path%3D and the schema); otherwise find out why the tables exist"
         )
 
 
@@ -173,7 +173,7 @@ def schema_faults(connection: Connection) -> list[str]:
     """Return the missing, changed and added objects, in words; none if the schema is that of the migrations."""
     expected, found = _expected(connection.dialect.name), present_schema(connection)
     missing = [f"the {name} is missing" for name in _missing(expected, found)]
-    added = [f"the {name} is not of the ledger" for name in sorted(found.keys() - expected.keys())]
+    added = [f"the {name} does not belong to the ledger" for name in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
     return missing + [f"the {name} was changed" for name in both if found[name] != expected[name]] + added
 
@@ -186,8 +186,8 @@ def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
     owner within the service's sessions.
 
     Args:
-        to_read: look only for missing tables and columns, and for what can make a reading statement lie. ``verify``
-            tells of the rest.
+        to_read: look only for missing tables and columns, and for objects that can falsify a reading statement.
+            ``verify`` reports the rest.
 
     Returns:
         None if there are none.
@@ -202,8 +202,8 @@ def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
         acting = [name for name in acting if name not in plain]
     faults = [f"lacks the {_named(missing)}"] if missing else []
     if acting:
-        faults.append(f"has, not as the ledger has it, the {_named(acting)}")
-    return f"the database {' and '.join(faults)}: somebody else changed it" if faults else None
+        faults.append(f"has, added or changed, the {_named(acting)}")
+    return f"the database {' and '.join(faults)}: it was changed outside the service" if faults else None
 
 
 def require_schema(database: Database, *, to_read: bool = False) -> None:
@@ -213,7 +213,7 @@ def require_schema(database: Database, *, to_read: bool = False) -> None:
         to_read: as in ``unexpected``.
 
     Raises:
-        StartupRefused: the schema differs so.
+        StartupRefused: the schema differs.
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
@@ -237,7 +237,7 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
         try:
             connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
         except ProgrammingError:
-            raise StartupRefused("a table of the ledger is not there any more, or this role may not read it") from None
+            raise StartupRefused("a table of the ledger is missing, or this role may not read it") from None
     _require(connection, to_read=to_read)
 
 
@@ -245,8 +245,8 @@ def _require(connection: Connection, *, to_read: bool) -> None:
     fault = unexpected(connection, to_read=to_read)
     if fault is not None:
         raise StartupRefused(
-            f"{fault}. Find out what happened (python -m service verify may tell more); make it again as a new database"
-            " has it, or restore the newest sound copy"
+            f"{fault}. Find out what happened (python -m service verify may say more); make the objects as they are in"
+            " a new database, or restore the newest sound copy"
         )
 
 

@@ -85,9 +85,7 @@ def load_secret(path: Path, *, make: bool = True) -> Secret:
     except OSError as error:
         raise StartupRefused(f"the secret file {path} cannot be read or made: {error.strerror}") from error
     if readable_by_all:
-        raise StartupRefused(
-            f"the secret file {path} can be read by every user of this machine: take that away with chmod o-r {path}"
-        )
+        raise StartupRefused(f"the secret file {path} can be read by every user of this machine: run chmod o-r {path}")
     return Secret(_decoded(text, path))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Values = TypeVar("Values", bound=dict[str, Any])
 
 DATABASE = "database"  # the key under which a connection stores its `Database`
-SINCE = "since"  # the key of the moment before the transaction began, which tells the heads that were known then
+SINCE = "since"  # the key of the moment before the transaction began, which selects the heads that were known then
 QUEUE = "queue"  # the key of a function that waits in an account's queue; absent on SQLite, and once it was called
 
 

@@ -4,14 +4,11 @@ Other requests wait meanwhile. On SQLite these are all that write; on PostgreSQL
 line.
 """
 
-from collections.abc import Sequence
-
 from service.errors import InvalidInput
 
-MOST_GROUPS = 250_000  # of a tabulation
 _MOST_MICROSECONDS = 2_000_000
-# A byte of noisy counts or of names, and the square of their number: on PostgreSQL libpq moves the rest of a large
-# parameter for each piece that the socket takes.
+# A byte of noisy counts, and the square of their number: on PostgreSQL libpq moves the rest of a large parameter for
+# each piece that the socket takes. The names of a tabulation are bounded by themselves and take 0.2 s at most.
 _BYTE = {"sqlite": 0.006, "postgresql": 0.01}
 _SQUARE = {"sqlite": 0.0, "postgresql": 1.6e-10}
 _COUNT = 8  # bytes at most; not the width of the stored values, which would make a refusal depend on true counts
@@ -35,23 +32,16 @@ def require_brief(microseconds: float, pointer: str, causes: str) -> None:
         )
 
 
-def require_few_counts(kind: str, counts: int, pointer: str, groups: Sequence[str] = ()) -> None:
+def require_few_counts(kind: str, counts: int, pointer: str) -> None:
     """Refuse a draw or tabulation that takes long to write, by facts that are known before any noise is drawn.
 
     Args:
         kind: of the database.
         counts: the number of noisy counts that are stored, or an upper bound.
-        groups: the names of the groups of a tabulation, which its layout holds.
 
     Raises:
-        InvalidInput: the estimate is above the bound; the message says how much of each there is. Or there are too many
-            groups, whose names would be sorted and compared while all other requests wait.
+        InvalidInput: the estimate is above the bound; the message says how much of each there is.
     """
-    if len(groups) > MOST_GROUPS:
-        raise InvalidInput.at(pointer, f"expected at most {MOST_GROUPS} groups, got {len(groups)}")
-    names = sum(len(group.encode()) for group in groups)
-    size = _COUNT * counts + names
-    causes = f"number of noisy counts {counts}, their bytes {_COUNT * counts}"
-    if groups:
-        causes += f", number of groups {len(groups)}, bytes of their names {names}"
+    size = _COUNT * counts
+    causes = f"number of noisy counts {counts}, their bytes {size}"
     require_brief(size * _BYTE[kind] + size**2 * _SQUARE[kind], pointer, causes)

@@ -155,10 +155,10 @@ def _tell(record: KeyRecord, *, adopted: bool) -> None:
     accounts = None if record.accounts is None else list(record.accounts)
     said = {"key": record.id, "principal": record.name, "role": record.role, "accounts": accounts}
     if adopted:
-        _log.warning("key adopted; make sure that it may do this", **said)
+        _log.warning("key adopted; check that it should have these rights", **said)
     elif record.revoked_at is None:
         advice = "make another (keys create), or start once with its token in SERVICE_BOOTSTRAP_KEY; or revoke it"
-        _log.warning("key without a seal; it serves nobody", **said, advice=advice)
+        _log.warning("key without a seal; the service refuses it", **said, advice=advice)
 
 
 def _seal_rows(database: Database, secret: Secret, sealed: set[str], older: frozenset[str]) -> None:
@@ -195,7 +195,7 @@ def _seal_rows(database: Database, secret: Secret, sealed: set[str], older: froz
 
     database.write(note, is_committed=lambda *_: False)
     if any(numbers.values()):
-        _log.warning("rows of an older version sealed as they were found; make sure with verify", **numbers)
+        _log.warning("rows of an older version sealed as they were found; check them with verify", **numbers)
 
 
 def _in_batches(

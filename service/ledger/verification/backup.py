@@ -32,7 +32,7 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
         Unavailable: the ledger cannot be read, the file cannot be written, or the copy is not sound.
     """
     if target.exists():
-        raise Conflict(f"expected a new file; {target} is there already")
+        raise Conflict(f"expected a new file; {target} exists already")
     try:
         with _named_when_whole(target) as draft, _opened(source) as ledger, _opened(draft) as copy:
             ledger.backup(copy)
@@ -43,7 +43,7 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
     except sqlite3.Error as error:
         raise refusal(sqlite_failure(error), place_of_file(source)) from None
     except FileExistsError:
-        raise Conflict(f"expected a new file; {target} is there already") from None
+        raise Conflict(f"expected a new file; {target} exists already") from None
     except OSError as error:
         raise Unavailable(f"the backup {target} cannot be written: {error.strerror}") from None
 
@@ -86,8 +86,8 @@ def require_sound_file(database: Database) -> None:
     with database.read() as connection:
         if file_faults(connection):
             raise StartupRefused(
-                f"the ledger's file is damaged: {database.place}. Keep it as it is for whoever looks into it, restore"
-                " the newest backup, and say so with python -m service acknowledge"
+                f"the ledger's file is damaged: {database.place}. Keep it unchanged for an investigation, restore the"
+                " newest backup, and record this with python -m service acknowledge"
             )
 
 

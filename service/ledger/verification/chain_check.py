@@ -188,7 +188,7 @@ class Audit:
                 return
             right = self.is_right(subject[0], amount)
         except UNREADABLE:
-            raise BrokenChain("the entry's price or plan is none") from None
+            raise BrokenChain("the entry's price or plan is not valid") from None
         if not right:
             raise BrokenChain("the price is not that of the plan")
 

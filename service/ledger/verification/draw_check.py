@@ -1,8 +1,7 @@
-"""The check of draws against each other: the ledger would not have refused a later one beside those before it.
+"""The check of draws against each other: the ledger would have admitted each one after those before it.
 
-An attacker can remove the rows of draws and branches for a moment, and can make the database hide some or answer other
-statements than it was asked. Entries stay, so the rules are applied again to the draws in the order of their entries,
-without the database.
+An attacker can remove the rows of draws and branches for a moment, and can make the database hide some or give false
+answers. Entries stay, so the rules are applied again to the draws in the order of their entries, without the database.
 """
 
 import hashlib

@@ -230,7 +230,7 @@ class Reader:
                 raise BadExport(self.line, f"entry {bad.seq}: {bad}") from None
             except UNREADABLE as error:
                 reason = (
-                    str(error) if isinstance(error, BrokenChain) else "the entry does not say what one of its kind says"
+                    str(error) if isinstance(error, BrokenChain) else "the entry's content is not valid for its kind"
                 )
                 raise BadExport(self.line, reason) from None
             yield entered
@@ -298,7 +298,7 @@ class Reader:
             raise BrokenChain("expected an entry and its hash")
         expected = self._accounts.get(_account_of(body))
         if expected is None:
-            raise BrokenChain("the entry is of no account that the first line names")
+            raise BrokenChain("the entry belongs to no account that the first line names")
         if expected.audit is None:
             raise BrokenChain("the entry comes after its account's head")
         audit = expected.audit
@@ -372,7 +372,7 @@ class Reader:
         if drawn.layout is not None:
             level = find_level(plan, drawn.layout.level)
             if level is None:
-                raise BrokenChain("the release has not the level of the tabulation")
+                raise BrokenChain("the release does not have the level of the tabulation")
             audit.draws.take_groups(entry.seq, release, said.draw, level, drawn.layout)
             taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
         elif said.partition:

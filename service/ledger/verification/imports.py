@@ -79,9 +79,9 @@ def _take(writer: "_Writer", reader: Reader, entered: CheckedEntry) -> None:
     except BadExport:
         raise
     except (IntegrityError, DataError):
-        raise BadExport(reader.line, "the tables cannot hold what the entry says") from None
+        raise BadExport(reader.line, "the tables cannot hold the entry's content") from None
     except UNREADABLE:
-        raise BadExport(reader.line, "the entry does not say what one of its kind says") from None
+        raise BadExport(reader.line, "the entry's content is not valid for its kind") from None
 
 
 class _Writer:
@@ -141,11 +141,11 @@ class _Writer:
         if isinstance(content, Registration) and content.origin is not None:
             found = self._connection.execute(_ORIGIN, {"release": entry.release}).one_or_none()
             if found is None or tuple(found) != content.origin:
-                raise BadExport(self._reader.line, "the release is not where the entry says that it was registered")
+                raise BadExport(self._reader.line, "the release was not registered where the entry states")
         if isinstance(content, Described) and entry.release is not None:
             self._flush()
             if self._connection.execute(_PLAN, {"release": entry.release, "account": account}).first() is None:
-                raise BadExport(self._reader.line, "the description is of no release of its account")
+                raise BadExport(self._reader.line, "the description belongs to no release of its account")
         for table, added in rows.added.items():
             for row in added:
                 if isinstance(content, Registration) and table is Release:
@@ -162,7 +162,7 @@ class _Writer:
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
         if found is None or found.state != "committed":
-            raise BadExport(self._reader.line, "the draw is of no committed release of its account")
+            raise BadExport(self._reader.line, "the draw belongs to no committed release of its account")
         if '"choice"' in found.plan:
             plan = self._plan_of(release, found.plan)
             points = draws.choice_points_of(plan, said.mechanism, said.repetition)
@@ -170,7 +170,7 @@ class _Writer:
         if drawn.layout is not None and drawn.packed is not None:
             level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
-                raise BadExport(self._reader.line, "the release has not the level of the tabulation")
+                raise BadExport(self._reader.line, "the release does not have the level of the tabulation")
             write_layout(self._connection, said.draw, drawn.packed)
             tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, said.draw, said.size)
             self._count(release, said, tabulated(level, drawn.layout))

@@ -106,7 +106,7 @@ def _check_entry(receipt: dict[str, Any]) -> None:
         raise BadSignature("the hash is not that of the entry and the hash before it")
     entry = read(receipt["entry"])
     if (entry.account, entry.release) != (receipt["account"], release["id"]):
-        raise BadSignature("the entry is of another account or release")
+        raise BadSignature("the entry belongs to another account or release")
     said = entry.content
     if not isinstance(said, Registration):
         raise BadSignature("the entry registers no release")

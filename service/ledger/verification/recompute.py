@@ -158,7 +158,7 @@ def _write(
     account, at = lines.lock_account(connection, line), clock.now()
     since = [(entry.kind, entry.release_id) for entry in chains.chained(connection, account.id, seen, account.head)]
     if any(kind == PriceChanged.KIND for kind, _ in since):
-        raise Conflict(f"account {account.name!r} is being priced again by somebody else")
+        raise Conflict(f"account {account.name!r} is being priced again by another process")
     gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
     account, prices = _with_prices(account, [difference for difference in found if difference.release not in gone])
     rows: list[journal.Row] = []

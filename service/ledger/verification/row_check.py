@@ -69,7 +69,7 @@ class RowVerifier:
         if not self._is_as_written(rows, below, entry):
             self._check(self._audit.take(entry), rows, below)
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
-            raise BadRow(seq, "the entry wrote other rows than it says")
+            raise BadRow(seq, "the entry wrote other rows than it states")
         if rows and not release_rows.is_sealed(self._secret, rows[0], entry.hash):
             raise BadRow(seq, release_rows.unsealed(rows[0].seal))
 
@@ -117,7 +117,7 @@ class RowVerifier:
         if registers and len(rows if own else below) != 1:
             raise BadRow(seq, "the release is missing")
         if rows and not own:
-            raise BadRow(seq, "a row of releases is of no entry that wrote one")
+            raise BadRow(seq, "a row of releases belongs to no entry that wrote one")
         match content:
             case Registration(origin=None):
                 self._check_release(entry, content, rows[0])
@@ -141,12 +141,12 @@ class RowVerifier:
         if said.next_state() != "committed":
             self._states[row.id] = (entry.seq, row.state)
         elif row.state != said.next_state():
-            raise BadRow(entry.seq, "the release's state is not what the journal makes it")
+            raise BadRow(entry.seq, "the release's state does not follow from the journal")
 
     def _check_below(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         """Check a release of an account under this one: its own account must agree with the entry here."""
         if said.origin != (row.origin, row.origin_seq):
-            raise BadRow(entry.seq, "the release was registered elsewhere than the entry says")
+            raise BadRow(entry.seq, "the release was not registered where the entry states")
         self._check_stated(entry, said, row)
 
     def _check_stated(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
@@ -167,13 +167,13 @@ class RowVerifier:
             return
         seq, stored = self._states.pop(release)
         if stored != state:
-            raise BadRow(seq, "the release's state is not what the journal makes it")
+            raise BadRow(seq, "the release's state does not follow from the journal")
 
     def _check_repriced(self, entry: ParsedEntry, said: PriceChanged) -> None:
         """Check a release's price as later entries left it; a release of an account below has its price there.
 
-        The audit held the price until now against the one that this chain charged, and the new one against the plan
-        that it charged it for.
+        The audit compared the earlier price with the one that this chain charged, and the new one with the present
+        accountant's price of the charged plan.
         """
         seq, release = entry.seq, entry.release_id
         row = self._connection.execute(_PRICED, {"id": release}).one_or_none()
@@ -189,11 +189,11 @@ class RowVerifier:
         seq, release, rows = entry.seq, entry.release, self._descriptions.of(entry.seq)
         expected = said.rows(entry.filing(self._account)).added[Description]
         if [dict(row._mapping) for row in rows] != expected:
-            raise BadRow(seq, "the description is not what its entry says")
+            raise BadRow(seq, "the description is not the one in its entry")
         if release is not None:
             found = self._connection.execute(_PRICED, {"id": release}).one_or_none()
             if found is None or found.account_id != self._account:
-                raise BadRow(seq, "the description is of no release of the account")
+                raise BadRow(seq, "the description belongs to no release of the account")
 
     def _check_draw(self, entry: ParsedEntry, said: Drawn) -> None:
         seq, rows = entry.seq, self._draws.of(entry.seq)
@@ -201,7 +201,7 @@ class RowVerifier:
             raise BadRow(seq, "the draw is missing")
         (row,), (stated,) = rows, said.rows(entry.filing(self._account)).added[Draw]
         if {**row._mapping} != stated | {"seal": row.seal}:
-            raise BadRow(seq, "the draw is not what its entry says")
+            raise BadRow(seq, "the draw is not the one in its entry")
         if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, said.layout_hash):
             raise BadRow(seq, draw_rows.unsealed(row.seal))
         stored = self._connection.execute(_NOISY, {"id": row.id}).one()
@@ -213,7 +213,7 @@ class RowVerifier:
             raise BadRow(seq, "the noisy counts are not those of the draw")
         release = self._recount.release_of(seq, row.release_id)
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
-            raise BadRow(seq, "the draw is of no committed release of the account")
+            raise BadRow(seq, "the draw belongs to no committed release of the account")
         if '"choice"' in release.row.plan:
             self._audit.draws.take_branches(seq, row.release_id, said, release.plan)
         self._check_layout(seq, said, row, release)
@@ -230,7 +230,7 @@ class RowVerifier:
             raise BadRow(seq, "the groups are not those of the tabulation") from None
         level = find_level(release.plan, layout.level)
         if level is None:
-            raise BadRow(seq, "the release has not the level of the tabulation")
+            raise BadRow(seq, "the release does not have the level of the tabulation")
         self._audit.draws.take_groups(seq, row.release_id, row.id, level, layout)
         self._recount.check_tabulation(seq, row, release, tabulated(level, layout))
 
@@ -246,12 +246,12 @@ class RowVerifier:
         for release, (seq, state) in self._states.items():
             held = self._audit.chain.held.get(release)
             if held is None or held.state != state:
-                raise BadRow(seq, "the release's state is not what the journal makes it")
+                raise BadRow(seq, "the release's state does not follow from the journal")
         for seq, stored, journalled in self._prices.values():
             if stored != journalled:
-                raise BadRow(seq, "the release's price or accountant is not what the journal makes it")
+                raise BadRow(seq, "the release's price or accountant does not follow from the journal")
         if self._connection.execute(_LAYOUT_OF_NOTHING).first() is not None:
-            raise BadRow(last, "the groups of a tabulation are of no draw")
+            raise BadRow(last, "the groups of a tabulation belong to no draw")
         self._audit.draws.check_rows(self._connection, self._account, last)
         self._recount.check_end(last)
 

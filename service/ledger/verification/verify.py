@@ -73,7 +73,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
     except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
-        return Verdict(good, BadEntry(good + 1, "the entry or one of its rows holds what cannot stand there"))
+        return Verdict(good, BadEntry(good + 1, "the entry or one of its rows has invalid content"))
     return Verdict(audit.chain.head.seq)
 
 
@@ -139,7 +139,7 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
     for seq, columns in ((1, fixed), (chain.head.seq, present)):
         for column, (stored, journalled) in columns.items():
             if stored != journalled:
-                raise BadRow(seq, f"the account's {column} is not what the journal makes it")
+                raise BadRow(seq, f"the account's {column} does not follow from the journal")
     if not account_rows.is_sealed(secret_of(connection), account._mapping):
         raise BadRow(chain.head.seq, account_rows.unsealed(account))
 
@@ -151,7 +151,7 @@ def _check_holds(connection: Connection, chain: AccountState, account: Row[Any],
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
         if held is None or (price_key_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
-            raise BadRow(chain.head.seq, "a row of holds is not what the journal makes it")
+            raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")
         if not reservation_rows.is_sealed(secret, row):
             raise BadRow(chain.head.seq, "a row of holds was not written by the service")
         missing.discard(row.release_id)
@@ -170,8 +170,8 @@ def _check_spending(connection: Connection, chain: AccountState, account: Row[An
             reserved.pop(row.subplan, 0),
         )
         if counted != (row.digest, row.occurrences, row.reserved):
-            raise BadRow(chain.head.seq, "a row of spending is not what the journal makes it")
+            raise BadRow(chain.head.seq, "a row of spending does not follow from the journal")
     if +spent or +reserved:
-        raise BadRow(chain.head.seq, "what was spent has no row in spending")
+        raise BadRow(chain.head.seq, "a spent plan has no row in spending")
     if not is_sum(secret_of(connection), account.id, account.spending_sum, chain.spent, chain.reserved):
-        raise BadRow(chain.head.seq, "the account's sum of its spending is not what the journal makes it")
+        raise BadRow(chain.head.seq, "the account's sum of its spending does not follow from the journal")

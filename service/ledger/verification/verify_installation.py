@@ -70,6 +70,6 @@ def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]
         elif journalled_values(record) != journalled_values(entered):
             stored, journalled = journalled_values(record), journalled_values(entered)
             columns = ", ".join(name for name in stored if stored[name] != journalled[name])
-            yield f"api_keys: {columns} of {record.id} of {record.name!r} is not what the journal makes it"
+            yield f"api_keys: {columns} of {record.id} of {record.name!r} does not follow from the journal"
     for key_id, entered in missing.items():
         yield f"api_keys: the key {key_id} of {entered.name!r} is missing"

@@ -1,4 +1,4 @@
-"""Mechanisms known only by a guarantee that somebody else proved."""
+"""Mechanisms known only by a guarantee that was proved elsewhere."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -74,12 +74,16 @@ class Declared(Mechanism):
     DECLARED = True
     BEFORE = (*_DECLARATION.fields, *Mechanism.BEFORE)
     FIELDS = (
-        TextLine("reference", required=True, description="Why the guarantee holds."),
+        TextLine(
+            "reference",
+            required=True,
+            description="The reason why the guarantee holds, such as a reference to its proof.",
+        ),
         Inner(
             "add_remove",
             form=_DECLARATION,
-            description="Below parallel and choice under replace_one: what holds when a record is only added or"
-            " removed.",
+            description="Below parallel and choice under replace_one: the guarantee that holds when a record is only"
+            " added or removed.",
         ),
     )
 

@@ -17,7 +17,7 @@ from service.privacy.numerics.loss import Loss
 class RandomizedResponse(Mechanism):
     """k-ary randomised response, under replace_one only.
 
-    It gives the true value with odds exp(epsilon) against each other one.
+    The odds of the true value to each other value are exp(epsilon).
 
     Attributes:
         epsilon: nats.
@@ -27,7 +27,7 @@ class RandomizedResponse(Mechanism):
     TYPE = "randomized_response"
     FIELDS = (
         ExactNumber("epsilon", required=True, unit=Unit.NATS, bound=ABOVE_0, description="Pure loss, in nats."),
-        WholeNumber("values", least=2, default=2, description="How many values there are to choose from."),
+        WholeNumber("values", least=2, default=2, description="The number of values to choose from."),
     )
 
     epsilon: Fraction

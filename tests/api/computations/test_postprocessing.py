@@ -56,7 +56,7 @@ def test_crossing_totals_that_contradict_each_other_are_explained(shared_client:
         answer = shared_client.post("/v1/postprocessing/project", json=table | {"integer": integer})
         (fault,) = problem_of(answer, "validation")["errors"]
         assert fault["pointer"] == "/totals"
-        assert "all of these together" in fault["detail"]
+        assert "no such table meets all of these" in fault["detail"]
 
 
 @pytest.mark.parametrize("method", ["rake", "project"])

@@ -109,7 +109,7 @@ def test_a_helper_knows_what_was_committed(client: TestClient, database: Databas
     other = open_database(database.url)
     put_row(other, row)
     problem = problem_of(client.get(f"/v1/accounts/people/{path}"), "unavailable")
-    assert "the ledger went back" in problem["detail"]
+    assert "the ledger lacks" in problem["detail"]
     assert database.stopped is not None
     problem_of(charge(client, concentrated("0.1")), "unavailable")
     other.close()

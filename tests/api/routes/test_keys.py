@@ -225,7 +225,7 @@ def test_an_answer_that_somebody_changed_is_not_given_again(client: Client, data
     statement = text("UPDATE stored_answers SET body = replace(body, 'add_remove', 'replace_one')")
     database.write(lambda connection: connection.execute(statement), is_committed=lambda *_: False)
     refused = problem_of(client.post("/v1/accounts", json=body, headers=once), "conflict")
-    assert "not as it was stored" in refused["detail"]
+    assert "was changed and is not repeated" in refused["detail"]
 
 
 def test_entries_name_the_key_beside_the_principal(client: Client) -> None:

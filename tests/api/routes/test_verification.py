@@ -134,7 +134,7 @@ def test_a_receipt_that_was_changed_is_refused(embedded: Client, change: Any) ->
         (_set("release/name", "another"), "the release's name is not that of its journal entry"),
         (_set("release/tags", ["t"]), "the release's tags is not"),
         (_set("entry/actor", "somebody"), "the hash is not that of the entry"),
-        (_set("account", "others"), "of another account or release"),
+        (_set("account", "others"), "belongs to another account or release"),
         (_set("head/seq", 1), "the head does not follow"),
         (_set("head/hash", "00" * 32), "the head does not follow"),
         (_set("release", 7), "expected the fields of a receipt"),
@@ -192,7 +192,7 @@ def test_what_was_changed_is_named(client: Client, database: Database) -> None:
         is_committed=lambda *_: False,
     )
     found = json_of(client.get(f"{_AT}/verify"))
-    assert found["first_bad"] == {"seq": 2, "reason": "a row of spending is not what the journal makes it"}
+    assert found["first_bad"] == {"seq": 2, "reason": "a row of spending does not follow from the journal"}
 
 
 # Exports
@@ -240,7 +240,9 @@ def test_an_account_is_held_against_the_high_water_mark(
     file = HighWaterFile(tmp_path / "service.high-water", secret)
     app.state.mark = file
     assert json_of(client.get(f"{_AT}/verify"))["valid"], "there is no mark yet"
-    file.advance({"people": Head(3, "a" * 64)}, "2026-01-02T00:00:00.000000Z")
+    file.advance(
+        {"people": Head(3, "a" * 64)}, file.marked({"people": Head(3, "a" * 64)}), "2026-01-02T00:00:00.000000Z"
+    )
     assert json_of(client.get(f"{_AT}/verify"))["first_bad"] == {"seq": 2, "reason": "the entry is missing"}
     file.path.write_bytes(b"no database")
     problem = problem_of(client.get(f"{_AT}/verify"), "unavailable")

@@ -97,7 +97,7 @@ def test_a_description_of_another_accounts_release_is_found_and_not_imported(
     carry_out(database, descriptions.describe_release(database, ANN, "people", release, {"name": "n"}))
     with database.read() as connection:
         found = verify(connection, "people").first_bad
-        assert found == BadEntry(2, "the description is of no release of the account")
+        assert found == BadEntry(2, "the description belongs to no release of the account")
         assert verify(connection, "others").valid
     file = exported(database, signer)
     with pytest.raises(BadExport, match="no release of its account"):

@@ -61,7 +61,7 @@ _BOTH = {"type": "sequence", "parts": [_A, _B, _A]}
 _MANY = {"type": "sequence", "parts": [{"type": "gaussian", "rho": f"1/{10**6 + n // 2}"} for n in range(140)]}
 _LONG = {"type": "choice", "parts": [{"type": "gaussian", "rho": f"1/{10**6 + n}"} for n in range(50)]}
 _WIDE = {"definition": "approximate", "epsilon": "9", "delta": "1e-6"}
-_ADOPTED = "its row has no sum of its spending; a server that starts adds up what an older version wrote, once"
+_ADOPTED = "its row has no sum of its spending; the first start of a server after an upgrade computes it"
 
 
 def _hmac(purpose: str, *parts: bytes) -> bytes:
@@ -310,12 +310,12 @@ def test_a_sum_of_other_rows_under_the_right_seal_is_named(database: Database) -
     with database.read() as connection:
         assert spending.counts(connection, account_of(database))[0].most_common(1)[0][1] == 9
         assert verify(connection, "people").first_bad == BadEntry(
-            5, "a row of spending is not what the journal makes it"
+            5, "a row of spending does not follow from the journal"
         )
     run(database, "DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     _refused(database)
     with database.read() as connection:
-        reason = "the account's sum of its spending is not what the journal makes it"
+        reason = "the account's sum of its spending does not follow from the journal"
         assert verify(connection, "people").first_bad == BadEntry(5, reason)
 
 

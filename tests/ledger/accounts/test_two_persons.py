@@ -69,7 +69,7 @@ def _approved(database: Database, proposer: Actor, approver: Actor) -> bool:
         try:
             outcomes.add(approve(database, proposed, request=_as(second)).state == "committed")
         except Forbidden as refused:
-            assert "nobody made who" in str(refused) or "another principal" in str(refused)  # noqa: PT017
+            assert "unknown to every principal" in str(refused) or "another principal" in str(refused)  # noqa: PT017
             outcomes.add(False)
     (outcome,) = outcomes
     return outcome
@@ -272,7 +272,7 @@ def test_the_second_steward_of_a_change_is_another_person(ledger: Database) -> N
     ann = _make(ledger, "ann")
     puppet = _make(ledger, "puppet", by=ann)
     _change(ledger, _as(ann), {"rho": "2"})
-    with pytest.raises(Forbidden, match="nobody made who"):
+    with pytest.raises(Forbidden, match="unknown to every principal"):
         _change(ledger, _as(puppet), {"rho": "2"})
     assert account_of(ledger).budget.cap == 1
     assert not _change(ledger, _as(_make(ledger, "bob")), {"rho": "2"})
@@ -336,7 +336,7 @@ def test_verification_finds_a_second_steward_who_was_none(
 
 
 _UNAPPROVED = "the release was proposed, and is committed without an approval"
-_NOT_PROPOSED = "what is approved was not proposed, or comes to a state that no approval brings it to"
+_NOT_PROPOSED = "the approved release was not proposed, or its new state is not one that an approval leads to"
 _BY_ONE = "the release was proposed and approved by one principal"
 
 
@@ -371,5 +371,5 @@ def test_key_events_that_say_nothing_are_found(database: Database) -> None:
     database.write(
         lambda connection: append(connection, SECRET, "key_made", {}, actor=None, at=_AT), is_committed=never
     )
-    with database.read() as connection, pytest.raises(BrokenChain, match="entry 1: it does not say"):
+    with database.read() as connection, pytest.raises(BrokenChain, match="entry 1: its content is not valid"):
         keys_of(connection, SECRET)

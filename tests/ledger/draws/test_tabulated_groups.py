@@ -81,6 +81,54 @@ def test_no_group_is_drawn_again_before_its_row_is_written_or_after(people: Data
     assert _is_valid(people)
 
 
+def test_a_tabulation_whose_rows_cannot_be_written_now_holds_up_no_other(
+    people: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tabulated_groups, "record", lambda *_, **__: None)
+        for of in register(people, "people", LEVEL, LEVEL):
+            tabulate(people, "people", of, _GROUPS, _DETAILS)
+    take, first = tabulated_groups._take, set[str]()
+
+    def taken(connection: Connection, **given: Any) -> None:
+        first.update([] if first else [given["draw_id"]])
+        if given["draw_id"] in first:
+            raise Unavailable("busy")
+        take(connection, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tabulated_groups, "_take", taken)
+        assert tabulated_groups.record_left(people, _LATER, _GOING) == 1
+    assert (_rows(people), _marks(people)) == (_MANY, 1)
+    assert tabulated_groups.record_left(people, _LATER, _GOING) == 1
+    assert (_rows(people), _marks(people)) == (2 * _MANY, 2)
+
+
+@pytest.mark.parametrize("drawn", ["a", 'q\u0301 "\\"', "\U0001f600", "\uac01'"])
+def test_a_drawn_group_is_found_in_each_piece_of_a_look_up(
+    people: Database, monkeypatch: pytest.MonkeyPatch, drawn: str
+) -> None:
+    monkeypatch.setattr(tabulated_groups, "_AT_ONCE", 3)
+    (of,) = register(people, "people", LEVEL)
+    draw(people, "people", of, LEVEL, which=0, partition=drawn)
+    others = [f"{name} {number}" for number in range(4) for name in ("\U0001f600", "q\u0301")]
+    for place in range(len(others) + 1):
+        with pytest.raises(AlreadyDrawn, match="one of these groups"):
+            tabulate(people, "people", of, [*others[:place], drawn, *others[place:]], "0" * 9)
+    tabulate(people, "people", of, others, "0" * 8)
+
+
+def test_the_whole_input_is_found_behind_all_pieces_of_a_look_up(
+    people: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tabulated_groups, "_AT_ONCE", 3)
+    (of,) = register(people, "people", LEVEL)
+    draw(people, "people", of, LEVEL, which=0)
+    for number in (1, 2, 3, 4, 6):
+        with pytest.raises(AlreadyDrawn, match="one of these groups"):
+            tabulate(people, "people", of, _GROUPS[:number], "0" * number)
+
+
 def test_a_tabulation_that_still_writes_its_rows_is_left_alone(people: Database, cut: str) -> None:
     with people.read() as connection:
         drawn_at = connection.execute(text("SELECT created_at FROM draws")).scalar_one()

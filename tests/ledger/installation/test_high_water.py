@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.errors import Conflict
 from service.ledger.installation.high_water import (
     BrokenMark,
     HighWaterFile,
@@ -34,14 +35,18 @@ def _edit(file: HighWaterFile, statement: str) -> None:
         raw.execute(statement)
 
 
+def _write(file: HighWaterFile, heads: dict[str, Head], at: str) -> None:
+    assert file.advance(heads, file.marked(heads), at) == set()
+
+
 def test_there_is_none_at_first(file: HighWaterFile) -> None:
     assert file.read() is None
     assert not file.path.exists(), "reading makes none"
 
 
 def test_it_holds_the_latest_head_of_each_journal(file: HighWaterFile) -> None:
-    file.advance({"people": _head(3), "": _head(2)}, AT)
-    file.advance({"people": _head(5, "b"), "places": _head(1)}, LATER)
+    _write(file, {"people": _head(3), "": _head(2)}, AT)
+    _write(file, {"people": _head(5, "b"), "places": _head(1)}, LATER)
     mark = file.read()
     assert mark is not None
     assert mark.heads == {"": _head(2), "people": _head(5, "b"), "places": _head(1)}
@@ -50,9 +55,9 @@ def test_it_holds_the_latest_head_of_each_journal(file: HighWaterFile) -> None:
 
 
 def test_no_journal_goes_back_in_it_nor_does_its_time(file: HighWaterFile) -> None:
-    file.advance({"people": _head(5), "places": _head(2)}, LATER)
-    file.advance({"people": _head(4), "places": _head(2)}, AT)
-    file.advance({"people": _head(5, "b")}, AT)
+    _write(file, {"people": _head(5), "places": _head(2)}, LATER)
+    _write(file, {"people": _head(4), "places": _head(2)}, AT)
+    _write(file, {"people": _head(5, "b")}, AT)
     assert file.marked(["people", "nobody"]) == {"people": _head(5)}
     mark = file.read()
     assert mark is not None
@@ -80,16 +85,16 @@ def test_no_journal_goes_back_in_it_nor_does_its_time(file: HighWaterFile) -> No
     ],
 )
 def test_an_edited_file_is_refused(file: HighWaterFile, edit: str) -> None:
-    file.advance({"people": _head(4), "places": _head(1)}, AT)
+    _write(file, {"people": _head(4), "places": _head(1)}, AT)
     _edit(file, edit)
     with pytest.raises(BrokenMark, match="cannot be used"):
         file.read()
 
 
 def test_a_file_of_another_installation_is_refused_and_not_written(file: HighWaterFile) -> None:
-    file.advance({"people": _head(4)}, AT)
+    _write(file, {"people": _head(4)}, AT)
     other = HighWaterFile(file.path, Secret(b"x" * 32))
-    for act in (other.read, lambda: other.advance({"people": _head(9)}, LATER)):
+    for act in (other.read, lambda: other.advance({"people": _head(9)}, {}, LATER)):
         with pytest.raises(BrokenMark, match="not written with this installation's secret"):
             act()
     mark = file.read()
@@ -107,11 +112,11 @@ def test_what_is_no_such_file_is_refused(file: HighWaterFile, content: bytes) ->
 def test_a_place_that_cannot_be_written_is_told_with_the_setting(tmp_path: Path, secret: Secret) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BrokenMark, match="SERVICE_HIGH_WATER_FILE"):
-        HighWaterFile(tmp_path / "file" / "mark", secret).advance({}, AT)
+        HighWaterFile(tmp_path / "file" / "mark", secret).advance({}, {}, AT)
 
 
 def test_an_operator_begins_it_anew(file: HighWaterFile) -> None:
-    file.advance({"people": _head(4), "places": _head(1)}, LATER)
+    _write(file, {"people": _head(4), "places": _head(1)}, LATER)
     _edit(file, "UPDATE mark SET seal = ''")
     file.replace({"people": _head(2)}, AT)
     mark = file.read()
@@ -119,10 +124,34 @@ def test_an_operator_begins_it_anew(file: HighWaterFile) -> None:
     assert (mark.heads, mark.entries, mark.written_at) == ({"people": _head(2)}, 2, AT)
 
 
+def test_only_the_named_heads_are_forgotten(file: HighWaterFile) -> None:
+    _write(file, {"people": _head(4), "places": _head(1), "": _head(2)}, LATER)
+    for missing in ({"people": _head(3)}, {"people": _head(4), "others": _head(1)}):
+        with pytest.raises(Conflict, match="moved at the same moment"):
+            file.forget(missing, {}, AT)
+    _write(file, {"places": _head(5)}, LATER)  # by a server, since the mark was read
+    file.forget({"people": _head(4), "": _head(2)}, {"people": _head(2), "": _head(3)}, AT)
+    mark = file.read()
+    assert mark is not None
+    assert mark.heads == {"people": _head(2), "places": _head(5), "": _head(3)}
+    assert (mark.entries, mark.written_at, mark.in_use) == (10, AT, True)
+
+
+def test_a_head_that_moved_since_it_was_read_is_left(file: HighWaterFile) -> None:
+    _write(file, {"people": _head(4), "places": _head(1)}, AT)
+    moved = file.advance({"people": _head(6), "places": _head(3)}, {"people": _head(3), "places": _head(1)}, AT)
+    assert moved == {"people"}
+    assert file.marked(["people", "places"]) == {"people": _head(4), "places": _head(3)}
+
+
 def _advance_often(path: Path, key: bytes, number: int) -> None:
     file = HighWaterFile(path, Secret(key))
     for seq in range(1, 26):
-        file.advance({"shared": _head(seq), f"own {number}": _head(seq)}, AT)
+        file.advance(
+            {"shared": _head(seq), f"own {number}": _head(seq)},
+            file.marked({"shared": _head(seq), f"own {number}": _head(seq)}),
+            AT,
+        )
 
 
 def test_processes_that_share_it_lose_nothing(file: HighWaterFile) -> None:
@@ -160,7 +189,7 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
         )
         cases = {
             "people": (Head(4, "a" * 64), "the journal of 'people' ends with entry 3 and had 4"),
-            "places": (Head(1, "a" * 64), "the journal of 'places' has another entry 1 than it had"),
+            "places": (Head(1, "a" * 64), "the journal of 'places' does not continue from entry 1 that it had"),
             "nobody": (Head(1, "a" * 64), "the journal of 'nobody' ends with entry 0 and had 1"),
             "": (Head(1, "a" * 64), "the installation's journal ends with entry 0 and had 1"),
         }

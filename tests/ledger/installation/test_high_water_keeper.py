@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from sqlalchemy import Connection, text
 
 from service.errors import StartupRefused, Unavailable
 from service.installation import writing
+from service.ledger.accounts import lines
 from service.ledger.installation import installation_journal
-from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water import HighWaterFile, second_version
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.journal.journal import Head
@@ -137,7 +139,7 @@ def test_an_older_ledger_with_new_entries_is_refused_too(
     _roll_back(database, 1)
     for _ in range(4):
         charge(replica, {"type": "gaussian", "rho": "1/16"})
-    with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 4 than it had"):
+    with pytest.raises(StartupRefused, match="the journal of 'people' does not continue from entry 4 that it had"):
         check_mark(database, file)
 
 
@@ -152,7 +154,7 @@ def test_a_ledger_that_becomes_older_under_a_server_is_not_written_any_more(
     _roll_back(database, 1)
     charge(replica, PLAN)
     keeper.advance(everything=True)
-    with pytest.raises(Unavailable, match="entries of the ledger are missing"):
+    with pytest.raises(Unavailable, match="the ledger lacks entries"):
         charge(database, PLAN)
     assert _marked(file)["people"].seq == 4
 
@@ -164,10 +166,10 @@ def test_a_server_commits_no_number_twice(database: Database, replica: Database,
     for _ in range(3):
         charge(database, PLAN)
     _roll_back(database, seq + 1)
-    with pytest.raises(Unavailable, match="the ledger went back"):
+    with pytest.raises(Unavailable, match="the ledger lacks"):
         charge(database, PLAN)
     assert account_of(replica).head.seq == seq + 1
-    with pytest.raises(Unavailable, match="the ledger went back"):
+    with pytest.raises(Unavailable, match="the ledger lacks"):
         charge(database, PLAN)
 
 
@@ -186,7 +188,7 @@ def test_a_journal_that_is_rewritten_between_two_looks_stops_the_server(
     for _ in range(3 + further):
         charge(replica, {"type": "gaussian", "rho": "1/32"})
     keeper.advance(everything=True)
-    with pytest.raises(Unavailable, match="entries of the ledger are missing"):
+    with pytest.raises(Unavailable, match="the ledger lacks entries"):
         charge(database, PLAN)
     assert _marked(file) == before
 
@@ -210,7 +212,7 @@ def test_the_installations_journal_cannot_be_rewritten_either(
     append(replica, "key_made")
     keeper.advance(everything=True)
     assert database.stopped is not None
-    with pytest.raises(StartupRefused, match="the installation's journal has another entry 2 than it had"):
+    with pytest.raises(StartupRefused, match="the installation's journal does not continue from entry 2 that it had"):
         check_mark(database, file)
 
 
@@ -222,9 +224,9 @@ def test_entries_that_are_taken_back_between_two_looks_stop_the_server(
     _roll_back(database, 1)
     charge(replica, PLAN)
     keeper.advance()
-    with pytest.raises(Unavailable, match="an entry of the ledger that was just committed is not there"):
+    with pytest.raises(Unavailable, match="the ledger lacks an entry that was just committed"):
         charge(database, PLAN)
-    with pytest.raises(StartupRefused, match="the journal of 'people' has another entry 2 than it had"):
+    with pytest.raises(StartupRefused, match="the journal of 'people' does not continue from entry 2 that it had"):
         check_mark(database, file)
 
 
@@ -338,17 +340,152 @@ def test_entries_of_another_world_are_not_marked(
     _roll_back(database, 1)
     for _ in range(charges):
         charge(replica, PLAN)
+    made = account_of(replica).head
     if charges == 1:  # the marked entry is shown again, with a row that ends there
         kept = before["people"]
         unprotected(replica, "journal", _ENTRY.format(kept))
     other.advance()
     assert replica.stopped is not None
-    assert _marked(file) == before
+    assert _marked(file) == before | {second_version("people"): made}
     with pytest.raises(StartupRefused, match="the ledger is older than its high-water mark"):
         check_mark(replica, file)
 
 
 _ENTRY = "INSERT INTO journal VALUES (1, {0.seq}, 'committed', NULL, '{{}}', '{0.hash}')"
+
+
+def _show_marked(database: Database, kept: Head) -> None:
+    """Put a marked entry's row in place of another one of this number."""
+    unprotected(database, "journal", f"DELETE FROM journal WHERE seq = {kept.seq}", _ENTRY.format(kept))
+
+
+def test_a_longer_version_of_a_journal_with_the_marked_entry_in_it_is_not_accepted(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    """The owner of the database can have such a version from the last moment before a server was killed."""
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    for _ in range(2):
+        charge(database, PLAN)
+    keeper.advance(everything=True)
+    before = _marked(file)
+    _roll_back(database, 1)
+    for _ in range(4):
+        charge(replica, PLAN)
+    _show_marked(replica, before["people"])
+    with pytest.raises(StartupRefused, match="'people' does not continue from entry 3 that it had"):
+        check_mark(replica, file)
+    keeper.advance(everything=True)
+    assert database.stopped is not None
+    assert _marked(file) == before
+
+
+@pytest.mark.parametrize("meets_own", [False, True])
+def test_of_two_versions_that_two_servers_wrote_neither_is_accepted(
+    database: Database, replica: Database, file: HighWaterFile, meets_own: bool
+) -> None:
+    """The one server's entries are shown beside the other's, for the moment of its look.
+
+    Args:
+        meets_own: whether it added to the other's version before that.
+    """
+    open_account(database)
+    first, second = MarkKeeper(database, file), MarkKeeper(replica, file)
+    first.advance(everything=True)
+    second.advance(everything=True)
+    charge(database, PLAN)
+    charge(database, PLAN)
+    lost = account_of(database).head
+    with database.read() as connection:
+        rows = connection.execute(text("SELECT * FROM journal WHERE seq > 1 ORDER BY seq")).all()
+    _roll_back(database, 1)
+    for _ in range(3):
+        charge(replica, PLAN)
+    second.advance()
+    assert _marked(file)["people"].seq == 4
+    if meets_own:
+        database.newest.went_back = lambda *_: False  # type: ignore[method-assign] # as where no row is read twice
+        database.newest.number = lambda account_id: 0  # type: ignore[method-assign]
+        charge(database, PLAN)
+    for row in rows:
+        put = _ROW.format(row).replace(":", r"\:")  # of a parameter otherwise
+        unprotected(replica, "journal", f"DELETE FROM journal WHERE seq = {row.seq}", put)
+    first.advance()
+    assert database.stopped is not None
+    assert _marked(file)["people"].seq == 4
+    assert second_version("people") in _marked(file)
+    with pytest.raises(StartupRefused, match="written in two versions"):
+        check_mark(replica, file)
+    second.advance(everything=True)
+    assert replica.stopped is not None
+    assert lost.seq == 3
+
+
+_ROW = "INSERT INTO journal VALUES ({0.account_id}, {0.seq}, '{0.kind}', NULL, '{0.body}', '{0.hash}')"
+
+
+def test_an_account_that_was_opened_again_does_not_take_over_the_mark(
+    database: Database, replica: Database, file: HighWaterFile
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    charge(database, PLAN)
+    keeper.advance(everything=True)
+    before = _marked(file)["people"]
+    charge(database, PLAN)  # an entry that follows the marked one
+    unprotected(database, "accounts", "UPDATE accounts SET name = 'other' WHERE name = 'people'")
+    lines.line_of.cache_clear()
+    replica.remembers = True
+    open_account(replica)
+    for _ in range(4):
+        charge(replica, PLAN)
+    database.put_back_committed(replica.take_committed())
+    keeper.advance()
+    assert database.stopped is not None
+    assert _marked(file)["people"] == before
+
+
+def test_a_head_that_another_process_moved_is_looked_at_again(
+    database: Database, replica: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    first, second = MarkKeeper(database, file), MarkKeeper(replica, file)
+    first.advance(everything=True)
+    charge(replica, PLAN)
+    charge(database, PLAN)
+    marked = HighWaterFile.marked
+
+    def beside(self: HighWaterFile, journals: Any) -> dict[str, Head]:
+        found = marked(self, journals)
+        monkeypatch.setattr(HighWaterFile, "marked", marked)
+        second.advance()
+        return found
+
+    monkeypatch.setattr(HighWaterFile, "marked", beside)
+    first.advance()
+    assert _marked(file)["people"] == account_of(database).head
+    assert database.stopped is None
+
+
+def test_nothing_is_committed_after_the_last_mark(database: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    inside, going_on = threading.Event(), threading.Event()
+
+    def late(connection: Connection) -> None:
+        inside.set()
+        assert going_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with keeper.keeping():
+            charge(database, PLAN)
+            writing_late = pool.submit(database.write, late, is_committed=lambda *_: False)
+            assert inside.wait(60)
+        going_on.set()
+        with pytest.raises(Unavailable, match="the server stops"):
+            writing_late.result(60)
+    assert _marked(file)["people"] == account_of(database).head
 
 
 def test_processes_that_add_in_turn_are_of_one_chain(
@@ -426,7 +563,7 @@ def test_another_process_that_was_faster_is_no_rollback(
     slow = account_of(database).head
     charge(database, PLAN)
     keeper.advance()
-    file.advance({"people": slow}, clock.now())
+    file.advance({"people": slow}, {}, clock.now())
     database.put_back_committed([_made(database)])
     keeper.advance()
     assert database.stopped is None
@@ -435,11 +572,11 @@ def test_another_process_that_was_faster_is_no_rollback(
 
 def test_a_clock_behind_the_mark_is_refused_or_made_up_for(database: Database, file: HighWaterFile) -> None:
     soon, late = (clock.later(clock.now(), timedelta(seconds=seconds)) for seconds in (30, 3600))
-    file.advance({}, soon)
+    file.advance({}, {}, soon)
     check_mark(database, file)
     assert clock.now() >= soon
     assert 25 < clock.seconds_behind() <= 30
-    file.advance({}, late)
+    file.advance({}, {}, late)
     with pytest.raises(StartupRefused, match="this machine's clock says"):
         check_mark(database, file)
 

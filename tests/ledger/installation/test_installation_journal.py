@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, text
 
-from service.errors import Conflict
+from service.errors import Conflict, Unavailable
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.installation_journal import Kind, append, has_entry, head, read
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
+from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
 from tests.ledger.writing import never, run
 
@@ -128,6 +130,17 @@ def test_an_entry_of_somebody_without_the_secret_is_found_although_its_hash_is_r
         database.write(lambda connection: connection.execute(add, row), is_committed=never)
     with database.read() as connection, pytest.raises(BrokenChain, match="entry 2: the entry was not written with"):
         list(read(connection, secret))
+
+
+def test_a_longer_version_without_the_known_entry_stops_a_start(database: Database, secret: Secret) -> None:
+    """It is sealed throughout: a server that was killed wrote it."""
+    for _ in range(3):
+        _append(database, secret)
+    database.newest = NewestHeads()
+    database.remember([NewEntry(installation_journal.NO_ACCOUNT, 2, "0" * 64)])
+    with pytest.raises(Unavailable, match="the ledger lacks an entry that was committed"):
+        installation_journal.follow(database, secret)
+    assert database.stopped is not None
 
 
 def test_two_replicas_that_append_at_once_write_one_chain(database_url: str, secret: Secret) -> None:

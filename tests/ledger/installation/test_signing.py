@@ -108,7 +108,7 @@ def test_a_head_is_signed_by_a_key_that_hangs_on_the_secret_alone(secret: Secret
         ({"signature": None}, "in hexadecimal"),
         ({"public_key": "00"}, "in hexadecimal"),
         ({"public_key": "00" * 32}, "another public key"),
-        ({"installation": "0" * 32}, "has not its public key"),
+        ({"installation": "0" * 32}, "with another public key"),
         ({"statement": "receipt"}, "of the kind 'head'"),
     ],
 )

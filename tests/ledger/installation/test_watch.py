@@ -83,10 +83,10 @@ def test_nothing_is_written_while_the_mark_cannot_be_written(
     broken = threading.Event()
     advance = file.advance
 
-    def failing(*args: Any, **named: Any) -> None:
+    def failing(*args: Any, **named: Any) -> set[str]:
         if broken.is_set():
             raise OSError
-        advance(*args, **named)
+        return advance(*args, **named)
 
     monkeypatch.setattr(HighWaterFile, "advance", lambda _, *args, **named: failing(*args, **named))
     with keeper.keeping():

@@ -253,7 +253,7 @@ def test_a_lock_of_another_process_is_waited_for_and_then_refused(impatient: Dat
 
     write(impatient, "INSERT INTO marks VALUES (1, 'a')")
     with _other_process_locks(database_url, "UPDATE marks SET note = 'c' WHERE id = 1"):
-        with pytest.raises(Unavailable, match="held what this one needed"):
+        with pytest.raises(Unavailable, match="held a lock that this one needs"):
             impatient.write(update, is_committed=never)
         assert count(impatient) == 1
     impatient.write(update, is_committed=never)

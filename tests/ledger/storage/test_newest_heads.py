@@ -29,7 +29,7 @@ from tests.ledger.ledgers import exported
 from tests.ledger.writing import unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
-_BACK = "the ledger went back"
+_BACK = "the ledger lacks"
 
 
 def _heads(*heads: tuple[int, int, str]) -> list[NewEntry]:

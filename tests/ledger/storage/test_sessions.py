@@ -168,5 +168,5 @@ def test_a_read_that_waits_for_a_lock_ends(served: Database, owner: "psycopg.Con
     with closing(open_database(served.url, lock_timeout=0.05)) as database, owner.transaction():
         owner.execute("LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE")
         for begin in (database.read, database.look):
-            with pytest.raises(Unavailable, match="held what this one needed"), begin() as connection:
+            with pytest.raises(Unavailable, match="held a lock that this one needs"), begin() as connection:
                 connection.exec_driver_sql("SELECT FROM accounts")

@@ -35,16 +35,6 @@ def test_the_most_counts_of_a_draw(kind: str, most: int) -> None:
     assert [fault.pointer for fault in found.value.faults] == ["/counts"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_the_names_of_groups_count_by_their_bytes_and_their_number_is_bounded(kind: str) -> None:
-    require_few_counts(kind, 46 * 100_000, "/groups", ["é" * 100] * 100_000)
-    with pytest.raises(InvalidInput, match="number of groups 100000, bytes of their names 400000000"):
-        require_few_counts(kind, 46 * 100_000, "/groups", ["é" * 2000] * 100_000)
-    require_few_counts(kind, 1, "/groups", ["g"] * 250_000)
-    with pytest.raises(InvalidInput, match="expected at most 250000 groups, got 250001"):
-        require_few_counts(kind, 1, "/groups", ["g"] * 250_001)
-
-
 def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database: Database) -> None:
     """PostgreSQL joined by the level alone where its statistics were older than the groups: each with all of them."""
     explain = "EXPLAIN " if database.kind == "postgresql" else "EXPLAIN QUERY PLAN "

@@ -264,7 +264,7 @@ def test_stored_answers_and_results_are_sealed_once(old: Database) -> None:
     adopt(old, SECRET, None)
     assert sum(kind == "rows_sealed" for kind, _ in _events(old)) == 1
     with old.read() as connection:
-        with pytest.raises(Conflict, match="not as it was stored"):
+        with pytest.raises(Conflict, match="was changed and is not repeated"):
             idempotency.find(connection, asking("ann", "k077", "digest"))
         shown = jobs.checked(SECRET, jobs.read_job(connection, "succeeded"))
     assert (shown.state, shown.result) == ("failed", None)
@@ -289,7 +289,7 @@ def test_accounts_and_holds_of_a_version_without_their_seals_are_sealed_once(dat
         account_of(database, names[7])
     with database.read() as connection:
         assert verify(connection, names[7]).first_bad == BadEntry(
-            1, "its row has no seal; a server that starts seals what an older version wrote, once"
+            1, "its row has no seal; the first start of a server after an upgrade seals old rows"
         )
     adopt(database, SECRET, None, marked=marked)
     for name in names:
@@ -574,7 +574,7 @@ def test_a_revoked_key_whose_row_is_restored_is_found(database: Database) -> Non
     assert _faults(database) == []
     run(database, "DELETE FROM api_keys")
     _insert(database, "api_keys", **old)
-    assert _faults(database) == [f"api_keys: revoked_at of {record.id} of 'ann' is not what the journal makes it"]
+    assert _faults(database) == [f"api_keys: revoked_at of {record.id} of 'ann' does not follow from the journal"]
     run(database, "DELETE FROM api_keys")
     assert _faults(database) == [f"api_keys: the key {record.id} of 'ann' is missing"]
 
@@ -608,7 +608,7 @@ def test_an_answer_that_somebody_changed_is_not_given_again(database: Database, 
     again = moved.get(change.split(maxsplit=1)[0], asked)
     if change.startswith("request_digest"):
         again = asking("ann", "k", "another")
-    with database.read() as connection, pytest.raises(Conflict, match="not as it was stored"):
+    with database.read() as connection, pytest.raises(Conflict, match="was changed and is not repeated"):
         idempotency.find(connection, again)
     assert _faults(database) == [f"stored_answers: 1 of {again.principal!r} not as stored"]
 

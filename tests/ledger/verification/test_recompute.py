@@ -188,7 +188,7 @@ def test_two_who_price_an_account_again_do_not_do_it_twice(
         return apply(*given)
 
     monkeypatch.setattr(module, "_apply", late)
-    with pytest.raises(Conflict, match="by somebody else"):
+    with pytest.raises(Conflict, match="by another process"):
         recompute(database, "people", apply=True)
     assert account_of(database).totals.epsilon.finite == Fraction(1, 10)
     assert len(entries_of(database)) == 3

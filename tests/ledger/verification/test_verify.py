@@ -280,7 +280,7 @@ def test_a_draw_of_what_was_not_committed_is_found_although_all_else_agrees(
 ) -> None:
     """A faulty server would write this: noise that was published, and a budget that has its charge back."""
     draw_what_is_held(database, monkeypatch, voided=voided)
-    reason = "the draw is of no committed release of the account"
+    reason = "the draw belongs to no committed release of the account"
     early = "the release is drawn from before it is committed"
     assert _first_bad(database) == {"people": BadEntry(4, reason) if voided else BadEntry(3, early)}
 
@@ -332,7 +332,7 @@ def test_what_an_account_says_of_a_release_is_what_those_above_it_say(database_u
         }
         connection.rollback()
         _chain_again(connection, "agency", lambda said: said["seq"] == 2 and said["content"]["origin"].update(seq=1))
-        reason = "the release was registered elsewhere than the entry says"
+        reason = "the release was not registered where the entry states"
         assert _verdicts_in(connection) == {"agency": BadEntry(2, reason), "product": None}
 
 

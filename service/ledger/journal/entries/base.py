@@ -24,7 +24,7 @@ from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
 from service.privacy.accounting.privacy_filter import Budget
 
-WRONG = "the entry does not say what one of its kind says"
+WRONG = "the entry's content is not valid for its kind"
 AROUND = ("account", "actor", "content", "key", "kind", "release", "seq", "time")
 """The members of every entry, in canonical order; older ones, and those of an issuer's principals, have no key."""
 
@@ -151,7 +151,7 @@ class Content(ABC):
     __slots__ = ()
     KIND: ClassVar[Kind]
     CHANGES_BALANCE: ClassVar[bool]
-    """Whether such an entry can change the committed or held spending, or the budget."""
+    """True if such an entry can change the committed or held spending, or the budget."""
     FORMS: ClassVar[dict[str, Form]]
     """The form of each field, in canonical order."""
 
@@ -234,7 +234,7 @@ class OfAccount(Content):
     __slots__ = ()
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return True: stewards change accounts."""
+        """Return True, because stewards change accounts."""
         return True
 
     def next_state(self) -> None:

@@ -71,7 +71,9 @@ class Approved(Settlement):
         """
         held = chain.require_held(entry.release_id)
         if held.state != "proposed" or self.to not in ("reserved", "committed"):
-            raise BrokenChain("what is approved was not proposed, or comes to a state that no approval brings it to")
+            raise BrokenChain(
+                "the approved release was not proposed, or its new state is not one that an approval leads to"
+            )
         if self.to == "reserved":
             held.state = self.to
         else:
