@@ -88,6 +88,22 @@ class AnyOf:
 Participation = Offsets | AnyOf
 
 
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """The periods of an account: what it counts, and in which of them one unit can be."""
+
+    calendar: Calendar
+    participation: Participation
+
+    def touched(self, periods: PeriodSet) -> PeriodSet:
+        """Return the places of the windows that a release over some of the periods touches."""
+        return touched(self.participation, periods)
+
+    def of_account(self, other: "Periods", periods: PeriodSet) -> PeriodSet:
+        """Return the periods here that hold any of the periods of an account below, whose calendar nests in this."""
+        return mapped(other.calendar, self.calendar, periods)
+
+
 def set_of(ranges: Iterable[tuple[int, int]]) -> PeriodSet:
     """Return the union of ranges, first and last included, in its one normal form."""
     merged: list[tuple[int, int]] = []

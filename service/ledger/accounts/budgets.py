@@ -141,8 +141,14 @@ def _read_whole(text: str) -> int:
     return value.numerator
 
 
+@lru_cache(maxsize=4096)
+def stored_totals(text: str) -> Totals:
+    """Return the totals in the text of a window's row; cached, because neighbouring windows often have equal ones."""
+    return read_totals(text)
+
+
 def write_totals(totals: Totals) -> str:
-    """Return totals as text for the account's row; equal totals have equal texts."""
+    """Return totals as text for the row of an account or a window; equal totals have equal texts."""
     return json.dumps(
         {
             "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
