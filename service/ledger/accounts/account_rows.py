@@ -12,7 +12,7 @@ from sqlalchemy.orm import aliased
 
 from service.errors import Altered
 from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
-from service.ledger.storage.secret import Secret
+from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
 from service.ledger.storage.transaction import batch, require_present, require_written, secret_of
 
@@ -39,7 +39,8 @@ COLUMNS = (
     Account.spending_sum,
     Account.seal,
 )
-_SEALED = tuple(column.key for column in COLUMNS if column.key != "seal")
+_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in the rows of most accounts
+_SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"
 _AT_ONCE = 500
@@ -70,7 +71,7 @@ def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], 
 
 def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
     """Return the seal of an account's row, over all its columns, with the parent by its name."""
-    return secret.seal(_PURPOSE, *(row[column] for column in _SEALED))
+    return secret.seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
 
 
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
@@ -79,7 +80,7 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     Args:
         row: the columns ``COLUMNS``.
     """
-    return secret.is_seal(row["seal"], _PURPOSE, *(row[column] for column in _SEALED))
+    return secret.is_seal(row["seal"], _PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
 
 
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:
@@ -165,7 +166,7 @@ def _sealed_old(
     if row.seal is None:
         known = without_seal
     else:
-        known = secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column] for column in _WITHOUT_SUM))
+        known = secret.is_seal(row.seal, _PURPOSE, *sealed_values(row._mapping, _WITHOUT_SUM, _OPTIONAL))
     found = read_rows(connection, row.id) if known else None
     if found is None:
         return None  # it stays unsealed, and is refused

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Altered
-from service.ledger.storage.secret import Secret, encoded
+from service.ledger.storage.secret import Secret, encoded, sealed_values
 from service.ledger.storage.tables import Entry, Release
 from service.ledger.storage.transaction import batch, secret_of
 
@@ -26,7 +26,8 @@ FIXED = (
     Release.created_at,
     Release.expires_at,
 )
-_NAMES = tuple(column.key for column in FIXED)
+_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in the rows of most releases
+_NAMES = tuple(column.key for column in FIXED if column.key not in _OPTIONAL)
 _PURPOSE = "release"
 _DIGITS = 64  # of a digest
 
@@ -124,7 +125,7 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 
 def _digest(row: Mapping[Any, Any], entry_hash: str) -> str:
-    return hashlib.sha256(encoded(*(row[name] for name in _NAMES), entry_hash)).hexdigest()
+    return hashlib.sha256(encoded(*sealed_values(row, _NAMES, _OPTIONAL), entry_hash)).hexdigest()
 
 
 def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:

@@ -6,13 +6,15 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, select, tuple_, update
 
 from service.errors import Altered
-from service.ledger.storage.secret import Secret
+from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Hold
 from service.ledger.storage.transaction import batch, secret_of
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of
 
 COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.seal)
+_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in most rows
+_SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]
 """The state of a release."""
@@ -29,14 +31,14 @@ def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with its seal.
 
     Args:
-        row: release, account, price and expiry.
+        row: the columns ``COLUMNS`` but for the seal.
     """
-    return {**row, "seal": secret.seal(_PURPOSE, *_values(row))}
+    return {**row, "seal": secret.seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))}
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row as it is."""
-    return secret.is_seal(row.seal, _PURPOSE, *_values(row._mapping))
+    return secret.is_seal(row.seal, _PURPOSE, *sealed_values(row._mapping, _SEALED, _OPTIONAL))
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
@@ -79,10 +81,6 @@ def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None
 def _given(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
     given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"]}
     return given | {"code": sealed(secret, row)["seal"]}
-
-
-def _values(row: Mapping[Any, Any]) -> tuple[Any, ...]:
-    return row["release_id"], row["account_id"], row["price"], row["expires_at"]
 
 
 _PURPOSE = "hold"

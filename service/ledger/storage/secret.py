@@ -8,9 +8,11 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from service.errors import StartupRefused
 
@@ -53,6 +55,24 @@ class Secret:
     def fingerprint(self) -> str:
         """Return a text that tells secrets apart and reveals nothing about them."""
         return self.hmac("fingerprint").hex()
+
+
+def sealed_values(row: Mapping[Any, object], columns: Sequence[str], optional: Sequence[str]) -> list[object]:
+    """Return the values of a row that its seal covers.
+
+    An optional column without a value adds nothing. So rows that are older than the column keep their seals, and a
+    value that is set or removed without the secret breaks the seal.
+
+    Args:
+        columns: those that every seal of the table covers.
+        optional: columns that were added later, and that are null where they say nothing.
+
+    Returns:
+        The value of each column, then name and value of each optional one that is not null; no two rows give equal
+        lists.
+    """
+    stated = [part for name in optional if row[name] is not None for part in (name, row[name])]
+    return [*(row[name] for name in columns), *stated]
 
 
 def encoded(*values: object) -> bytes:
