@@ -186,6 +186,24 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
     return _figure_by_figure(weights, several, max)
 
 
+def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
+    """Return whether totals, of one of those of which ``most`` is the maximum, attain it in some figure above 0."""
+    if most == Totals():
+        return False
+    highest, one = _comparable_curves(weights, [most, totals])
+    pairs = [
+        (highest.epsilon.finite, one.epsilon.finite),
+        (highest.epsilon.infinite, one.epsilon.infinite),
+        (highest.rho.finite, one.rho.finite),
+        (highest.rho.infinite, one.rho.infinite),
+        (highest.delta, one.delta),
+        (highest.linear, one.linear),
+        *zip(highest.quanta, one.quanta, strict=False),  # one of them is empty where all its figures are 0
+        *zip(highest.infinite, one.infinite, strict=False),
+    ]
+    return any(figure and figure == other for figure, other in pairs)
+
+
 def largest_together(weights: Weights, several: Sequence[Totals], most: int) -> Totals:
     """Return, for each figure by itself, the sum of its ``most`` largest values (P-4)."""
     return _figure_by_figure(weights, several, lambda values: sum(heapq.nlargest(most, values)))

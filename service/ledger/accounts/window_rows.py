@@ -1,0 +1,199 @@
+"""The stored rows of ``window_totals``: each sealed, and all of an account's in one sum, which its sealed row holds.
+
+A row is the window's own totals, without those of releases to all periods. Its seal shows that the service wrote it.
+It does not show that the row is the newest one, or that no other row is missing: the sum does. It adds one code of each
+row, a keyed hash of all that the row holds, modulo 2^256, and is stored masked, as the sum of spending is
+(``spending_rows``). The codes are never stored, unlike the seals, so the sum of other rows, older ones among them, can
+be neither computed nor searched for. A charge changes the sum by its own rows. It is compared wherever all rows of an
+account are read.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, insert, select, text, update
+
+from service.errors import Altered
+from service.ledger.accounts import budgets
+from service.ledger.accounts.spending_rows import stored_sum
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import WindowTotals as Table
+from service.ledger.storage.transaction import batch, require_written, secret_of
+from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.totals import Totals, add_prices, add_totals
+from service.privacy.periods import PeriodSet
+
+_NOTHING = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The totals of releases that touch a window, or of those to all periods.
+
+    Attributes:
+        committed: of committed releases.
+        held: of held releases.
+        releases: the number of both.
+        seq: the number of the last entry that changed them.
+    """
+
+    committed: Totals = _NOTHING
+    held: Totals = _NOTHING
+    releases: int = 0
+    seq: int = 0
+
+    @property
+    def totals(self) -> Totals:
+        """Return the totals of committed and held releases."""
+        return self.committed if self.held == _NOTHING else add_totals(self.committed, self.held)
+
+    def changed(
+        self,
+        seq: int,
+        *,
+        committed: Iterable[tuple[Price, int]] = (),
+        held: Iterable[tuple[Price, int]] = (),
+        releases: int = 0,
+    ) -> "Window":
+        """Return the totals after an entry.
+
+        Args:
+            seq: the number of the entry.
+            committed: the prices that are added to the committed ones, each with a count; below 0: taken away.
+            held: those that are added to the held ones.
+            releases: the number of releases that are added; below 0: taken away.
+        """
+        return replace(
+            self,
+            committed=add_prices(self.committed, committed),
+            held=add_prices(self.held, held),
+            releases=self.releases + releases,
+            seq=seq,
+        )
+
+    @property
+    def is_below_zero(self) -> bool:
+        """True where more was taken away than was charged."""
+        return self.committed.is_below_zero or self.held.is_below_zero or self.releases < 0
+
+
+Windows = Mapping[int, Window]
+"""Windows by their places."""
+
+EMPTY = Window()
+
+
+def read_windows(connection: Connection, account_id: int, places: PeriodSet) -> dict[int, Window]:
+    """Return the windows at some places, or all windows of an account; a window without a row is left out.
+
+    Raises:
+        Altered: a row is not as the service wrote it.
+    """
+    if places.everything:
+        rows = connection.execute(_ALL, {"account": account_id})
+    else:
+        given = {"account": account_id, "ranges": json.dumps(places.ranges)}
+        rows = connection.execute(_SOME[connection.dialect.name], given)
+    secret = secret_of(connection)
+    return {row.place: _window(secret, row) for row in rows}
+
+
+def _window(secret: Secret, row: Row[*tuple[Any, ...]]) -> Window:
+    if not is_sealed(secret, row):
+        raise Altered(
+            "an account's window", f"the row at {row.place!r} of window_totals, of account {row.account_id!r},"
+        )
+    committed, held = budgets.stored_totals(row.committed), budgets.stored_totals(row.held)
+    return Window(committed, held, row.releases, row.seq)
+
+
+def altered(account_id: int) -> Altered:
+    """Return the refusal to use windows that are not as the service wrote them."""
+    return Altered("an account's window", f"a row of window_totals, of account {account_id!r},")
+
+
+def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+    """Return whether the service wrote a row of ``window_totals`` as it is."""
+    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _SEALED))
+
+
+def write_windows(connection: Connection, account_id: int, before: Windows, after: Windows) -> int:
+    """Write the windows that differ from the stored ones; return the addition to the account's sum.
+
+    Args:
+        before: as they are stored; one without a row is left out.
+        after: with at least these.
+
+    Raises:
+        RuntimeError: the database dropped some rows.
+    """
+    changed = [place for place in sorted(after) if before.get(place) != after[place]]
+    new, old = [place for place in changed if place not in before], [place for place in changed if place in before]
+    secret, rows = secret_of(connection), {place: row_of(account_id, place, after[place]) for place in changed}
+    for statement, places in ((_INSERT, new), (_UPDATE, old)):
+        if places:
+            sealed = [
+                {**rows[place], "seal": secret.seal(_PURPOSE, *rows[place].values())}
+                if statement is _INSERT
+                else _given(rows[place], secret.seal(_PURPOSE, *rows[place].values()))
+                for place in places
+            ]
+            require_written(connection.execute(statement, batch(sealed)), len(sealed))
+    return sum_of(secret, rows.values()) - sum_of(secret, (row_of(account_id, place, before[place]) for place in old))
+
+
+def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
+    """Return the row of a window, without its seal, in the order in which seals and codes cover it."""
+    return {
+        "account_id": account_id,
+        "place": place,
+        "committed": budgets.write_totals(window.committed),
+        "held": budgets.write_totals(window.held),
+        "releases": window.releases,
+        "seq": window.seq,
+    }
+
+
+def _given(row: Mapping[str, Any], seal: str) -> dict[str, Any]:
+    given = {f"new_{name}": row[name] for name in _CHANGING}
+    return given | {"account": row["account_id"], "at": row["place"], "new_seal": seal}
+
+
+def sum_of(secret: Secret, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return the sum of rows as ``row_of`` returns them; it counts modulo 2^256."""
+    return sum(int(secret.seal("window code", *row.values()), 16) for row in rows)
+
+
+def is_sum(secret: Secret, account_id: int, stored: object, windows: Windows) -> bool:
+    """Return whether a text is that of the sum of all windows of an account."""
+    rows = (row_of(account_id, place, window) for place, window in windows.items())
+    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, rows)))
+
+
+_PURPOSE = "window"
+_COLUMNS = (Table.account_id, Table.place, Table.committed, Table.held, Table.releases, Table.seq, Table.seal)
+_SEALED = tuple(column.key for column in _COLUMNS if column.key != "seal")
+_CHANGING = ("committed", "held", "releases", "seq")
+_ALL = select(*_COLUMNS).where(Table.account_id == bindparam("account")).order_by(Table.place)
+_SOME = {
+    "sqlite": text(
+        "SELECT w.account_id, w.place, w.committed, w.held, w.releases, w.seq, w.seal"
+        " FROM json_each(:ranges) AS given CROSS JOIN window_totals w WHERE w.account_id = :account"
+        " AND w.place BETWEEN json_extract(given.value, '$[0]') AND json_extract(given.value, '$[1]')"
+    ),
+    "postgresql": text(
+        "SELECT w.account_id, w.place, w.committed, w.held, w.releases, w.seq, w.seal"
+        " FROM json_array_elements(CAST(:ranges AS json)) AS given CROSS JOIN window_totals w"
+        " WHERE w.account_id = :account"
+        " AND w.place BETWEEN CAST(given.value ->> 0 AS bigint) AND CAST(given.value ->> 1 AS bigint)"
+    ),
+}
+_INSERT = insert(Table).execution_options(preserve_rowcount=True)
+_UPDATE = (
+    update(Table)
+    .where(Table.account_id == bindparam("account"), Table.place == bindparam("at"))
+    .values({name: bindparam(f"new_{name}") for name in (*_CHANGING, "seal")})
+    .execution_options(preserve_rowcount=True)
+)
