@@ -298,6 +298,29 @@ def read_participation(stated: object, at: str) -> Participation:
     raise InvalidInput.at(at, "expected an object with offsets, or one with any")
 
 
+def read_account_periods(stated: object, at: str) -> Periods:
+    """Return the periods that an account states: a calendar and a participation by offsets.
+
+    Raises:
+        InvalidInput: they are none of an account; the fault is at ``at`` or below.
+    """
+    match stated:
+        case {"calendar": calendar, "participation": participation, **rest} if not rest:
+            named = next((one for one in Calendar if one.value == calendar), None)
+            if named is None:
+                raise InvalidInput.at(f"{at}/calendar", f"expected one of {', '.join(Calendar)}")
+            return Periods(named, read_participation(participation, f"{at}/participation"))
+    raise InvalidInput.at(at, "expected an object with calendar and participation")
+
+
+def write_account_periods(periods: Periods) -> dict[str, object]:
+    """Return periods of an account as ``read_account_periods`` reads them."""
+    return {
+        "calendar": periods.calendar.value,
+        "participation": write_participation(periods.participation),
+    }
+
+
 def _read_offsets(offsets: Sequence[object], at: str) -> tuple[int, ...]:
     if not 1 <= len(offsets) <= MOST_OFFSETS:
         raise InvalidInput.at(at, f"expected a list of 1 to {MOST_OFFSETS} whole numbers")

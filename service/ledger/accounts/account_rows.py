@@ -37,9 +37,11 @@ COLUMNS = (
     Account.partitions_drawn,
     Account.partitions_undeclared,
     Account.spending_sum,
+    Account.periods,
+    Account.period_state,
     Account.seal,
 )
-_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in the rows of most accounts
+_OPTIONAL: tuple[str, ...] = ("periods", "period_state")  # added after the first seals, and null in most rows
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"
