@@ -6,7 +6,7 @@ distinct plans is a thousand counts.
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
@@ -39,15 +39,27 @@ class ProposedChange:
     at: str
 
 
+class Charge(NamedTuple):
+    """A release as an account counts it.
+
+    Attributes:
+        amount: the price that the account is charged.
+        subject: the plan and tags that the release spends on.
+        own: whether it was registered in this account, and not in one under it.
+    """
+
+    amount: PriceKey
+    subject: SpendingKey
+    own: bool
+
+
 @dataclass(slots=True)
 class HeldRelease:
     """A release that is proposed or reserved."""
 
     state: str
-    amount: PriceKey
-    subject: SpendingKey
+    charge: Charge
     expires_at: str | None
-    own: bool  # whether it was registered in this account, and not in one under it
     by: Actor  # the actor that registered it
 
 
@@ -109,16 +121,13 @@ class AccountState:
         self._subjects: Counter[SpendingKey] = Counter()
         self._volume = 0  # characters of the counted plans
 
-    def commit(self, amount: PriceKey, subject: SpendingKey, *, own: bool) -> None:
-        """Count a release that is committed, here or in an account below.
-
-        Args:
-            own: the release was registered in this account, and not in one under it.
-        """
+    def commit(self, charge: Charge) -> None:
+        """Count a release that is committed, here or in an account below."""
         self.committed += 1
-        self.own_committed += own
-        self._committed.add(amount)
+        self.own_committed += charge.own
+        self._committed.add(charge.amount)
         if self._counts_subplans:
+            subject = charge.subject
             self._subjects[subject] += 1
             if self._subjects[subject] == 1:
                 self._volume += len(subject[0])
@@ -134,8 +143,8 @@ class AccountState:
         """
         if release in self.held:
             raise BrokenChain("the release is held already")
-        price_of_key(held.amount)
-        self._holds.add(held.amount)
+        price_of_key(held.charge.amount)
+        self._holds.add(held.charge.amount)
         self.held[release] = held
 
     def require_held(self, release: str) -> HeldRelease:
@@ -157,9 +166,9 @@ class AccountState:
         """
         held = self.require_held(release)
         del self.held[release]
-        self._holds.add(held.amount, -1)
+        self._holds.add(held.charge.amount, -1)
         if state == "committed":
-            self.commit(held.amount, held.subject, own=held.own)
+            self.commit(held.charge)
 
     def reprice(self, release: str, was: PriceKey, amount: PriceKey) -> None:
         """Count a release at another price.
@@ -173,10 +182,10 @@ class AccountState:
         """
         price_of_key(was), price_of_key(amount)
         held = self.held.get(release)
-        if held is not None and held.amount != was:
+        if held is not None and held.charge.amount != was:
             raise BrokenChain("the release had another price")
         if held is not None:
-            held.amount = amount
+            held.charge = held.charge._replace(amount=amount)
         costs = self._committed if held is None else self._holds
         costs.add(was, -1)
         costs.add(amount)
@@ -217,7 +226,7 @@ class AccountState:
     @property
     def own_releases(self) -> int:
         """Return the number of those releases that were registered in this account."""
-        return self.own_committed + sum(held.own for held in self.held.values())
+        return self.own_committed + sum(held.charge.own for held in self.held.values())
 
     @property
     def next_expiry(self) -> str | None:
@@ -235,12 +244,12 @@ class AccountState:
         """Return the subplans of held releases."""
         subplans: Subplans = Counter()
         for held in self.held.values():
-            subplans.update(subplans_of(held.subject))
+            subplans.update(subplans_of(held.charge.subject))
         return subplans
 
 
 def ends_by_itself(held: HeldRelease) -> str | None:
     """Return the moment at which a hold expires; None if its release may have been published unseen."""
-    if held.expires_at is None or not expires(read_text(held.subject[0])):
+    if held.expires_at is None or not expires(read_text(held.charge.subject[0])):
         return None
     return held.expires_at

@@ -11,7 +11,7 @@ from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import chains, entries, journal
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import UNREADABLE
-from service.ledger.journal.entries.registration import registered
+from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.journal import Head, JournalEntry
 
 
@@ -56,11 +56,11 @@ def replayed_entries(
 
 def _follow(chain: AccountState, entry: JournalEntry) -> None:
     head = Head(entry.seq, entry.hash)
-    found = registered(entry.body) if entry.kind == "committed" else None
-    if found is None:
+    charge = registered(entry.body) if entry.kind == "committed" else None
+    if charge is None:
         entries.read_text(entry.body).follow(chain, head)
     else:
-        chain.commit(found.amount, found.subject, own=found.own)
+        chain.commit(charge)
         chain.head = head
 
 

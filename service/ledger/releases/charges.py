@@ -15,8 +15,8 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
-from service.ledger.journal.entries import Committed, Filing, Origin, Proposed, Registration, Reserved
-from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
+from service.ledger.journal.entries import Committed, Filing, Origin, OwnMembers, Proposed, Registration, Reserved
+from service.ledger.journal.entry_texts import price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.releases.budget_refusals import refusal_of
@@ -214,16 +214,16 @@ def _after(
     ]
 
 
-def _entry(registered: Registered, price: PriceKey) -> Registration:
-    """Return the content of the release's entry in the journal of its own account."""
+def _entry(registered: Registered, own: OwnMembers) -> Registration:
+    """Return the content of the release's entry in the journal of its own account, whose members are ``own``."""
     release = registered.release
     committed = Committed(
         accountant=ACCOUNTANT,
         delta=exact_text(release.delta),
         name=release.name,
         plan=release.written,
-        price=price,
         tags=release.tags,
+        **own._asdict(),
     )
     if registered.state == "committed":
         return committed
@@ -244,7 +244,7 @@ class _Rows:
     def add(self, registered: Registered, line: Sequence[AccountRecord], amounts: Sequence[Price]) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, written = own.head.seq + 1, [price_key_of(budgets.write_price(amount)) for amount in amounts]
+        seq, written = own.head.seq + 1, [OwnMembers(price_key_of(budgets.write_price(amount))) for amount in amounts]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
@@ -252,12 +252,12 @@ class _Rows:
         if held:
             hold = {"release_id": registered.id, "expires_at": registered.expires_at if release.expires else None}
             self._holds += [
-                {**hold, "account_id": account.id, "price": json.dumps(price_of(amount))}
-                for account, amount in zip(line, written, strict=True)
+                {**hold, "account_id": account.id, "price": json.dumps(price_of(charged.price))}
+                for account, charged in zip(line, written, strict=True)
             ]
         entry = _entry(registered, written[-1])
         heads: list[Head] = []
-        for account, content in zip(line, entry.along(written, Origin(own.name, seq)), strict=True):
+        for account, content in zip(line, entry.along(written[:-1], Origin(own.name, seq)), strict=True):
             row, head = journal.following(
                 account.chain,
                 entry.KIND,

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.journal import entries, entry_texts
-from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.account_state import AccountState, Charge, ProposedChange
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Approved,
@@ -22,7 +22,7 @@ from service.ledger.journal.entries import (
     Voided,
     read_members,
 )
-from service.ledger.journal.entry_texts import PriceKey, SpendingKey
+from service.ledger.journal.entry_texts import PriceKey
 from service.ledger.journal.journal import Actor, Head, JournalEntry
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
@@ -68,9 +68,7 @@ class Audit:
     ) -> None:
         self.chain, self._lives, self._repriced = AccountState(account), lives, repriced
         self.draws = DrawOverlaps()
-        self._charged: dict[
-            str, tuple[PriceKey, str]
-        ] = {}  # this chain's charges, and the plans that it charged them for
+        self._charged: dict[str, Charge] = {}  # by release
         self._plans: dict[str, str] = {}  # equal ones are kept once
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
@@ -104,37 +102,35 @@ class Audit:
         if isinstance(content, Approved) and held is not None:
             _check_persons("the release", held.by, entry, self._lives)
         if self._lives is not None:
-            own = content.own if isinstance(content, Registration) else held is None or held.own
+            own = content.own if isinstance(content, Registration) else held is None or held.charge.own
             self._refuse(self._lives.fault(entry, chain.name if own else None))
         match content:
             case Registration():
-                self._check_price(content.accountant, content.subject, content.price)
-                self._charge(entry.release_id, content.price, content.subject)
+                self._check_price(content.accountant, content.charge)
+                self._keep(entry.release_id, content.charge)
             case Voided() | Expired():
                 self._charged.pop(entry.release_id, None)
             case PriceChanged():
-                was, plan = self._charged.get(entry.release_id, (None, ""))
-                if was != content.was:
+                charged = self._charged.get(entry.release_id)
+                if charged is None or charged.amount != content.was:
                     raise BrokenChain("the release had another price")
-                self._check_price(content.accountant, (plan, ()), content.price)
-                self._charged[entry.release_id] = content.price, plan
+                self._charged[entry.release_id] = charged = charged._replace(amount=content.price)
+                self._check_price(content.accountant, charged)
             case Drawn():
                 self.draws.take(entry.seq, entry.release_id, content)
         return entry
 
-    def _charge(self, release: str, amount: PriceKey, subject: SpendingKey) -> None:
+    def _keep(self, release: str, charge: Charge) -> None:
         if self._repriced is None or release in self._repriced:
-            self._charged[release] = amount, self._plans.setdefault(subject[0], subject[0])
+            plan, tags = charge.subject
+            self._charged[release] = charge._replace(subject=(self._plans.setdefault(plan, plan), tags))
 
-    def take_committed(
-        self, entry: JournalEntry, release: str, accountant: str, amount: PriceKey, subject: SpendingKey, *, own: bool
-    ) -> None:
+    def take_committed(self, entry: JournalEntry, release: str, accountant: str, charge: Charge) -> None:
         """Check the next entry, whose text is known to register this release at once.
 
         Args:
             accountant: the version that priced the release.
-            amount: the price that the entry states.
-            own: the release was registered in this account, and not in one under it.
+            charge: the release as the account counts it, at the price that the entry states.
 
         Raises:
             BrokenChain: it is invalid here; the text says how.
@@ -142,17 +138,17 @@ class Audit:
         check_link(self.chain.head, entry)
         if (entry.kind, entry.release_id) != ("committed", release):
             raise BrokenChain(MISFILED)
-        self.chain.commit(amount, subject, own=own)
+        self.chain.commit(charge)
         self.chain.head = Head(entry.seq, entry.hash)
-        self._check_price(accountant, subject, amount)
-        self._charge(release, amount, subject)
+        self._check_price(accountant, charge)
+        self._keep(release, charge)
 
     def check_key(self, key: str, actor: str, at: str, *, own: bool) -> None:
         """Check an entry that registers a release at once against the life of the key that it names.
 
         Args:
             key: its id.
-            own: as for ``take_committed``.
+            own: the release was registered in this account, and not in one under it.
 
         Raises:
             BrokenChain: the key cannot have made it.
@@ -180,13 +176,13 @@ class Audit:
             pass
         raise BrokenChain("the entries do not add up")
 
-    def _check_price(self, accountant: str, subject: SpendingKey, amount: PriceKey) -> None:
+    def _check_price(self, accountant: str, charge: Charge) -> None:
         """Require that a price of the present accountant is its price of the plan; others' prices are not checked."""
         try:
             if accountant != ACCOUNTANT:
-                entry_texts.price_of_key(amount)
+                entry_texts.price_of_key(charge.amount)
                 return
-            right = self.is_right(subject[0], amount)
+            right = self.is_right(charge.subject[0], charge.amount)
         except UNREADABLE:
             raise BrokenChain("the entry's price or plan is not valid") from None
         if not right:

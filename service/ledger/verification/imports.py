@@ -216,7 +216,7 @@ class _Writer:
         self._flush()
         secret = secret_of(self._connection)
         holds = [
-            {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.amount))}
+            {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.charge.amount))}
             | {"expires_at": ends_by_itself(held)}
             for release, held in chain.held.items()
         ]

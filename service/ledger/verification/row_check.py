@@ -9,8 +9,9 @@ from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import checked_layout
 from service.ledger.draws.tabulations import tabulated
+from service.ledger.journal.account_state import Charge
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, PriceChanged, Registration, Settlement
-from service.ledger.journal.entries.registration import find_unknown, start_of
+from service.ledger.journal.entries.committed_texts import find_unknown, start_of
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_key_in, spending_key_in, tags_of
 from service.ledger.journal.journal import JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, Found, SeqCursor
@@ -101,12 +102,12 @@ class RowVerifier:
         )
         if found is None or expires_at is not None:
             return False
-        actor, amount, key = found
-        if own and (state, price_key_in(stored)) != ("committed", amount):
+        if own and (state, price_key_in(stored)) != ("committed", found.amount):
             return False
-        self._audit.take_committed(entry, release, accountant, amount, subject, own=own)
-        if key is not None:
-            self._audit.check_key(key, actor, created_at, own=own)
+        charge = Charge(found.amount, subject, own, **found.optional)
+        self._audit.take_committed(entry, release, accountant, charge)
+        if found.key is not None:
+            self._audit.check_key(found.key, found.actor, created_at, own=own)
         if own:
             self._check_tags(entry.seq, subject)
         return True
@@ -134,7 +135,7 @@ class RowVerifier:
 
     def _check_release(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         self._check_stated(entry, said, row)
-        self._check_tags(entry.seq, said.subject)
+        self._check_tags(entry.seq, said.charge.subject)
         stored, journalled = (price_key_in(row.price), row.accountant), (said.price, said.accountant)
         if stored != journalled:
             self._prices[row.id] = (entry.seq, stored, journalled)
@@ -153,7 +154,7 @@ class RowVerifier:
         stated = said.row(entry.filing(self._account), row.plan)
         if any(stated[column] != row._mapping[column] for column in _SAME):
             raise BadRow(entry.seq, "the release's name, delta or time is not that of its entry")
-        if spending_key_in(row.plan, row.tags)[0] != said.subject:
+        if spending_key_in(row.plan, row.tags)[0] != said.charge.subject:
             raise BadRow(entry.seq, "the release's plan or tags are not those of its entry")
 
     def _check_tags(self, seq: int, subject: SpendingKey) -> None:

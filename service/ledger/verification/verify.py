@@ -150,7 +150,7 @@ def _check_holds(connection: Connection, chain: AccountState, account: Row[Any],
     missing = set(chain.held)
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
-        if held is None or (price_key_in(row.price), row.expires_at) != (held.amount, ends_by_itself(held)):
+        if held is None or (price_key_in(row.price), row.expires_at) != (held.charge.amount, ends_by_itself(held)):
             raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")
         if not reservation_rows.is_sealed(secret, row):
             raise BadRow(chain.head.seq, "a row of holds was not written by the service")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.ledger.journal import replay
-from service.ledger.journal.entries.registration import registered
+from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.entry_texts import price_key_of, spending_key_of
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Kind, following
 from service.ledger.storage.database import Database

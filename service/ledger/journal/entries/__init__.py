@@ -28,7 +28,7 @@ from service.ledger.journal.entries.base import (
 from service.ledger.journal.entries.described import Described
 from service.ledger.journal.entries.drawn import Drawn
 from service.ledger.journal.entries.refused import Refused
-from service.ledger.journal.entries.registration import Committed, Origin, Proposed, Registration, Reserved
+from service.ledger.journal.entries.registration import Committed, Origin, OwnMembers, Proposed, Registration, Reserved
 from service.ledger.journal.entries.repriced import PriceChanged
 from service.ledger.journal.entries.settlement import Approved, Expired, HoldCommitted, Settlement, Voided
 from service.ledger.journal.journal import Kind
@@ -122,6 +122,7 @@ __all__ = [
     "MetadataChanged",
     "OfAccount",
     "Origin",
+    "OwnMembers",
     "ParsedEntry",
     "PriceChanged",
     "Proposed",

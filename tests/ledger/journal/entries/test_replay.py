@@ -10,7 +10,7 @@ import pytest
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries.registration import registered
+from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
 from tests.ledger.journal.entries.recorded import bodies
 
@@ -83,5 +83,5 @@ def test_what_is_read_without_parsing_is_what_parsing_gives() -> None:
         assert (fast is not None) == isinstance(content, entries.Committed)
         if fast is not None and isinstance(content, entries.Committed):
             found += 1
-            assert fast == (content.price, content.subject, content.own)
+            assert fast == content.charge
     assert found
