@@ -8,6 +8,8 @@ from service.ledger.journal.canonical_json import canonical
 from service.privacy import periods
 from service.privacy.periods import ALL, Periods, PeriodSet
 
+EVERY_PERIOD = '"all"'
+"""The periods of a release to all periods, as canonical JSON."""
 _REMEMBERED = 4096
 
 

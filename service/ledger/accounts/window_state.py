@@ -54,6 +54,11 @@ class WindowState:
         """Return totals that are nowhere below those of any window, common ones included."""
         return add_totals(self.common.totals, self.most)
 
+    @property
+    def is_below_zero(self) -> bool:
+        """True where more was taken away than was charged, of the common totals or of a window that was read."""
+        return any(window.is_below_zero for window in (self.common, *self.present.values()))
+
     def totals_at(self, places: PeriodSet) -> dict[int, Totals]:
         """Return the totals of the windows at some places, all of which were read, without the common ones."""
         return {place: self.present.get(place, EMPTY).totals for place in places.members}

@@ -10,20 +10,20 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, budgets, lines, subplans
+from service.ledger.accounts import account_periods, accounts, budgets, lines, subplans, window_state
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans
+from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
@@ -36,6 +36,7 @@ from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
 from service.privacy.accounting.totals import Totals, add_prices
+from service.privacy.periods import set_of
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -91,51 +92,111 @@ def settle(
     change: SpendingChange = NOTHING
     state = settlement.next_state()
     gone = state in ("voided", "expired")
-    prices = _prices(connection, ids)
+    charges = _charges(connection, ids)
     missing = next(
-        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in prices), None
+        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in charges), None
     )
     if missing is not None:
         raise reservation_rows.altered(missing)
     entries: list[journal.Row] = []
     after: list[AccountRecord] = []
     for account in line:
+        own = [charges[held_id, account.id] for held_id in ids]
+        seq = account.head.seq + 1
         for held in settled:
             row, head = settlement.following(account.chain, actor=actor, release_id=held.id, at=at)
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
+        if state not in HELD and account.windows is not None:
+            account = _with_settled_windows(connection, account, own, seq, gone=gone)  # noqa: PLW2901
+        elif gone:
+            account = replace(account, totals=_without(account.totals, own))  # noqa: PLW2901
         if gone:
-            totals = _without(account.totals, Counter(prices[held_id, account.id] for held_id in ids))
-            if totals.is_below_zero:
+            if account.totals.is_below_zero:
                 raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
-            account = replace(account, totals=totals, releases=account.releases - len(ids))  # noqa: PLW2901
+            account = replace(account, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
     release_rows.update_states(connection, ids, state)
     journal.write(connection, entries)
     if state not in HELD:
-        counted: Subplans = Counter()
-        for held in settled:
-            counted.update(held.subplans)
-        change = SettledSubplans(counted, committed=state == "committed")
+        change = _change(line, settled, charges, committed=state == "committed")
         connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
         after = [_with_next_expiry(connection, account, settled) for account in after]
     return accounts.save(connection, after, change)
 
 
-def _without(totals: Totals, prices: Counter[str]) -> Totals:
-    """Return the totals without these charges, counted by price.
+class _Charge(NamedTuple):
+    """A charge of a held release to an account: its price and its periods, as texts."""
 
-    Reservations are often alike, and prices take long to parse.
-    """
+    price: str
+    periods: str | None
+
+
+def _without(totals: Totals, charges: Iterable[_Charge]) -> Totals:
+    """Return the totals without these charges; reservations are often alike, and prices take long to parse."""
+    prices = Counter(charge.price for charge in charges)
     return add_prices(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
 
 
-def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], str]:
-    prices: dict[tuple[str, int], str] = {}
+def _with_settled_windows(
+    connection: Connection, account: AccountRecord, charges: Sequence[_Charge], seq: int, *, gone: bool
+) -> AccountRecord:
+    """Return an account whose windows hold these charges no longer; otherwise committed, unless they are gone.
+
+    Args:
+        seq: the number of the entry that settles the first of them; the next ones settle the others.
+
+    Raises:
+        Altered: a window holds less.
+    """
+    if account.periods is None or account.windows is None:
+        raise ValueError("expected an account with periods")
+    stated = [account_periods.stated(account.periods, charge.periods or "") for charge in charges]
+    places = set_of(place for one in stated for place in one.places.ranges)
+    state = before = window_state.read_at(connection, account.id, account.windows, places)
+    for number, (charge, one) in enumerate(zip(charges, stated, strict=True)):
+        amount = budgets.read_price(json.loads(charge.price))
+        state = state.charged(
+            account.weights,
+            one.places,
+            seq + number,
+            committed=[] if gone else [(amount, 1)],
+            held=[(amount, -1)],
+            releases=-1 if gone else 0,
+        )
+    if state.is_below_zero:
+        raise reservation_rows.altered(account.name)
+    if gone:
+        state = window_state.lowered(connection, account.id, account.weights, state, before.present)
+    return replace(account, windows=state, totals=state.bound)
+
+
+def _change(
+    line: Sequence[AccountRecord],
+    settled: Sequence[Held],
+    charges: Mapping[tuple[str, int], _Charge],
+    *,
+    committed: bool,
+) -> SpendingChange:
+    """Return the change of spending; accounts in which all the releases have equal periods have one in common."""
+    together: defaultdict[tuple[str | None, ...], list[int]] = defaultdict(list)
+    for account in line:
+        together[tuple(charges[held.id, account.id].periods for held in settled)].append(account.id)
+    changes: dict[tuple[int, ...], SpendingChange] = {}
+    for periods, account_ids in together.items():
+        counted: Subplans = Counter()
+        for held, stated in zip(settled, periods, strict=True):
+            counted.update(subplans.charged_to(held.subplans, stated))
+        changes[tuple(account_ids)] = SettledSubplans(counted, committed=committed)
+    return UnlikeChanges(changes)
+
+
+def _charges(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], _Charge]:
+    charges: dict[tuple[str, int], _Charge] = {}
     for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
         reservation_rows.require_seal(connection, row)
-        prices[row.release_id, row.account_id] = row.price
-    return prices
+        charges[row.release_id, row.account_id] = _Charge(row.price, row.periods)
+    return charges
 
 
 def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
@@ -291,15 +352,16 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
         Altered: a hold is not as the service wrote it.
     """
     expired: Subplans = Counter()
-    stated: Counter[tuple[str, str]] = Counter()
-    prices: Counter[str] = Counter()
+    stated: Counter[tuple[str, str, str | None]] = Counter()
+    charges: list[_Charge] = []
     for row in _due(connection, account, at, Release.plan, Release.tags):
-        prices[row.price] += 1
-        stated[row.plan, row.tags] += 1
-    for (plan, tags), count in stated.items():
-        for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+        charges.append(_Charge(row.price, row.periods))
+        stated[row.plan, row.tags, row.periods] += 1
+    for (plan, tags, periods), count in stated.items():
+        counted = subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags))
+        for subplan, occurrences in subplans.charged_to(counted, periods).items():
             expired[subplan] += occurrences * count
-    return PresentAccount(_left_by(account, prices), expired)
+    return PresentAccount(_left_by(connection, account, charges), expired)
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
@@ -308,13 +370,17 @@ def without_due_reservations(connection: Connection, account: AccountRecord, at:
     Raises:
         Altered: a hold is not as the service wrote it.
     """
-    return _left_by(account, Counter(row.price for row in _due(connection, account, at)))
+    return _left_by(connection, account, [_Charge(row.price, row.periods) for row in _due(connection, account, at)])
 
 
-def _left_by(account: AccountRecord, prices: Counter[str]) -> AccountRecord:
-    if not prices:
+def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[_Charge]) -> AccountRecord:
+    if not charges:
         return account
-    return replace(account, totals=_without(account.totals, prices), releases=account.releases - prices.total())
+    if account.windows is None:
+        left = replace(account, totals=_without(account.totals, charges))
+    else:
+        left = _with_settled_windows(connection, account, charges, account.head.seq, gone=True)
+    return replace(left, releases=account.releases - len(charges))
 
 
 def _due(

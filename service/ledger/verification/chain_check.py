@@ -114,6 +114,8 @@ class Audit:
                 charged = self._charged.get(entry.release_id)
                 if charged is None or charged.amount != content.was:
                     raise BrokenChain("the release had another price")
+                if charged.periods != content.periods:
+                    raise BrokenChain("the release had other periods")
                 self._charged[entry.release_id] = charged = charged._replace(amount=content.price)
                 self._check_price(content.accountant, charged)
             case Drawn():
@@ -170,7 +172,7 @@ class Audit:
         self.draws.check_repeats()
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
-            if not self.chain.totals.is_below_zero:
+            if not self.chain.is_below_zero:
                 return
         except UNREADABLE:
             pass

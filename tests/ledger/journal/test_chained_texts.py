@@ -376,7 +376,7 @@ def test_sums_below_zero_do_not_add_up(database: Database) -> None:
     audit.check_end()
     price = PriceChanged.FORMS["was"].read(json.loads(entries_of(database)[1].body)["content"]["price"])
     for _ in range(3):
-        audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()))
+        audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()), None)
     with pytest.raises(BrokenChain, match="do not add up"):
         audit.check_end()
 

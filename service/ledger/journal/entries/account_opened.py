@@ -4,12 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from service.ledger.accounts import budgets
+from service.ledger.accounts import account_periods, budgets
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.entries.base import BudgetField, Form, OfAccount, ParsedEntry, Text, exact, text_or_none
 from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
+from service.privacy.periods import Periods, read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
 
@@ -27,6 +28,10 @@ def _write_admission(weights: Weights) -> str:
     return canonical(json.loads(budgets.write_weights(weights)))
 
 
+def _read_periods(value: object) -> Periods:
+    return read_account_periods(value, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOpened(OfAccount):
     """An account as a steward opened it.
@@ -35,6 +40,7 @@ class AccountOpened(OfAccount):
         admission: orders and weights, fixed for ever.
         approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
+        periods: the calendar and participation by which it counts; None: it has none.
         parent: the account that it is under; None: it is a root, as in entries of the first version.
     """
 
@@ -47,6 +53,7 @@ class AccountOpened(OfAccount):
     description: Text
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
+    periods: Annotated[Periods | None, Form(_read_periods, account_periods.write, omitted=True)] = None
     unit: Text
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
@@ -55,3 +62,5 @@ class AccountOpened(OfAccount):
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
         chain.budget, chain.approval_above = self.budget, self.approval_above
+        if self.periods is not None:
+            chain.count_by(self.periods)

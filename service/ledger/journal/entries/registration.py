@@ -20,6 +20,7 @@ from service.ledger.journal.entries.base import (
     Filing,
     Form,
     ParsedEntry,
+    PeriodsField,
     Rows,
     Text,
     TextOrNone,
@@ -69,9 +70,11 @@ class OwnMembers(NamedTuple):
 
     Attributes:
         price: the price that the account was charged.
+        periods: those that it was charged for, as canonical JSON.
     """
 
     price: PriceKey
+    periods: str | None = None
 
 
 def _read_plan(value: object) -> str:
@@ -94,6 +97,7 @@ class Registration(Content):
         accountant: the version of the accountant that priced it.
         delta: the delta for showing its cost, an exact number.
         origin: of a release of an account under this one.
+        periods: those that it is charged for, in the account's own calendar, as canonical JSON; None: it has none.
         plan: as canonical JSON.
         price: the price that the account was charged.
         tags: its own.
@@ -105,6 +109,7 @@ class Registration(Content):
     delta: Text
     name: Text
     origin: Annotated[Origin | None, Form(Origin.read, Origin.write, omitted=True)] = None
+    periods: PeriodsField = None
     plan: Annotated[str, Form(_read_plan, str)]
     price: AmountField
     tags: Annotated[tuple[str, ...], Form(_read_tags, lambda tags: canonical(list(tags)))]
@@ -112,7 +117,7 @@ class Registration(Content):
     @property
     def charge(self) -> Charge:
         """Return the release as the account counts it."""
-        return Charge(self.price, (self.plan, self.tags), self.own)
+        return Charge(self.price, (self.plan, self.tags), self.own, self.periods)
 
     @property
     def own(self) -> bool:
@@ -161,6 +166,7 @@ class Registration(Content):
             "accountant": self.accountant,
             "created_at": filing.time,
             "expires_at": self.held_until,
+            "periods": self.periods,
         }
 
     def rows(self, filing: Filing) -> Rows:

@@ -5,17 +5,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries.base import AmountField, Content, EntryView, Filing, ParsedEntry, Rows, Text
+from service.ledger.journal.entries.base import (
+    AmountField,
+    Content,
+    EntryView,
+    Filing,
+    ParsedEntry,
+    PeriodsField,
+    Rows,
+    Text,
+)
 from service.ledger.journal.entry_texts import price_of
 from service.ledger.journal.journal import Kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChanged(Content):
     """The price that an account is charged for a release from now on.
 
     Attributes:
         accountant: the version of the accountant that priced it.
+        periods: those that the account is charged for, as canonical JSON; None: it has none.
         price: the new one.
         was: the price until now.
     """
@@ -24,6 +34,7 @@ class PriceChanged(Content):
     CHANGES_BALANCE: ClassVar[bool] = True
 
     accountant: Text
+    periods: PeriodsField = None
     price: AmountField
     was: AmountField
 
@@ -36,7 +47,7 @@ class PriceChanged(Content):
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release at the new price."""
-        chain.reprice(entry.release_id, self.was, self.price)
+        chain.reprice(entry.release_id, self.was, self.price, self.periods)
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new price and accountant."""
