@@ -85,7 +85,8 @@ class Overrun(NamedTuple):
     """One cap that a charge exceeds. Figures are nats, or probabilities where ``cap`` is a delta.
 
     ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside each is its exact
-    text. An overrun without an account is of one above, which the caller may not read: all its figures are None.
+    text. ``tag`` and ``window`` say which part of the account the cap is on, where it is not on the whole account. An
+    overrun without an account is of one above, which the caller may not read: all its figures are None.
     """
 
     account: str | None = None
@@ -95,6 +96,14 @@ class Overrun(NamedTuple):
     remaining: float | None = None
     requested_exact: str | None = None
     remaining_exact: str | None = None
+    tag: str | None = None
+    window: str | None = None
+
+    @property
+    def part(self) -> str:
+        """Return the part of the account that the cap is on, in words; empty for the whole account."""
+        of_tag = "" if self.tag is None else f" for tag {self.tag!r}"
+        return of_tag if self.window is None else f"{of_tag} in window {self.window!r}"
 
 
 class BudgetExceeded(ServiceError):
@@ -102,7 +111,8 @@ class BudgetExceeded(ServiceError):
 
     ``noise_multiplier`` searches for the smallest factor on the plan's noise scales with which the plan would fit all
     caps. The search runs on request, after the accounts' locks are released. ``entry`` makes the journal's content of a
-    refused release, also on request.
+    refused release, also on request. ``pointer`` is the place of the charge in a request that does not register a
+    release.
     """
 
     def __init__(
@@ -110,6 +120,7 @@ class BudgetExceeded(ServiceError):
         failures: Sequence[Overrun],
         noise_multiplier: Callable[[], float | None] = lambda: None,
         entry: Callable[[], object] | None = None,
+        pointer: str | None = None,
     ) -> None:
         first = failures[0]
         requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
@@ -117,11 +128,12 @@ class BudgetExceeded(ServiceError):
             "an account above this one lacks room for the release"
             if first.account is None
             else f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
-            f" {first.cap}; the release needs {requested}"
+            f" {first.cap}{first.part}; the release needs {requested}"
         )
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
         self.entry = entry
+        self.pointer = pointer
 
     def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
         """Return the error for a caller who may read only some accounts: others are only said to have no room.
@@ -129,7 +141,9 @@ class BudgetExceeded(ServiceError):
         The fitting noise is left out too, since it would reveal how much room there is.
         """
         seen = [failure for failure in self.failures if failure.account is not None and may_read(failure.account)]
-        return self if len(seen) == len(self.failures) else BudgetExceeded([*seen, Overrun()])
+        if len(seen) == len(self.failures):
+            return self
+        return BudgetExceeded([*seen, Overrun()], pointer=self.pointer)
 
 
 class AlreadyDrawn(ServiceError):

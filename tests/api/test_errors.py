@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.http.problems import KINDS
+from service.api.http.problems import KINDS, of_error
 from service.api.schemas import granularity
 from service.api.schemas.exact_numbers import check_exact
+from service.errors import BudgetExceeded, Overrun
 from service.ledger.accounts import accounts
 from service.ledger.releases import budget_refusals
 from service.ledger.storage.database import open_database
@@ -510,6 +511,28 @@ def test_answers_are_not_to_be_kept_or_guessed_at(shared_client: Client) -> None
     for path in ("/v1/accounts", "/v1/nothing"):
         headers = shared_client.get(path).headers
         assert (headers["Cache-Control"], headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
+
+
+def test_a_refusal_names_the_part_of_an_account_and_the_place_in_the_request_only_where_it_has_them() -> None:
+    plain = Overrun("people", "zcdp", "rho", 0.5, 0.25, "1/2", "1/4")
+    parts = [plain._replace(tag="t"), plain._replace(window="2026-01"), plain._replace(tag="t", window="2026-01")]
+
+    def body(*failures: Overrun, pointer: str | None = None) -> Any:
+        refusal = BudgetExceeded(failures, pointer=pointer).redacted(lambda account: account == "people")
+        return json.loads(bytes(of_error(refusal, "/v1/accounts").body))
+
+    usual = {"account", "definition", "cap", "requested", "remaining"}
+    whole = body(plain)
+    assert set(whole["failures"][0]) == usual
+    assert not whole.keys() & {"tag", "window", "pointer"}
+    assert "on rho; the release" in whole["detail"]
+    detailed = body(*parts, pointer="/caps/0/budget")
+    added = [{name: failure[name] for name in failure.keys() - usual} for failure in detailed["failures"]]
+    assert added == [{"tag": "t"}, {"window": "2026-01"}, {"tag": "t", "window": "2026-01"}]
+    assert (detailed["tag"], detailed["pointer"]) == ("t", "/caps/0/budget")
+    assert "on rho for tag 't'; the release" in detailed["detail"]
+    above = body(plain._replace(account="agency", tag="t"), pointer="/caps/0/budget")
+    assert (above["failures"], above["pointer"]) == ([dict.fromkeys(usual)], "/caps/0/budget")
 
 
 def test_noise_that_fits_is_searched_for_in_a_turn_and_holds_up_no_other_answers(

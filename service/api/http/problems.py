@@ -180,9 +180,9 @@ def of_error(error: ServiceError, instance: str) -> Problem:
     match error:
         case errors.InvalidInput(faults=faults):
             return validation(faults, instance)
-        case errors.BudgetExceeded(failures=failures):
+        case errors.BudgetExceeded(failures=failures, pointer=pointer):
             overruns = [_overrun_body(failure) for failure in failures]
-            first: dict[str, Any] = overruns[0]
+            first: dict[str, Any] = overruns[0] if pointer is None else {"pointer": pointer, **overruns[0]}
             multiplier = error.noise_multiplier()
             return problem(
                 code, str(error), instance, **first, failures=overruns, noise_multiplier_that_fits=multiplier
@@ -202,12 +202,14 @@ def of_error(error: ServiceError, instance: str) -> Problem:
 
 
 def _overrun_body(failure: Overrun) -> dict[str, Any]:
+    part = {"tag": failure.tag, "window": failure.window}
     return {
         "account": failure.account,
         "definition": failure.definition,
         "cap": failure.cap,
         "requested": None if failure.requested == math.inf else failure.requested,  # beyond the doubles
         "remaining": failure.remaining,
+        **{name: value for name, value in part.items() if value is not None},
     }
 
 

@@ -198,23 +198,39 @@ def _changed(
         BudgetExceeded, InvalidInput, Conflict: as ``change_account``.
         ReservationsDue: the new cap may hold once expired reservations are released.
     """
-    if isinstance(change, Budget):
-        lines.refuse_few_due(connection, [account], at)
-        try:
-            _check_change(account, change, pointer)
-        except BudgetExceeded:
-            lines.refuse_due([account], at)
-            raise
-        return BudgetChanged(budget=change), replace(account, budget=change)
-    if isinstance(change, Fraction):
-        if account.approval_above == change:
-            return None
-        if account.approval_above is not None and account.approval_above < change:
-            raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
-        return MetadataChanged(exact_text(change)), replace(account, approval_above=change)
-    if account.state == change:
+    match change:
+        case Budget():
+            return _with_budget(connection, account, change, pointer, at)
+        case Fraction():
+            return _with_threshold(account, change)
+        case state:
+            return _with_state(account, state)
+
+
+def _with_budget(
+    connection: Connection, account: AccountRecord, budget: Budget, pointer: str, at: str
+) -> tuple[OfAccount, AccountRecord]:
+    lines.refuse_few_due(connection, [account], at)
+    try:
+        _check_change(account, budget, pointer)
+    except BudgetExceeded:
+        lines.refuse_due([account], at)
+        raise
+    return BudgetChanged(budget=budget), replace(account, budget=budget)
+
+
+def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[OfAccount, AccountRecord] | None:
+    if account.approval_above == threshold:
         return None
-    return AccountClosure() if change == "closed" else AccountReopened(), replace(account, state=change)
+    if account.approval_above is not None and account.approval_above < threshold:
+        raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
+    return MetadataChanged(exact_text(threshold)), replace(account, approval_above=threshold)
+
+
+def _with_state(account: AccountRecord, state: str) -> tuple[OfAccount, AccountRecord] | None:
+    if account.state == state:
+        return None
+    return AccountClosure() if state == "closed" else AccountReopened(), replace(account, state=state)
 
 
 def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
@@ -272,9 +288,9 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
     failures: list[Overrun] = []
     used = spent_of_cap(new, account.weights, account.totals)
     if used is None or used > new.cap:
-        failures.append(accounts.overrun(account, old.cap_on, used, new.cap))
+        failures.append(accounts.overrun(account.name, old, old.cap_on, used, new.cap))
     if account.totals.delta > new.declared_delta:
-        failures.append(accounts.overrun(account, "delta", account.totals.delta, new.declared_delta))
+        failures.append(accounts.overrun(account.name, old, "delta", account.totals.delta, new.declared_delta))
     if failures:
         raise BudgetExceeded(failures)
 

@@ -198,24 +198,39 @@ def _changing(account: AccountRecord) -> dict[str, object]:
     }
 
 
-def overrun(account: AccountRecord, cap: str, requested: Fraction | None, remaining: Fraction) -> Overrun:
+def overrun(
+    account: str,
+    budget: Budget,
+    cap: str,
+    requested: Fraction | None,
+    remaining: Fraction,
+    *,
+    tag: str | None = None,
+    window: str | None = None,
+) -> Overrun:
     """Return the requested and remaining amounts of a cap, for a refusal.
 
     Args:
+        account: its name.
+        budget: the one that has the cap.
         requested: nats, or a probability; None is infinite.
         remaining: nats, or a probability.
+        tag: of a budget that caps one tag.
+        window: of the totals that do not fit, in an account that has windows.
 
     Returns:
         Each amount exactly, and as a double: the requested one rounded up, the remaining one rounded down.
     """
     return Overrun(
-        account=account.name,
-        definition=account.budget.definition.value,
+        account=account,
+        definition=budget.definition.value,
         cap=cap,
         requested=None if requested is None else double_up(requested),
         remaining=double_down(remaining),
         requested_exact=None if requested is None else str(requested),
         remaining_exact=str(remaining),
+        tag=tag,
+        window=window,
     )
 
 

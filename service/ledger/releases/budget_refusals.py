@@ -1,7 +1,7 @@
 """Budget refusals: their content, and the journal entry that records each."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,14 +13,14 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
 from service.ledger.journal.entries import Refused
 from service.ledger.journal.journal import Head, has_entry
+from service.ledger.releases.admission import charges_of, limits_of
+from service.ledger.releases.preparation import Prepared
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
-from service.privacy.accounting.pricing import Price, estimate_price
-from service.privacy.accounting.privacy_filter import shortfalls
-from service.privacy.accounting.totals import add_price, price_as_charged
+from service.privacy.accounting.pricing import estimate_price
 from service.privacy.numerics.numbers import double_up
 from service.privacy.planning.noise_scaling import noise_multiplier
 from service.privacy.plans import Plan
@@ -48,16 +48,11 @@ def record_refusal(database: Database, request: Request, line: Line, refusal: Bu
     database.write(work, is_committed=lambda connection, written: has_entry(connection, *written))
 
 
-def refusal_of(
-    line: Sequence[AccountRecord], name: str, written: str, plan: Callable[[], Plan], failures: Sequence[Overrun]
-) -> BudgetExceeded:
+def refusal_of(line: Sequence[AccountRecord], prepared: Prepared, failures: Sequence[Overrun]) -> BudgetExceeded:
     """Return the refusal of a release that does not fit a line of accounts.
 
     Args:
         line: root first.
-        name: of the release.
-        written: the plan as the journal writes it.
-        plan: returns the parsed plan.
         failures: at least one.
     """
     # Readers of this account's journal may have no access to those above it.
@@ -65,8 +60,8 @@ def refusal_of(
 
     def entry() -> Refused:
         return Refused(
-            name=name,
-            plan_digest=hashlib.sha256(written.encode()).hexdigest(),
+            name=prepared.name,
+            plan_digest=hashlib.sha256(prepared.written.encode()).hexdigest(),
             account=first.account,
             definition=first.definition,
             cap=first.cap,
@@ -75,7 +70,7 @@ def refusal_of(
         )
 
     def search() -> float | None:
-        return noise_multiplier_that_fits(line, plan()) if len(written) <= _LONG else None
+        return noise_multiplier_that_fits(line, prepared) if len(prepared.written) <= _LONG else None
 
     return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
@@ -83,8 +78,8 @@ def refusal_of(
 _LONG = 1 << 14  # characters of a plan, beyond which reading it alone would delay other requests
 
 
-def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> float | None:
-    """Return the smallest factor on the plan's noise scales with which the release would fit every account.
+def noise_multiplier_that_fits(line: Sequence[AccountRecord], prepared: Prepared) -> float | None:
+    """Return the smallest factor on the plan's noise scales with which the release would fit every limit.
 
     It is None if there is none, or if the search would take far longer than the refusal that it explains: the serving
     process searches, for any caller whose release is refused.
@@ -92,15 +87,13 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> flo
     Returns:
         The nearest double where its text is not below the exact factor, else the next one above.
     """
-    if effort.of_search(plan, [account.weights.orders for account in line]) > effort.LIGHT:
+    plan, limits = prepared.plan(), limits_of(charges_of(line, prepared, held=False))
+    if effort.of_search(plan, [limit.weights.orders for limit in limits]) > effort.LIGHT:
         return None
 
     def fits(scaled: Plan) -> bool:
-        asked = {
-            orders: estimate_price(scaled, line[-1].neighbouring, orders)
-            for orders in {account.weights.orders for account in line}
-        }
-        return not any(_gaps(account, asked[account.weights.orders]) for account in line)
+        charges = charges_of(line, _at_estimated_prices(line, prepared, scaled), held=False)
+        return not any(limit.shortfalls() for limit in limits_of(charges))
 
     try:
         found = noise_multiplier(plan, fits)
@@ -112,6 +105,8 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], plan: Plan) -> flo
     return nearest if Fraction(repr(nearest)) >= found else double_up(found)
 
 
-def _gaps(account: AccountRecord, asked: Price) -> bool:
-    after = add_price(account.totals, price_as_charged(account.totals, asked))
-    return bool(shortfalls(account.budget, account.weights, account.totals, after))
+def _at_estimated_prices(line: Sequence[AccountRecord], prepared: Prepared, plan: Plan) -> Prepared:
+    """Return a release at the estimated prices of another plan."""
+    orders = [account.weights.orders for account in line]
+    asked = {some: estimate_price(plan, line[-1].neighbouring, some) for some in set(orders)}
+    return replace(prepared, prices=tuple(asked[some] for some in orders))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert
 
-from service.errors import AccountClosed, BudgetExceeded
+from service.errors import BudgetExceeded
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import ChargedSubplans
@@ -18,7 +18,8 @@ from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, OwnMembers, Proposed, Registration, Reserved
 from service.ledger.journal.entry_texts import price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
-from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.releases import admission, release_rows, reservation_rows
+from service.ledger.releases.admission import AccountCharge
 from service.ledger.releases.budget_refusals import refusal_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
@@ -29,9 +30,7 @@ from service.ledger.storage.idempotency import Request
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import batch, count_metric, secret_of
-from service.privacy.accounting.pricing import ACCOUNTANT, Price
-from service.privacy.accounting.privacy_filter import shortfalls, spent_alone
-from service.privacy.accounting.totals import Totals, add_price, price_as_charged
+from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.numerics.numbers import exact_text
 
 
@@ -127,32 +126,22 @@ def _admit_all(
     Raises:
         AccountClosed, BudgetExceeded, ValueError: as ``charge``.
     """
-    _require_line(line, releases)
+    admission.require_line(line, releases)
     done: list[Registered] = []
     for prepared in releases:
         admitted = _admit(line, prepared)
         registered = _registered(line, prepared, admitted.state, at)
-        heads = [account.head for account in line] if rows is None else rows.add(registered, line, admitted.amounts)
+        heads = [account.head for account in line] if rows is None else rows.add(registered, line, admitted.charges)
         line = _after(line, admitted, heads, registered)
         done.append(replace(registered, account=line[-1]))
     return done, line
 
 
 class _Admitted(NamedTuple):
-    """A release that fits: the charge to each account of the line, and the totals after it."""
+    """A release that fits: its first state, and the charge to each account of the line, root first."""
 
     state: State
-    amounts: tuple[Price, ...]
-    totals: list[Totals]
-
-
-def _require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) -> None:
-    account_ids = tuple(account.id for account in line)
-    if any(prepared.line.ids != account_ids for prepared in releases):
-        raise ValueError(f"expected releases that were prepared for {line[-1].name}")
-    for account in reversed(line):
-        if account.state == "closed":
-            raise AccountClosed(account.name)
+    charges: Sequence[AccountCharge]
 
 
 def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
@@ -161,20 +150,12 @@ def _admit(line: Sequence[AccountRecord], prepared: Prepared) -> _Admitted:
     Raises:
         BudgetExceeded: it does not fit.
     """
-    state = _first_state(line, prepared)
-    amounts = tuple(
-        price_as_charged(account.totals, asked, held=state != "committed")
-        for account, asked in zip(line, prepared.prices, strict=True)
-    )
-    after = [add_price(account.totals, amount) for account, amount in zip(line, amounts, strict=True)]
-    failures = [
-        accounts.overrun(account, gap.cap, gap.requested, gap.remaining)
-        for account, totals in zip(reversed(line), reversed(after), strict=True)
-        for gap in shortfalls(account.budget, account.weights, account.totals, totals)
-    ]
+    state = admission.first_state(line, prepared)
+    charges = admission.charges_of(line, prepared, held=state != "committed")
+    failures = admission.failures_of(charges)
     if failures:
-        raise refusal_of(line, prepared.name, prepared.written, prepared.plan, failures)
-    return _Admitted(state, amounts, after)
+        raise refusal_of(line, prepared, failures)
+    return _Admitted(state, charges)
 
 
 def _registered(line: Sequence[AccountRecord], prepared: Prepared, state: State, at: str) -> Registered:
@@ -187,16 +168,6 @@ def _is_committed(connection: Connection, done: list[Registered]) -> bool:
     return has_entry(connection, done[-1].account.id, done[-1].account.head)
 
 
-def _first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
-    """Return the release's first state; it is proposed if some account of the line requires a second person."""
-    for account, asked in zip(line, prepared.prices, strict=True):
-        if account.approval_above is not None:
-            size = spent_alone(account.budget, account.weights, asked)
-            if size is None or size > account.approval_above:
-                return "proposed"
-    return "committed" if prepared.reserve_for is None else "reserved"
-
-
 def _after(
     line: Sequence[AccountRecord], admitted: _Admitted, heads: Sequence[Head], registered: Registered
 ) -> list[AccountRecord]:
@@ -205,12 +176,12 @@ def _after(
     return [
         replace(
             account,
-            totals=totals,
+            totals=charge.totals,
             head=head,
             next_expiry=min(filter(None, (account.next_expiry, ends)), default=None),
             releases=account.releases + 1,
         )
-        for account, totals, head in zip(line, admitted.totals, heads, strict=True)
+        for account, charge, head in zip(line, admitted.charges, heads, strict=True)
     ]
 
 
@@ -241,10 +212,15 @@ class _Rows:
         self._holds: list[dict[str, Any]] = []
         self.charged = ChargedSubplans(Counter(), Counter())
 
-    def add(self, registered: Registered, line: Sequence[AccountRecord], amounts: Sequence[Price]) -> list[Head]:
+    def add(
+        self, registered: Registered, line: Sequence[AccountRecord], charges: Sequence[AccountCharge]
+    ) -> list[Head]:
         """Add a release with an entry in each account's chain; return the heads that these entries make."""
         release, own, held = registered.release, line[-1], registered.state != "committed"
-        seq, written = own.head.seq + 1, [OwnMembers(price_key_of(budgets.write_price(amount))) for amount in amounts]
+        seq, written = (
+            own.head.seq + 1,
+            [OwnMembers(price_key_of(budgets.write_price(charge.amount))) for charge in charges],
+        )
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
         (self.charged.held if held else self.charged.committed).update(release.subplans)
         if release.many is not None:
