@@ -72,6 +72,25 @@ def _stated(account: str, text: str) -> ChargedPeriods:
     return found
 
 
+def read_by_another(account: Periods, below: str | None, text: str | None) -> str:
+    """Return the periods of a release of an account below as this one is charged for them, as canonical JSON.
+
+    Args:
+        below: the text of the periods of the account below; None: it has none, so all periods are charged.
+        text: the periods of the release there.
+
+    Raises:
+        InvalidInput, ValueError: the service writes no such texts.
+    """
+    if below is None:
+        return EVERY_PERIOD
+    if text is None:
+        raise ValueError("expected periods of a release in an account with periods")
+    own = read(below)
+    found = periods.read_periods(own.calendar, json.loads(text), "")
+    return canonical(periods.write_periods(account.calendar, account.of_account(own, found)))
+
+
 def along(line: tuple[Periods | None, ...], own: PeriodSet | None) -> list[PeriodSet | None]:
     """Return the periods of a release in each account of a line, root first, from those in its own, the last.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, text, update
+from sqlalchemy import Connection, Row, Select, bindparam, insert, select, text, update
 
 from service.errors import Altered
 from service.ledger.accounts import budgets
@@ -92,7 +92,7 @@ def read_windows(connection: Connection, account_id: int, places: PeriodSet) -> 
         Altered: a row is not as the service wrote it.
     """
     if places.everything:
-        rows = connection.execute(_ALL, {"account": account_id})
+        rows = connection.execute(rows_of(account_id))
     else:
         given = {"account": account_id, "ranges": json.dumps(places.ranges)}
         rows = connection.execute(_SOME[connection.dialect.name], given)
@@ -112,6 +112,11 @@ def _window(secret: Secret, row: Row[*tuple[Any, ...]]) -> Window:
 def altered(account_id: int) -> Altered:
     """Return the refusal to use windows that are not as the service wrote them."""
     return Altered("an account's window", f"a row of window_totals, of account {account_id!r},")
+
+
+def rows_of(account_id: int) -> Select[Any]:
+    """Return the query of all rows of an account, in the order of their places."""
+    return select(*_COLUMNS).where(Table.account_id == account_id).order_by(Table.place)
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
@@ -176,7 +181,6 @@ _PURPOSE = "window"
 _COLUMNS = (Table.account_id, Table.place, Table.committed, Table.held, Table.releases, Table.seq, Table.seal)
 _SEALED = tuple(column.key for column in _COLUMNS if column.key != "seal")
 _CHANGING = ("committed", "held", "releases", "seq")
-_ALL = select(*_COLUMNS).where(Table.account_id == bindparam("account")).order_by(Table.place)
 _SOME = {
     "sqlite": text(
         "SELECT w.account_id, w.place, w.committed, w.held, w.releases, w.seq, w.seal"

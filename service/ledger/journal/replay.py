@@ -88,6 +88,7 @@ def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
         account,
         budget=chain.current_budget,
         totals=chain.totals,
+        windows=chain.windows,
         state=chain.state,
         head=chain.head,
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),

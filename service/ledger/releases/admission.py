@@ -5,18 +5,24 @@ Charges, dry runs, refusals and the search for fitting noise all ask here. So a 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from service.errors import AccountClosed, Overrun
+from sqlalchemy import Connection
+
+from service.errors import AccountClosed, Conflict, Overrun
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.window_state import LOOKED_AT, MOST_WINDOWS, WindowState, read_at
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_alone
-from service.privacy.accounting.totals import Totals, add_price, price_as_charged
+from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals, price_as_charged
+from service.privacy.accounting.windows import maximum, price_as_charged_to_windows
+from service.privacy.periods import ALL, Periods, PeriodSet, set_of, write_period
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,13 @@ class AccountCharge(NamedTuple):
         amount: the price that the account's journal states.
         totals: those of the account after the charge.
         limits: the budgets that it must fit.
+        windows: those of the account after the charge; None: it has no periods.
     """
 
     amount: Price
     totals: Totals
     limits: Sequence[Limit]
+    windows: WindowState | None = None
 
 
 def require_line(line: Sequence[AccountRecord], releases: Iterable[Prepared]) -> None:
@@ -98,13 +106,102 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
     Returns:
         One for each account, root first.
     """
-    return [_charge_to(account, asked, held=held) for account, asked in zip(line, prepared.prices, strict=True)]
+    return [
+        _charge_to(account, asked, held=held)
+        if periods is None or account.periods is None or account.windows is None
+        else _charge_to_windows(account, account.periods, account.windows, asked, periods.places, held=held)
+        for account, asked, periods in zip(line, prepared.prices, prepared.periods, strict=True)
+    ]
 
 
 def _charge_to(account: AccountRecord, asked: Price, *, held: bool) -> AccountCharge:
     amount = price_as_charged(account.totals, asked, held=held)
     limit = Limit(account.name, account.budget, account.weights, account.totals, amount)
     return AccountCharge(amount, limit.after, (limit,))
+
+
+def _charge_to_windows(
+    account: AccountRecord, periods: Periods, windows: WindowState, asked: Price, places: PeriodSet, *, held: bool
+) -> AccountCharge:
+    """Return the charge of a release to each window that it touches: one amount for all of them.
+
+    Raises:
+        Conflict: the account would have too many windows.
+    """
+    touched = {None: windows.common.totals} if places.everything else windows.totals_at(places)
+    amount = price_as_charged_to_windows(touched.values(), asked, held=held)
+    committed, kept = ([], [(amount, 1)]) if held else ([(amount, 1)], [])
+    seq = account.head.seq + 1
+    after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=1)
+    if after.number > MOST_WINDOWS:
+        raise Conflict(
+            f"the account {account.name!r} would have {after.number} windows, and can have {MOST_WINDOWS}: open"
+            " another account for further periods"
+        )
+    return AccountCharge(amount, after.bound, (_limit(account, periods, windows, places, amount),), after)
+
+
+def _limit(account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price) -> Limit:
+    """Return a limit that the release fits if and only if it fits the window of each place.
+
+    Their maximum is compared first. Where a release does not fit it, each window is compared by itself, and the limit
+    is that of the window with the largest excess. Of all windows some may not be known; then the maximum decides.
+    """
+    budget, weights, common = account.budget, account.weights, windows.common.totals
+    found = {} if places.everything else windows.totals_at(places)
+    most = windows.most if places.everything else maximum(weights, list(found.values()))
+    limit = Limit(account.name, budget, weights, add_totals(common, most), amount)
+    if places.everything and len(windows.present) == windows.number:
+        found = {place: window.totals for place, window in windows.present.items()}
+    if not found or not limit.shortfalls():
+        return limit
+    each = (
+        Limit(account.name, budget, weights, add_totals(common, totals), amount, window=_name(periods, place))
+        for place, totals in found.items()
+    )
+    return max(each, key=_excess)
+
+
+def _name(periods: Periods, place: int) -> str:
+    """Return the name of a window: its first period."""
+    return str(write_period(periods.calendar, place))
+
+
+def _excess(limit: Limit) -> tuple[bool, bool, Fraction]:
+    """Return by how much a release exceeds a limit's first cap, as a key: an infinite loss exceeds it most."""
+    for gap in limit.shortfalls():
+        return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
+    return False, False, Fraction(0)
+
+
+def with_windows(
+    connection: Connection, line: Sequence[AccountRecord], releases: Sequence[Prepared]
+) -> list[AccountRecord]:
+    """Return the accounts of a line with the windows that the releases touch.
+
+    All windows are read where a release is to all periods, and does not fit their maximum, if they are not too many.
+
+    Raises:
+        Altered: a row of a window is not as the service wrote it.
+    """
+    return [_with_windows(connection, account, number, releases) for number, account in enumerate(line)]
+
+
+def _with_windows(
+    connection: Connection, account: AccountRecord, number: int, releases: Sequence[Prepared]
+) -> AccountRecord:
+    windows = account.windows
+    if windows is None:
+        return account
+    charged = [one.places for release in releases if (one := release.periods[number]) is not None]
+    places = set_of(place for one in charged for place in one.ranges)
+    if any(one.everything for one in charged) and windows.number <= LOOKED_AT:
+        after = add_prices(account.totals, [(release.prices[number], 1) for release in releases])
+        if shortfalls(account.budget, account.weights, account.totals, after):
+            places = ALL
+    if places.everything or places.ranges:
+        windows = read_at(connection, account.id, windows, places)
+    return replace(account, windows=windows)
 
 
 def limits_of(charges: Sequence[AccountCharge]) -> Iterator[Limit]:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger.accounts import account_rows
+from service.ledger.accounts import account_periods, account_rows
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.draws import count_codec
 from service.ledger.draws.draws import find_mechanism
@@ -43,6 +43,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.pricing import ACCOUNTANT
+from service.privacy.periods import nests_in
 from service.privacy.planning.levels import find_level
 
 STATEMENT = "export"
@@ -213,6 +214,7 @@ class Reader:
         self._planned: dict[str, str] = {}  # releases, with the text of their plan among these
         self._read_plan = lru_cache(maxsize=1)(read_text)  # draws of one plan mostly come together
         self._numbers = DeclaredNumbers()
+        self._periods: dict[str, str] = {}  # of releases of accounts with periods
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -304,6 +306,8 @@ class Reader:
         audit = expected.audit
         entry = audit.check_text(body, digest)
         drawn = None
+        if isinstance(entry.content, Registration):
+            self._check_periods(audit, entry.release_id, entry.content)
         match entry.content:
             case AccountOpened() as opening:
                 self._check_parent(expected, opening)
@@ -331,8 +335,27 @@ class Reader:
         expected.depth = parent.depth + 1
         above = parent.opening
         same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
-        if not same or expected.depth > MAX_DEPTH:
+        periods = opening.periods, above.periods
+        nested = periods[0] is None or periods[1] is None or nests_in(periods[0].calendar, periods[1].calendar)
+        if not same or not nested or expected.depth > MAX_DEPTH:
             raise BrokenChain("the account cannot be under its parent")
+
+    def _check_periods(self, audit: Audit, release: str, said: Registration) -> None:
+        """Require that an account is charged for the periods that a release of an account under it reads."""
+        account = audit.chain.periods
+        if said.origin is None:
+            if said.periods is not None:
+                self._periods[release] = said.periods
+            return
+        if account is None:
+            return
+        origin = self._accounts.get(said.origin.account)
+        if origin is None or origin.opening is None:
+            raise BrokenChain("the release was not registered where the entry states")
+        below = origin.opening.periods
+        below_text = None if below is None else account_periods.write(below)
+        if said.periods != account_periods.read_by_another(account, below_text, self._periods.get(release)):
+            raise BrokenChain("the release's periods are not those that it reads")
 
     def _draw(self, said: Drawn, drawn_at: str) -> DrawnCounts:
         """Read the line after the entry of a draw: its stored bytes."""

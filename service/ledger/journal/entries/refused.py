@@ -1,10 +1,10 @@
 """The entry of a release that did not fit a budget."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries.base import EntryView, OfAccount, ParsedEntry, Text, TextOrNone
+from service.ledger.journal.entries.base import EntryView, Form, OfAccount, ParsedEntry, Text, TextOrNone, text
 from service.ledger.journal.journal import Kind
 
 
@@ -21,6 +21,7 @@ class Refused(OfAccount):
         plan_digest: SHA-256 of the plan's canonical JSON.
         remaining: of the cap, exactly.
         requested: of the cap, exactly; None where it is infinite.
+        window: the name of the window that the cap is of; None: the account has none, or it is not known.
     """
 
     KIND: ClassVar[Kind] = "refused"
@@ -33,6 +34,7 @@ class Refused(OfAccount):
     plan_digest: Text
     remaining: TextOrNone
     requested: TextOrNone
+    window: Annotated[str | None, Form(text, omitted=True)] = None
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines ask for releases."""
