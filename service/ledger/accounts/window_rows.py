@@ -114,7 +114,7 @@ def altered(account_id: int) -> Altered:
     return Altered("an account's window", f"a row of window_totals, of account {account_id!r},")
 
 
-def rows_of(account_id: int) -> Select[Any]:
+def rows_of(account_id: int) -> Select[*tuple[Any, ...]]:
     """Return the query of all rows of an account, in the order of their places."""
     return select(*_COLUMNS).where(Table.account_id == account_id).order_by(Table.place)
 

@@ -46,8 +46,8 @@ class WindowState:
     most: Totals = field(default_factory=Totals)
     number: int = 0
     sum: str | None = None
-    stored: Windows = field(default_factory=dict)
-    present: Windows = field(default_factory=dict)
+    stored: Windows = field(default_factory=dict, compare=False)
+    present: Windows = field(default_factory=dict, compare=False)
 
     @property
     def bound(self) -> Totals:

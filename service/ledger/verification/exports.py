@@ -335,10 +335,21 @@ class Reader:
         expected.depth = parent.depth + 1
         above = parent.opening
         same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
-        periods = opening.periods, above.periods
-        nested = periods[0] is None or periods[1] is None or nests_in(periods[0].calendar, periods[1].calendar)
-        if not same or not nested or expected.depth > MAX_DEPTH:
+        if not same or not self._is_nested(opening) or expected.depth > MAX_DEPTH:
             raise BrokenChain("the account cannot be under its parent")
+
+    def _is_nested(self, opening: AccountOpened) -> bool:
+        """Return whether the calendar of an account nests in those of all accounts above it."""
+        above = opening.parent
+        while above is not None:
+            other = self._accounts[above].opening
+            if other is None:
+                return False
+            inner, outer = opening.periods, other.periods
+            if inner is not None and outer is not None and not nests_in(inner.calendar, outer.calendar):
+                return False
+            above = other.parent
+        return True
 
     def _check_periods(self, audit: Audit, release: str, said: Registration) -> None:
         """Require that an account is charged for the periods that a release of an account under it reads."""
