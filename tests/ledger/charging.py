@@ -85,7 +85,7 @@ def open_account(
     *,
     parent: str | None = None,
     approval_above: str | None = None,
-    periods: dict[str, Any] | None = None,
+    periods: Any = None,
     **budget: str,
 ) -> AccountRecord:
     """An account under add_remove; a rho of 1 unless told otherwise."""

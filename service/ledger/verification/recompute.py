@@ -228,7 +228,7 @@ def _write(
             reservation_rows.save(connection, secret_of(connection), {**hold._mapping, "price": changed["price"]})
     if rows:
         journal.write(connection, rows)
-        accounts.save(connection, [account])
+        (account,) = accounts.save(connection, [account])
     return account, prices
 
 
