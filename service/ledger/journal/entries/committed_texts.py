@@ -18,6 +18,7 @@ from service.ledger.journal.entries.registration import ORIGIN_MEMBERS, Committe
 from service.ledger.journal.entry_texts import PriceKey, price_key_in, price_key_of
 
 _REMEMBERED = 4096  # distinct values of a member
+_NONE: Mapping[str, Any] = {}
 _NAMING = ',"key":'
 _ORIGIN = ',"origin":%(origin)s'
 _PATTERNS = {str: r'"[^"\\]*(?:\\.[^"\\]*)*"', int: "[0-9]+"}
@@ -47,7 +48,8 @@ class CommittedTexts:
     """The fixed texts of the entries of a kind that registers a release at once.
 
     Optional members may stand anywhere between the accountant and the plan; at least one other member is between two
-    of them. The text before the price is cut at their places into pieces.
+    of them. The text before the price is cut at their places into pieces. Most entries have no such member, so the
+    pieces are tried as one text first.
     """
 
     def __init__(self, kind: type[Committed]) -> None:
@@ -70,14 +72,16 @@ class CommittedTexts:
         own = [piece.replace(_ORIGIN, "") for piece in pieces]
         if not all(map(_PLACE.search, own)) or "%(plan)s" not in own[-1]:
             raise TypeError(f"expected optional members before the plan, each after another member, in {names}")
-        self._own = _in_order(own, _KNOWN)
-        self._below = _in_order([piece.replace("%(origin)s", ORIGIN_MEMBERS) for piece in pieces], _KNOWN_BELOW)
+        below = [piece.replace("%(origin)s", ORIGIN_MEMBERS) for piece in pieces]
+        self._own, self._below = _in_order(own, _KNOWN), _in_order(below, _KNOWN_BELOW)
+        self._whole_own, self._whole_below = ("".join(piece for piece, _ in cut) for cut in (self._own, self._below))
         ((self._between, _),) = _in_order([between], ("tags",))
         ((self._after, _),) = _in_order([after], ("release", "seq", "time"))
         _, to_price = _halves(pieces[-1], "%(plan)s")
         patterns = [f"{start}%(actor)s{pieces[0]}", *pieces[1:]]
         patterns[-1] = patterns[-1].removesuffix(f"%(plan)s{to_price}")
-        self._up_to_plan = [re.compile(_pattern(piece)) for piece in patterns]
+        self._up_to_plan = re.compile(_pattern("".join(patterns)))
+        self._pieces_up_to_plan = [re.compile(_pattern(piece)) for piece in patterns]
         self._price, self._tags = to_price + "{", "}" + _halves(between, "%(tags)s")[0] + "["
         committed = _halves(after, "%(release)s")[0]
         self._key, self._committed = _halves(between, "%(tags)s")[1] + _NAMING + '"', committed + '"'
@@ -107,26 +111,30 @@ class CommittedTexts:
         Returns:
             None if the text is not, letter by letter, that of such an entry with all the other values.
         """
-        known: tuple[object, ...] = quoted(accountant), quoted(delta), quoted(name), plan
-        pieces, end, gaps = self._own, len(start), list[str]()
-        if origin is not None:
-            pieces, known = self._below, (*known[:3], quoted(origin[0]), origin[1], plan)
-        for piece, places in pieces:
-            fixed = piece % known[places]
-            at = body.find(fixed, end)
-            if at < 0:
+        known: tuple[object, ...]
+        if origin is None:
+            whole, pieces = self._whole_own, self._own
+            known = quoted(accountant), quoted(delta), quoted(name), plan
+        else:
+            whole, pieces = self._whole_below, self._below
+            known = quoted(accountant), quoted(delta), quoted(name), quoted(origin[0]), origin[1], plan
+        fixed = whole % known
+        at = body.find(fixed, len(start))
+        actor, end, optional = body[len(start) : at], at + len(fixed), _NONE
+        if at < 0:
+            found = self._beside_optional(body, len(start), [piece % known[places] for piece, places in pieces])
+            if found is None:
                 return None
-            gaps.append(body[end:at])
-            end = at + len(fixed)
+            actor, end, optional = found
         between, after = self._between % tags, self._after % (quoted(release), seq, quoted(time))
         tags_at = body.rfind(between)
         price = body[end:tags_at]
         naming = body[tags_at + len(between) : -len(after)]  # empty in older entries
         if body != f"{start}{body[len(start) : end]}{price}{between}{naming}{after}":
             return None
-        amount, by, optional = _amount_of(price), _name_of(gaps[0]), self._optional_in(gaps)
+        amount, by = _amount_of(price), _name_of(actor)
         key = _name_of(naming.removeprefix(_NAMING)) if naming.startswith(_NAMING) else None
-        if amount is None or by is None or optional is None or (naming and key is None):
+        if amount is None or by is None or (naming and key is None):
             return None
         return OnlyStated(by, amount, key, optional)
 
@@ -136,16 +144,14 @@ class CommittedTexts:
         Names are in order, and quotes within texts are escaped, so a name with its quotes stands nowhere else. The
         members after the plan are found from the end, whatever the plan holds.
         """
-        own, plan_at, gaps = True, 0, list[str]()
-        for pattern in self._up_to_plan:
-            match = pattern.search(body, plan_at) if gaps else pattern.match(body)
-            if match is None:
+        match = self._up_to_plan.match(body)
+        if match is not None:
+            plan_at, own, optional = match.end(), match[1] is None, _NONE
+        else:
+            found = self._start_beside_optional(body)
+            if found is None:
                 return None
-            gaps.append(body[plan_at : match.start()])
-            plan_at = match.end()
-            if pattern.groups:
-                own = match[1] is None
-        optional = self._optional_in(gaps)
+            plan_at, own, optional = found
         at = body.rfind(self._price)
         if at < plan_at:
             return None
@@ -156,14 +162,40 @@ class CommittedTexts:
             return None
         amount = price_key_in(body[at + len(self._price) - 1 : tags_at + 1])
         tags = _tags_of(body[tags_at + len(self._tags) - 1 : end])
-        if amount is None or tags is None or optional is None:
+        if amount is None or tags is None:
             return None
         return Charge(amount, (body[plan_at:at], tags), own, **optional)
 
-    def _optional_in(self, gaps: Sequence[str]) -> dict[str, Any] | None:
-        """Return the optional members in the gaps before all pieces but the first; None where one is anything else."""
+    def _beside_optional(
+        self, body: str, start: int, pieces: Sequence[str]
+    ) -> tuple[str, int, Mapping[str, Any]] | None:
+        """Find pieces with optional members between them; return the text before them, their end and the members."""
+        gaps, end = list[str](), start
+        for piece in pieces:
+            at = body.find(piece, end)
+            if at < 0:
+                return None
+            gaps.append(body[end:at])
+            end = at + len(piece)
+        optional = self._optional_in(gaps[1:])
+        return None if optional is None else (gaps[0], end, optional)
+
+    def _start_beside_optional(self, body: str) -> tuple[int, bool, Mapping[str, Any]] | None:
+        """Return the start of an entry's plan, whether the release is the account's own, and the optional members."""
+        gaps, end, own = list[str](), 0, True
+        for pattern in self._pieces_up_to_plan:
+            match = pattern.search(body, end) if gaps else pattern.match(body)
+            if match is None:
+                return None
+            gaps.append(body[end : match.start()])
+            end, own = match.end(), own and (not pattern.groups or match[1] is None)
+        optional = self._optional_in(gaps[1:])
+        return None if optional is None else (end, own, optional)
+
+    def _optional_in(self, gaps: Sequence[str]) -> Mapping[str, Any] | None:
+        """Return the optional members in the gaps between pieces; None where one of them is anything else."""
         optional: dict[str, Any] = {}
-        for (name, label, read), gap in zip(self._optional, gaps[1:], strict=True):
+        for (name, label, read), gap in zip(self._optional, gaps, strict=True):
             if gap:
                 optional[name] = read(gap.removeprefix(label)) if gap.startswith(label) else None
                 if optional[name] is None:
