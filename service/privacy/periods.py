@@ -309,7 +309,10 @@ def read_account_periods(stated: object, at: str) -> Periods:
             named = next((one for one in Calendar if one.value == calendar), None)
             if named is None:
                 raise InvalidInput.at(f"{at}/calendar", f"expected one of {', '.join(Calendar)}")
-            return Periods(named, read_participation(participation, f"{at}/participation"))
+            found = read_participation(participation, f"{at}/participation")
+            if isinstance(found, AnyOf):  # no account counts by it yet
+                raise InvalidInput.at(f"{at}/participation", "expected an object with offsets")
+            return Periods(named, found)
     raise InvalidInput.at(at, "expected an object with calendar and participation")
 
 

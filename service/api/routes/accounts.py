@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from service.api.http.dependencies import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.memory_room import Room
@@ -22,6 +23,7 @@ from service.api.schemas.guarantees import (
     remaining_body,
 )
 from service.api.schemas.metadata import Metadata, patch_of
+from service.api.schemas.periods import AccountPeriodsBody, StatedAccountPeriods, account_periods_body
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
 from service.ledger.accounts import account_changes, accounts, descriptions
@@ -33,6 +35,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
 from service.privacy.numerics.numbers import exact_text, parse_exact
+from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
@@ -64,6 +67,7 @@ class OpenAccount(Short):
         " steward.",
     )
     description: Text = ""
+    periods: StatedAccountPeriods = None
 
 
 class ChangeAccount(Short):
@@ -121,6 +125,9 @@ class AccountBody(BaseModel):
     admission: Admission | None
     created_at: str
     head: HeadBody
+    periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
+        None, description="Only of an account with periods; remaining and counted are then of its worst window."
+    )
 
 
 class AccountPage(BaseModel):
@@ -152,6 +159,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "admission": admission if weights.shares else None,
         "created_at": account.created_at,
         "head": head_body(account.head),
+        **account_periods_body(account),
     }
 
 
@@ -181,7 +189,8 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
         require(change.principal, "steward", body.parent)
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
-    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold)
+    periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
+    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold, periods)
     opening = account_changes.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 

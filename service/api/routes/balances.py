@@ -195,7 +195,7 @@ def _count_at(
 
 def _mean_releases_left(account: AccountRecord) -> int | None:
     """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
-    if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
+    if account.budget.definition is not Definition.APPROXIMATE or not account.releases or account.periods is not None:
         return None
     return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
 
