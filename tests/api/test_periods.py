@@ -151,7 +151,7 @@ def test_a_refusal_names_the_window(client: Client) -> None:
     problem = problem_of(_post(client, "releases", _RELEASE), "budget_exceeded")
     assert problem["window"] == "2025-02"  # the first one that holds a period of both: 2026-02 to 2026-05
     assert problem["failures"][0].items() >= {"window": "2025-02", "cap": "rho"}.items()
-    assert problem["detail"].startswith("account 'people' has 0.05 left of its zcdp cap on rho in window '2025-02'")
+    assert "cap on rho in window '2025-02'; the release needs 0.1" in problem["detail"]
     entries = json_of(client.get(f"{_PATH}/journal"))["items"]
     assert entries[-1]["entry"]["content"]["window"] == "2025-02"
     json_of(_post(client, "releases", _RELEASE | {"periods": {"list": ["2026-09"]}}), 201)
