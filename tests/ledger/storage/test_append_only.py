@@ -202,11 +202,11 @@ def test_a_release_goes_only_forward(database: Database, state: str) -> None:
         "UPDATE spending SET reserved = -1",
         "UPDATE accounts SET head_seq = head_seq + 1, releases = -1",
         "UPDATE accounts SET head_seq = head_seq + 1, state = 'shut'",
-        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at FROM holds",
-        "INSERT INTO holds SELECT release_id, 99, price, expires_at FROM holds",
-        "INSERT INTO holds SELECT release_id, account_id, price, expires_at FROM holds",
+        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at, seal, periods FROM holds",
+        "INSERT INTO holds SELECT release_id, 99, price, expires_at, seal, periods FROM holds",
+        "INSERT INTO holds SELECT release_id, account_id, price, expires_at, seal, periods FROM holds",
         "INSERT INTO releases SELECT 'new', account_id, 99, name, plan, tags, delta, 'reserved', price, accountant,"
-        " created_at, NULL FROM releases LIMIT 1",
+        " created_at, NULL, seal, periods FROM releases LIMIT 1",
     ],
 )
 def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
