@@ -11,13 +11,14 @@ from service import logs
 from service.errors import StartupRefused
 from service.ledger.access.keys import unsound
 from service.ledger.installation.binding import check_secret, is_bound
-from service.ledger.installation.high_water import INSTALLATION, HighWaterFile, last_entries, missing_entries
+from service.ledger.installation.high_water import HighWaterFile, last_entries, missing_entries
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.installation_journal import follow
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.failures import file_not_accessible
+from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.migrate import prepare
 from service.ledger.storage.schema import hold_schema, require_schema
 from service.ledger.storage.secret import Secret, load_secret

@@ -12,19 +12,19 @@ from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
 from service.ledger.installation.high_water import (
-    INSTALLATION,
     BrokenMark,
     HighWaterFile,
     Mark,
     MissingEntry,
-    is_linked,
     last_entries,
     missing_entries,
     present_heads,
 )
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
+from service.ledger.journal.linked_heads import is_linked
 from service.ledger.storage import clock
+from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT
 
 _NAMED = 1000  # journals that the entry lists
 _LONGEST = 2000  # characters of a reason
@@ -80,7 +80,7 @@ def acknowledge(
             note_nothing_to_adopt(connection, secret, now)
         new = installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
         told = heads.get(INSTALLATION)
-        if told is not None and not is_linked(connection, installation_journal.NO_ACCOUNT, told, new):
+        if told is not None and not is_linked(connection, NO_ACCOUNT, told, new):
             raise Conflict("the installation's journal lost entries at the same moment: run the command again")
         return new
 

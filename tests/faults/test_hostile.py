@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 
 _CLIENTS = 20
 _WIDE = 10  # times as long as in quiet, where that is more than what nobody minds: other things run on the machine too
-_SOON = 0.25  # seconds
+_SOON = 0.5  # seconds
 _OFFSET = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3"} for k in range(80)]
 _NOISE = {"type": "discrete_gaussian", "sigma_squared": "500"}
 _ATTACKS: dict[str, tuple[str, str, Any]] = {
@@ -68,8 +68,10 @@ def test_others_are_answered_while_one_asks_for_as_much_as_he_can(attack: str, t
                 ending.set()
                 for thread in threads:
                     thread.join()
+            after = _asked(client, times(100, 1000))
     for of in quiet:
-        assert _almost_all(during[of]) < max(_SOON, _WIDE * _almost_all(quiet[of])), of
+        usual = max(_almost_all(quiet[of]), _almost_all(after[of]))  # what else runs on the machine may begin meanwhile
+        assert _almost_all(during[of]) < max(_SOON, _WIDE * usual), of
 
 
 def _tabulated(client: Client) -> str:

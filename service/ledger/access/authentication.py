@@ -17,6 +17,7 @@ from service.ledger.access.key_rows import (
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.storage.database import Database
+from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey, InstallationEntry
 
@@ -66,7 +67,7 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
     """
     if (reason := database.unwatched()) is not None:
         raise Unavailable(reason)
-    followed, known = database.followed, database.newest.number(installation_journal.NO_ACCOUNT)  # read before the row
+    followed, known = database.followed, database.newest.number(INSTALLATION)  # read before the row
     row = database.ask(_VALID, {"token_hash": token_code(secret, token), "at": at})
     if row is None:
         return None
@@ -96,7 +97,7 @@ def _follow(database: Database, secret: Secret, followed: int, known: int, last:
         Unavailable: the journal was rolled back, or is not sound, or the database does not answer.
     """
     if last < known:
-        raise database.went_back(installation_journal.NO_ACCOUNT, last)
+        raise database.went_back(INSTALLATION, last)
     if last == followed:
         return
     if last <= database.followed_to:

@@ -12,6 +12,8 @@ from sqlalchemy.orm import aliased
 
 from service.errors import Altered
 from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
+from service.ledger.journal.linked_heads import require_linked
+from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
 from service.ledger.storage.transaction import batch, require_present, require_written, secret_of
@@ -124,18 +126,19 @@ def _rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*t
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> None:
-    """Refuse a row that the service did not write, or that it wrote before an entry that is known.
+    """Refuse a row that the service did not write, that is older than a known entry, or that does not follow from it.
 
     Args:
         locked: whether the transaction locked the row when it read it.
 
     Raises:
         Altered: the service did not write it.
-        Unavailable: it is an older one. All further writes are refused.
+        Unavailable: it is an older one, or of another version of the journal. All further writes are refused.
     """
     if not is_sealed(secret_of(connection), row._mapping):
         raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
-    require_present(connection, row.id, row.head_seq, row.head_hash, locked=locked)
+    require_present(connection, row.name, row.head_seq, row.head_hash, locked=locked)
+    require_linked(connection, NewEntry(row.id, row.head_seq, row.head_hash, row.name))
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:

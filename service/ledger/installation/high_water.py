@@ -20,17 +20,15 @@ from service.errors import Conflict, StartupRefused
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.journal.canonical_json import LARGEST_INTEGER
-from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
-from service.ledger.storage.group_commit import NewEntry
+from service.ledger.journal.journal import BEFORE_FIRST, Head
+from service.ledger.journal.linked_heads import is_linked
+from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, Entry, InstallationEntry
 from service.ledger.storage.transaction import secret_of
 
 T = TypeVar("T")
 LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
-
-INSTALLATION = ""
-"""The name of the installation's journal among those of the accounts, none of which has an empty name."""
 
 _OTHER = "\0"  # ends the names under which the mark holds entries of second versions; no account's name has it
 
@@ -377,7 +375,7 @@ def missing_entries(
         present = installation_journal.sealed_head(connection, secret_of(connection))
         # A last entry without its seal is found elsewhere, whatever it follows.
         present = present or (own if installation_journal.has_entry(connection, own) else BEFORE_FIRST)
-        if not is_linked(connection, installation_journal.NO_ACCOUNT, own, present):
+        if not is_linked(connection, NO_ACCOUNT, own, present):
             missing.append(MissingEntry(INSTALLATION, own, present.seq))
     return missing
 
@@ -399,9 +397,7 @@ def _is_sound(account: LastEntry) -> bool:
 def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[MissingEntry]:
     """Find the entries that their journals no longer hold, or that lie beyond the last entry of a sealed row."""
     present = set(_entries_at(connection, [entry[:2] for entry in made]))
-    last: dict[int, tuple[str, int]] = {
-        installation_journal.NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)
-    }
+    last: dict[int, tuple[str, int]] = {NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)}
     for ids in _batches(list({entry.account_id for entry in made})):
         accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
         last |= {row.id: (row.name, row.head_seq if isinstance(row.head_seq, int) else 0) for row in accounts}
@@ -417,43 +413,15 @@ def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[Missi
     ]
 
 
-def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
-    """Return whether two heads are of one chain, by the hashes of the texts between them.
-
-    Whatever the database shows, it cannot link two heads that are of different chains.
-    """
-    if lower.seq >= higher.seq:
-        return lower == higher
-    return higher in chained_heads(connection, account_id, lower, higher.seq)
-
-
-def chained_heads(connection: Connection, account_id: int, lower: Head, last_seq: int) -> set[Head]:
-    """Return the heads that follow from a head, by the hashes of the texts up to an entry's number."""
-    if account_id == installation_journal.NO_ACCOUNT:
-        query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
-        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
-    else:
-        query = select(Entry.seq, Entry.body).order_by(Entry.seq)
-        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
-    last, heads = lower, set[Head]()
-    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
-        for row in rows:
-            if row.seq != last.seq + 1 or not isinstance(row.body, str):
-                break
-            last = Head(row.seq, entry_hash(last.hash, row.body))
-            heads.add(last)
-    return heads
-
-
 def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
     """Yield the entries at these places, by the account's id and the entry's number."""
     query = _AT_SQLITE if connection.dialect.name == "sqlite" else _AT_POSTGRESQL
-    for some in _batches([place for place in places if place[0] != installation_journal.NO_ACCOUNT]):
+    for some in _batches([place for place in places if place[0] != NO_ACCOUNT]):
         yield from map(tuple, connection.execute(query, {"places": json.dumps(some)}))
     own = (InstallationEntry.seq, InstallationEntry.hash)
-    for numbers in _batches([seq for account_id, seq in places if account_id == installation_journal.NO_ACCOUNT]):
+    for numbers in _batches([seq for account_id, seq in places if account_id == NO_ACCOUNT]):
         for row in connection.execute(select(*own).where(InstallationEntry.seq.in_(numbers))):
-            yield installation_journal.NO_ACCOUNT, row.seq, row.hash
+            yield NO_ACCOUNT, row.seq, row.hash
 
 
 def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:

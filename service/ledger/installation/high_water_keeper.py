@@ -12,12 +12,10 @@ from sqlalchemy import Connection
 from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import (
-    INSTALLATION,
     BrokenMark,
     HighWaterFile,
     Mark,
     MissingEntry,
-    chained_heads,
     last_entries,
     lost_entries,
     missing_entries,
@@ -26,11 +24,12 @@ from service.ledger.installation.high_water import (
 )
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
+from service.ledger.journal.linked_heads import heads_after
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.boundaries import OTHER_VERSION
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.schema import unexpected
 from service.ledger.verification.backup import require_sound_file
@@ -83,8 +82,8 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
             f" {_ADVICE}"
         )
-    ids = {name: account_id for account_id, name, *_ in accounts} | {INSTALLATION: installation_journal.NO_ACCOUNT}
-    database.remember([NewEntry(ids[name], head.seq, head.hash) for name, head in mark.heads.items()])
+    ids = {name: account_id for account_id, name, *_ in accounts} | {INSTALLATION: NO_ACCOUNT}
+    database.remember([NewEntry(ids[name], head.seq, head.hash, name) for name, head in mark.heads.items()])
     return mark
 
 
@@ -333,7 +332,7 @@ class MarkKeeper:
     def _remember_end(self, head: Head | None) -> None:
         """Record where the installation's journal ends, at least."""
         if head is not None:
-            self._database.remember([NewEntry(installation_journal.NO_ACCOUNT, head.seq, head.hash)])
+            self._database.remember([NewEntry(NO_ACCOUNT, head.seq, head.hash)])
 
     def _marked_installation(self) -> Head | None:
         try:
@@ -393,7 +392,7 @@ class _Walk:
     def close(self, connection: Connection) -> bool:
         """Link heads by the texts between them; return whether all are linked now."""
         first, last = self._heads[self.gaps[0]], self._heads[self.gaps[-1] + 1]
-        chain = {first} | chained_heads(connection, self._account_id, first, last.seq)
+        chain = {first, *heads_after(connection, self._account_id, first, last.seq)}
         while self.gaps and chain.issuperset(self._heads[self.gaps[0] : self.gaps[0] + 2]):
             del self.gaps[0]
         return not self.gaps

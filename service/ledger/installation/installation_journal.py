@@ -15,7 +15,7 @@ from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import MISFILED, BrokenChain, check_link, read_body
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, JournalEntry, actor_members, entry_hash
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation, InstallationEntry
 from service.ledger.storage.transaction import note_ends, note_entries, require_present, require_written
@@ -33,7 +33,6 @@ _AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
 _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
 _OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
-NO_ACCOUNT = 0  # used as the account id of the installation's journal
 _AT_ONCE = 500  # entries that a reader holds at a time
 
 
@@ -121,7 +120,7 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
     for head, said in read_after(connection, secret, BEFORE_FIRST):
         last = head
         yield said
-    require_present(connection, NO_ACCOUNT, last.seq, last.hash)
+    require_present(connection, INSTALLATION, last.seq, last.hash)
 
 
 def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
@@ -157,14 +156,14 @@ def follow(database: Database, secret: Secret) -> int:
     last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
     row = database.ask(_AT, {"seq": last.seq})
     if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
-        raise database.went_back(NO_ACCOUNT, 0)
+        raise database.went_back(INSTALLATION, 0)
     while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
         said = _said(secret, last, row)
         database.remember_ends(_ends(said["kind"], said["content"]))
         last = Head(row.seq, row.hash)
-        if last.seq == database.newest.number(NO_ACCOUNT):  # at a start, the marked entry
-            database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
-    database.require_present(NO_ACCOUNT, last.seq, last.hash, moment)
+        if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
+            database.require_present(INSTALLATION, last.seq, last.hash, moment)
+    database.require_present(INSTALLATION, last.seq, last.hash, moment)
     database.followed = NewEntry(NO_ACCOUNT, last.seq, last.hash)
     database.remember([database.followed])
     return last.seq

@@ -29,7 +29,7 @@ from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, 
 from service.ledger.storage.location import DatabaseLocation, place_of
 from service.ledger.storage.newest_heads import NewestHeads
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.transaction import DATABASE, QUEUE, SINCE
+from service.ledger.storage.transaction import DATABASE, LINKED, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 from service.urls import read_url
 
@@ -329,7 +329,7 @@ class Database:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
                     done = Effects()
-                    connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since})
+                    connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since, LINKED: {}})
                     if self.kind == "postgresql":
                         connection.info[QUEUE] = partial(self._wait_in_queue, queue, deadline)
                     self.begun(connection)
@@ -371,10 +371,10 @@ class Database:
             Unavailable: there is such an entry. All further writes are refused.
         """
         for entry in entries:
-            if entry.seq <= self.newest.number(entry.account_id):
-                raise self.went_back(entry.account_id, entry.seq - 1)
+            if entry.seq <= self.newest.number(entry.account):
+                raise self.went_back(entry.account, entry.seq - 1)
 
-    def require_present(self, account_id: int, seq: int, digest: str, moment: int | None) -> None:
+    def require_present(self, account: str, seq: int, digest: str, moment: int | None) -> None:
         """Refuse a journal's head that was read, if the journal was further before or had another entry of this number.
 
         Args:
@@ -383,12 +383,12 @@ class Database:
         Raises:
             Unavailable: the head is older than, or differs from, a known one. All further writes are refused.
         """
-        if self.newest.went_back(account_id, seq, digest, moment):
-            raise self.went_back(account_id, seq)
+        if self.newest.went_back(account, seq, digest, moment):
+            raise self.went_back(account, seq)
 
-    def went_back(self, account_id: int, seq: int) -> Unavailable:
-        """Stop writing because a journal ends before an entry that was committed, and return the error to raise."""
-        self.stop(_WENT_BACK, account=account_id, head=seq, known=self.newest.number(account_id))
+    def went_back(self, account: str, seq: int) -> Unavailable:
+        """Stop writing because a journal lacks an entry that was committed, and return the error to raise."""
+        self.stop(_WENT_BACK, account=account, head=seq, known=self.newest.number(account))
         return Unavailable(_WENT_BACK, retry_after=60)
 
     def _count(self, value: T, done: Effects) -> T:
@@ -405,7 +405,7 @@ class Database:
             connection, since = engine.connect(), self.newest.moment
             try:
                 begin_read(connection, wait, limit)
-                connection.info.update({DATABASE: self, SINCE: since})
+                connection.info.update({DATABASE: self, SINCE: since, LINKED: {}})
             except SQLAlchemyError:
                 connection.close()
                 raise

@@ -22,18 +22,22 @@ _MOST = 64  # writers that join one transaction, beside its own
 _SECONDS = 0.05  # after which no more writers join
 
 
+NO_ACCOUNT, INSTALLATION = 0, ""
+"""The id and the name of the installation's journal among those of accounts, none of which has them."""
+
+
 class NewEntry(NamedTuple):
     """An entry that a transaction added to a journal.
 
     Attributes:
-        account: the account's name as the entry states it; empty for the installation's journal, and where it was read.
+        account: the account's name as the entry states it.
         previous: the hash of the entry before it; empty where it was read.
     """
 
     account_id: int
     seq: int
     hash: str
-    account: str = ""
+    account: str = INSTALLATION
     previous: str = ""
 
 

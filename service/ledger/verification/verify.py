@@ -61,7 +61,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
     account = account_rows.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
-    known = newest_known(connection, account.id)
+    known = newest_known(connection, account.name)
     if known is not None:
         kept = [*kept, Head(known.seq, known.hash)]
     repriced = select(Entry.release_id).where(Entry.account_id == account.id, Entry.kind == "repriced")

@@ -15,6 +15,7 @@ from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from tests.ledger.charging import account_of, charge, open_account
@@ -139,7 +140,7 @@ def test_the_marked_end_of_the_installations_journal_is_known_before_the_databas
         assert not keeper._look()
     with served.read() as connection:
         present = installation_journal.head(connection).seq
-    assert served.newest.number(installation_journal.NO_ACCOUNT) == present > 0
+    assert served.newest.number(INSTALLATION) == present > 0
 
 
 def test_a_thread_that_hangs_does_not_keep_the_server_from_ending() -> None:

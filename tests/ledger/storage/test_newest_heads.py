@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
 from service.ledger.installation.signing import signer_of
-from service.ledger.journal import chains
+from service.ledger.journal import chains, linked_heads
+from service.ledger.journal.journal import Head
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
@@ -32,46 +34,48 @@ PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger lacks"
 
 
-def _heads(*heads: tuple[int, int, str]) -> list[NewEntry]:
-    return [NewEntry(*head) for head in heads]
+def _heads(*heads: tuple[str, int, str]) -> list[NewEntry]:
+    return [NewEntry(1, seq, digest, account) for account, seq, digest in heads]
 
 
 def test_heads_go_forward_only() -> None:
     known = NewestHeads()
-    known.add(_heads((1, 3, "c"), (1, 2, "b"), (2, 1, "x")))
-    known.add(_heads((1, 1, "a")))
-    assert [known.number(account) for account in (1, 2, 3)] == [3, 1, 0]
+    known.add(_heads(("a", 3, "c"), ("a", 2, "b"), ("b", 1, "x")))
+    known.add(_heads(("a", 1, "a")))
+    assert [known.number(account) for account in ("a", "b", "c")] == [3, 1, 0]
     cases = {(3, "c"): False, (4, "d"): False, (2, "b"): True, (3, "other"): True, (0, ""): True}
     for (seq, digest), back in cases.items():
-        assert known.went_back(1, seq, digest, known.moment) is back
-        assert known.went_back(1, seq, digest, None) is back
-    assert not known.went_back(3, 1, "a", None), "of others nothing is known"
+        assert known.went_back("a", seq, digest, known.moment) is back
+        assert known.went_back("a", seq, digest, None) is back
+    assert not known.went_back("c", 1, "a", None), "of others nothing is known"
 
 
 def test_a_transaction_is_held_against_what_was_known_when_it_began() -> None:
     known = NewestHeads()
-    known.add(_heads((1, 3, "c")))
+    known.add(_heads(("a", 3, "c")))
     began = known.moment
-    known.add(_heads((1, 4, "d"), (1, 5, "e")))
-    assert not known.went_back(1, 3, "c", began)
-    assert known.went_back(1, 2, "b", began)
-    assert known.went_back(1, 5, "other", began), "there is one entry of a number, whenever it came"
-    assert known.went_back(1, 3, "c", None), "a locked row is the newest"
-    assert known.went_back(1, 3, "c", known.moment)
-    assert known.committed(1, began) == NewEntry(1, 3, "c")
-    assert known.committed(1, known.moment) == NewEntry(1, 5, "e")
-    assert known.committed(1, 0) is None
+    known.add(_heads(("a", 4, "d"), ("a", 5, "e")))
+    assert not known.went_back("a", 3, "c", began)
+    assert known.went_back("a", 2, "b", began)
+    assert known.went_back("a", 5, "other", began), "there is one entry of a number, whenever it came"
+    assert known.went_back("a", 3, "c", None), "a locked row is the newest"
+    assert known.went_back("a", 3, "c", known.moment)
+    assert known.committed("a", began) == NewEntry(1, 3, "c", "a")
+    assert known.committed("a", known.moment) == NewEntry(1, 5, "e", "a")
+    assert known.committed("a", 0) is None
+    third, fifth = _heads(("a", 3, "c"), ("a", 5, "e"))
+    assert [known.up_to("a", seq) for seq in (2, 3, 4, 6)] == [None, third, third, fifth]
 
 
 def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_heads, "_JOURNALS", 3)
     monkeypatch.setattr(newest_heads, "_TOLD", 2)
     known = NewestHeads()
-    for account in (1, 2, 3, 1, 4):
+    for account in "abcad":
         known.add(_heads((account, known.moment + 1, "x")))
-    assert [known.number(account) for account in (1, 2, 3, 4)] == [4, 0, 3, 5]
-    assert known.after(0) == _heads((4, 5, "x"), (1, 4, "x"))
-    assert known.after(4) == _heads((4, 5, "x"))
+    assert [known.number(account) for account in "abcd"] == [4, 0, 3, 5]
+    assert known.after(0) == _heads(("d", 5, "x"), ("a", 4, "x"))
+    assert known.after(4) == _heads(("d", 5, "x"))
     assert known.after(5) == []
 
 
@@ -134,6 +138,88 @@ def test_an_older_row_is_refused_and_stops_the_server(
     assert account_of(replica).head.seq == 2, "to a server that saw nothing else it is sound"
 
 
+@pytest.fixture
+def longer(database: Database, replica: Database) -> Callable[[], None]:
+    """Puts in place a version of the journal that was given up and is longer than the one that ``database`` wrote."""
+    open_account(database)
+    first = stored_account(database)
+    for _ in range(3):
+        charge(replica, PLAN)
+    given_up = stored_account(replica)
+    with replica.read() as connection:
+        entries = [dict(row) for row in connection.execute(text("SELECT * FROM journal WHERE seq > 1")).mappings()]
+    put_row(database, first)
+    for table in ("journal", "releases"):
+        unprotected(database, table, f"DELETE FROM {table} WHERE seq > 1")
+    charge(database, PLAN)
+
+    def put() -> None:
+        unprotected(replica, "journal", "DELETE FROM journal WHERE seq > 1")
+        for entry in entries:
+            values = ", ".join(f":{name}" for name in entry)
+            unprotected(replica, "journal", f"INSERT INTO journal VALUES ({values})", **{**entry, "release_id": None})
+        put_row(replica, given_up)
+
+    return put
+
+
+@pytest.mark.parametrize("read", _READS)
+def test_a_longer_version_of_a_journal_is_refused_and_stops_the_server(
+    database: Database, longer: Callable[[], None], read: str
+) -> None:
+    longer()
+    with pytest.raises(Unavailable, match=_BACK):
+        _READS[read](database)
+    assert database.stopped is not None
+
+
+def test_entries_of_another_server_are_linked_once(
+    database: Database, replica: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    for _ in range(3):
+        charge(replica, PLAN)
+    asked = list[int]()
+    link = linked_heads.is_linked
+
+    def counted(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
+        asked.append(lower.seq)
+        return link(connection, account_id, lower, higher)
+
+    monkeypatch.setattr(linked_heads, "is_linked", counted)
+    for _ in range(3):
+        assert account_of(database).head.seq == 4
+    assert asked == [1], "from the entry that this server wrote"
+    charge(replica, PLAN)
+    charge(database, PLAN)
+    charge(database, PLAN)
+    assert asked == [1, 4]
+
+
+def test_a_row_under_another_id_at_the_start_hides_no_rollback(
+    database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
+) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    account_id = stored_account(database)["id"]
+    free = ["PRAGMA defer_foreign_keys = on", "DROP TRIGGER IF EXISTS accounts_rowid_stays"]
+    for table in ("journal", "releases"):
+        unprotected(replica, table)
+
+    def move(to: int) -> None:
+        moves = [f"UPDATE {table} SET account_id = {to}" for table in ("journal", "releases", "spending")]
+        moves = [*(free if replica.kind == "sqlite" else ()), f"UPDATE accounts SET id = {to}", *moves]
+        unprotected(replica, "accounts", *moves)
+
+    move(77)
+    with closing(open_database(database.url)) as other:
+        other.secret = SECRET
+        check_mark(other, file)
+        move(account_id)
+        old()
+        with pytest.raises(Unavailable, match=_BACK):
+            account_of(other)
+
+
 def test_verification_misses_the_entries_that_an_older_row_leaves_out(
     database: Database, replica: Database, old: Callable[[], None]
 ) -> None:
@@ -170,7 +256,7 @@ def test_a_read_that_began_earlier_is_held_against_what_was_known_then(
 ) -> None:
     old()
     with database.read() as connection:
-        database.remember([NewEntry(account_id, 5, "x") for account_id in (1, 2)])
+        database.remember([NewEntry(1, 5, "x", "people")])
         with pytest.raises(Unavailable, match=_BACK):
             accounts.read_account(connection, "people")
 

@@ -4,7 +4,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 
@@ -130,7 +129,7 @@ def _read(database: Database, release: str) -> None:
         jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")
         journal.hash_before(connection, account.id, 2)
         first = Head(1, journal.hash_before(connection, account.id, 2))
-        made = [NewEntry(account.id, *astuple(first))]
+        made = [NewEntry(account.id, first.seq, first.hash, account.name)]
         assert missing_entries(connection, {"people": first}, last_entries(connection, ["people"])) == []
         assert lost_entries(connection, made) == []
         stored_draws.list_draws(connection, release, 0, 10, 100, mechanisms_in(connection, release))

@@ -1,0 +1,61 @@
+"""Heads that follow from an earlier head by the hashes of the texts between them.
+
+Whatever a database shows, it cannot link two heads that are of different versions of a journal.
+"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, select
+
+from service.ledger.journal.journal import Head, entry_hash
+from service.ledger.storage.database import Database
+from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT, NewEntry
+from service.ledger.storage.tables import Entry, InstallationEntry
+from service.ledger.storage.transaction import DATABASE, LINKED
+
+_AT_ONCE = 16  # texts that are held at a time, each of up to some mebibytes
+
+
+def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: int) -> Iterator[Head]:
+    """Yield the heads that follow from a head, by the texts up to an entry's number, as far as there are texts."""
+    if account_id == NO_ACCOUNT:
+        query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
+        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
+    else:
+        query = select(Entry.seq, Entry.body).order_by(Entry.seq)
+        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
+    last = lower
+    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+        for row in rows:
+            if row.seq != last.seq + 1 or not isinstance(row.body, str):
+                break
+            last = Head(row.seq, entry_hash(last.hash, row.body))
+            yield last
+
+
+def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
+    """Return whether the texts link two heads, or they are the same."""
+    return lower == higher or higher in heads_after(connection, account_id, lower, higher.seq)
+
+
+def require_linked(connection: Connection, head: NewEntry) -> None:
+    """Refuse a journal's head, as a row stated it, that does not follow from the last one that this process knows.
+
+    The journal is then another version of itself than the one that this process read or wrote before. A head that
+    follows is remembered, so that the next transaction need not read the texts again.
+
+    Raises:
+        Unavailable: it does not follow. All further writes are refused.
+    """
+    info = connection.info
+    if LINKED not in info or info[LINKED].get(head.account) == (head.seq, head.hash):
+        return
+    database: Database = info[DATABASE]
+    known = database.newest.up_to(head.account, head.seq)
+    if known is None or known.seq == head.seq:  # whether it is the same entry then, `require_present` checks
+        return
+    if not is_linked(connection, head.account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
+        raise database.went_back(head.account, head.seq)
+    info[LINKED][head.account] = (head.seq, head.hash)
+    if EFFECTS not in info:  # a write transaction's row may be one that it wrote itself, which is not committed yet
+        database.remember([head])
