@@ -62,6 +62,10 @@ class PeriodSet:
         """The number of members of a set that is not all."""
         return sum(last - first + 1 for first, last in self.ranges)
 
+    def __contains__(self, member: int) -> bool:
+        """Tell whether a number is a member."""
+        return self.everything or any(first <= member <= last for first, last in self.ranges)
+
     @property
     def members(self) -> Iterable[int]:
         """The members of a set that is not all, ascending."""
@@ -94,6 +98,11 @@ class Periods:
 
     calendar: Calendar
     participation: Participation
+
+    @property
+    def windows_of_each(self) -> int:
+        """The number of windows that hold one period."""
+        return self.touched(PeriodSet(((0, 0),))).number
 
     def touched(self, periods: PeriodSet) -> PeriodSet:
         """Return the places of the windows that a release over some of the periods touches."""

@@ -1,12 +1,22 @@
 """Periods of accounts and releases, as requests state them and answers show them."""
 
 import json
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
-from service.privacy.periods import Calendar, Offsets, Periods, set_of, write_account_periods
+from service.privacy.periods import (
+    Calendar,
+    Offsets,
+    Periods,
+    read_period,
+    set_of,
+    write_account_periods,
+    write_period,
+)
 from service.privacy.plans.walking import Neighbouring
 
 _PERIOD: dict[str, Any] = {
@@ -82,6 +92,50 @@ class AccountPeriodsBody(BaseModel):
     calendar: Calendar
     participation: dict[str, list[int]]
     statement: str = Field(description="The promise and the guarantee, in words.")
+
+
+class WindowBody(BaseModel):
+    """A window: the periods in which one unit can be."""
+
+    start: str | int = Field(description="Its first period, which names it.")
+    periods: list[Any] = Field(description="Its periods; runs of them as from and to.")
+
+
+def window_body(periods: Periods, place: int) -> dict[str, Any]:
+    """Return the window of an account with periods at a place."""
+    if not isinstance(periods.participation, Offsets):
+        raise TypeError("expected a participation by offsets")
+    runs = set_of((place + offset, place + offset) for offset in periods.participation.offsets).ranges
+    shown = [
+        written[0] if first == last else {"from": written[0], "to": written[1]}
+        for first, last in runs
+        for written in [(write_period(periods.calendar, first), write_period(periods.calendar, last))]
+    ]
+    return {"start": write_period(periods.calendar, place), "periods": shown}
+
+
+def window_member(account: AccountRecord, place: int | None) -> dict[str, Any]:
+    """Return the member that shows a window; none for an account without periods."""
+    if account.periods is None:
+        return {}
+    return {"window": None if place is None else window_body(account.periods, place)}
+
+
+def read_query_period(account: AccountRecord, stated: str | None, name: str = "period") -> int | None:
+    """Return the period that a query parameter states; None where it is not given.
+
+    Raises:
+        InvalidInput: it is no period of the account's calendar, or the account has no periods.
+    """
+    at = f"/query/{name}"
+    if stated is None:
+        return None
+    if account.periods is None:
+        raise InvalidInput.at(at, f"expected none, as the account {account.name!r} has no periods")
+    calendar = account.periods.calendar
+    if calendar is Calendar.INDEX and re.fullmatch("-?[0-9]{1,10}", stated):
+        return read_period(calendar, int(stated), at)
+    return read_period(calendar, stated, at)
 
 
 def account_periods_body(account: AccountRecord) -> dict[str, Any]:

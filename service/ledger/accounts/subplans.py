@@ -41,6 +41,21 @@ def charged_to(subplans: Subplans, periods: str | None) -> Subplans:
 _CHARGED_TO = '{"periods":'  # no plan has a member of this name
 
 
+def periods_in(subplan: str) -> str:
+    """Return the periods that a subplan of an account with periods is charged to, as canonical JSON.
+
+    Raises:
+        ValueError: it is charged to none.
+    """
+    if not subplan.startswith(_CHARGED_TO):
+        raise ValueError("expected a subplan that is charged to periods")
+    _, end = _DECODER.raw_decode(subplan, len(_CHARGED_TO))
+    return subplan[len(_CHARGED_TO) : end]
+
+
+_DECODER = json.JSONDecoder()
+
+
 def plan_in(subplan: str) -> Plan:
     """Return the plan of a subplan, whatever periods it is charged to."""
     stated = json.loads(subplan)
