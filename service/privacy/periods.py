@@ -83,21 +83,11 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf:
-    """The participation of a unit in at most so many periods, whichever."""
-
-    most: int
-
-
-Participation = Offsets | AnyOf
-
-
-@dataclass(frozen=True, slots=True)
 class Periods:
     """The periods of an account: what it counts, and in which of them one unit can be."""
 
     calendar: Calendar
-    participation: Participation
+    participation: Offsets
 
     @property
     def windows_of_each(self) -> int:
@@ -124,13 +114,12 @@ def set_of(ranges: Iterable[tuple[int, int]]) -> PeriodSet:
     return PeriodSet(tuple(merged))
 
 
-def touched(participation: Participation, periods: PeriodSet) -> PeriodSet:
+def touched(participation: Offsets, periods: PeriodSet) -> PeriodSet:
     """Return the places of the windows that hold at least one of the periods.
 
     Offsets O: S - O, since t + o is in S where t is in S - o; window t may begin before the calendar's first period.
-    ``AnyOf``: the periods themselves, as totals are kept by period.
     """
-    if periods.everything or isinstance(participation, AnyOf):
+    if periods.everything:
         return periods
     runs = set_of((offset, offset) for offset in participation.offsets).ranges
     return set_of(
@@ -140,16 +129,15 @@ def touched(participation: Participation, periods: PeriodSet) -> PeriodSet:
     )
 
 
-def require_few_windows(participation: Participation, periods: PeriodSet, at: str) -> PeriodSet:
+def require_few_windows(participation: Offsets, periods: PeriodSet, at: str) -> PeriodSet:
     """Return the places of the windows that a release touches.
 
     Raises:
         InvalidInput: they are more than a release may touch, or too scattered to count.
     """
-    if isinstance(participation, Offsets):
-        runs = set_of((offset, offset) for offset in participation.offsets).ranges
-        if len(runs) * len(periods.ranges) > _MOST_PAIRS:
-            raise InvalidInput.at(at, f"expected at most {_MOST_PAIRS // len(runs)} ranges of adjacent periods")
+    runs = set_of((offset, offset) for offset in participation.offsets).ranges
+    if len(runs) * len(periods.ranges) > _MOST_PAIRS:
+        raise InvalidInput.at(at, f"expected at most {_MOST_PAIRS // len(runs)} ranges of adjacent periods")
     places = touched(participation, periods)
     if places.number > MOST_WINDOWS:
         raise InvalidInput.at(at, f"expected periods of at most {MOST_WINDOWS} windows, got {places.number}")
@@ -291,20 +279,16 @@ def write_periods(calendar: Calendar, periods: PeriodSet) -> str | dict[str, obj
     return {"list": [write_period(calendar, period) for period in periods.members]}
 
 
-def read_participation(stated: object, at: str) -> Participation:
-    """Return the participation that an account states: ``offsets`` from 0 on, ascending, or ``any`` and a number.
+def read_participation(stated: object, at: str) -> Offsets:
+    """Return the participation that an account states: ``offsets`` from 0 on, ascending.
 
     Raises:
-        InvalidInput: it is neither; the fault is at ``at`` or below.
+        InvalidInput: it is none; the fault is at ``at`` or below.
     """
     match stated:
         case {"offsets": [*offsets], **rest} if not rest:
             return Offsets(_read_offsets(offsets, f"{at}/offsets"))
-        case {"any": most, **rest} if not rest:
-            if isinstance(most, int) and not isinstance(most, bool) and 1 <= most <= MOST_WINDOWS:
-                return AnyOf(most)
-            raise InvalidInput.at(f"{at}/any", f"expected a whole number from 1 to {MOST_WINDOWS}")
-    raise InvalidInput.at(at, "expected an object with offsets, or one with any")
+    raise InvalidInput.at(at, "expected an object with offsets")
 
 
 def read_account_periods(stated: object, at: str) -> Periods:
@@ -318,10 +302,7 @@ def read_account_periods(stated: object, at: str) -> Periods:
             named = next((one for one in Calendar if one.value == calendar), None)
             if named is None:
                 raise InvalidInput.at(f"{at}/calendar", f"expected one of {', '.join(Calendar)}")
-            found = read_participation(participation, f"{at}/participation")
-            if isinstance(found, AnyOf):  # no account counts by it yet
-                raise InvalidInput.at(f"{at}/participation", "expected an object with offsets")
-            return Periods(named, found)
+            return Periods(named, read_participation(participation, f"{at}/participation"))
     raise InvalidInput.at(at, "expected an object with calendar and participation")
 
 
@@ -329,7 +310,7 @@ def write_account_periods(periods: Periods) -> dict[str, object]:
     """Return periods of an account as ``read_account_periods`` reads them."""
     return {
         "calendar": periods.calendar.value,
-        "participation": write_participation(periods.participation),
+        "participation": {"offsets": list(periods.participation.offsets)},
     }
 
 
@@ -344,12 +325,3 @@ def _read_offsets(offsets: Sequence[object], at: str) -> tuple[int, ...]:
             raise InvalidInput.at(f"{at}/{place}", "expected 0 first, and then each larger than the one before")
         read.append(offset)
     return tuple(read)
-
-
-def write_participation(participation: Participation) -> dict[str, object]:
-    """Return a participation as ``read_participation`` reads it."""
-    match participation:
-        case Offsets(offsets):
-            return {"offsets": list(offsets)}
-        case AnyOf(most):
-            return {"any": most}

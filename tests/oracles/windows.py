@@ -7,7 +7,6 @@ numbers or None for all periods, and a mechanism is the law of its privacy loss.
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,13 +23,8 @@ def sets_of_offsets(offsets: Iterable[int], periods: Sequence[int]) -> list[froz
     return sorted({frozenset(one & set(periods)) for one in shifted} - {frozenset()}, key=sorted)
 
 
-def sets_of_at_most(most: int, periods: Sequence[int]) -> list[frozenset[int]]:
-    """All sets of as many periods as one unit can be in."""
-    return [frozenset(one) for one in combinations(periods, min(most, len(periods)))]
-
-
 def reads(release: Periods, unit: frozenset[int]) -> bool:
-    """Whether a release reads data of a unit that is in these periods, or could be in them later."""
+    """Tell whether a release reads data of a unit that is in these periods, or could be in them later."""
     return release is None or bool(release & unit)
 
 

@@ -10,7 +10,6 @@ from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
 from service.privacy.periods import (
     Calendar,
-    Offsets,
     Periods,
     read_period,
     set_of,
@@ -103,8 +102,6 @@ class WindowBody(BaseModel):
 
 def window_body(periods: Periods, place: int) -> dict[str, Any]:
     """Return the window of an account with periods at a place."""
-    if not isinstance(periods.participation, Offsets):
-        raise TypeError("expected a participation by offsets")
     runs = set_of((place + offset, place + offset) for offset in periods.participation.offsets).ranges
     shown = [
         written[0] if first == last else {"from": written[0], "to": written[1]}
@@ -154,7 +151,7 @@ def statement_of(account: AccountRecord, periods: Periods) -> str:
     """Return the promise on which the budget of an account relies, and what it then guarantees."""
     calendar = "wave" if periods.calendar is Calendar.INDEX else periods.calendar.value
     where = f"in the data of at most one {calendar}"
-    if isinstance(periods.participation, Offsets) and len(periods.participation.offsets) > 1:
+    if len(periods.participation.offsets) > 1:
         runs = set_of((offset, offset) for offset in periods.participation.offsets).ranges
         parts = [f"t + {first}" if first == last else f"t + {first} to t + {last}" for first, last in runs]
         where = f"in the data of the {calendar}s {', '.join(parts)} alone, for one {calendar} t"

@@ -16,7 +16,7 @@ from service.ledger.storage.tables import WindowTotals as Table
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.accounting.totals import add_totals
 from service.privacy.accounting.windows import WindowTotals, worst
-from service.privacy.periods import ALL, Offsets, Periods, PeriodSet
+from service.privacy.periods import ALL, Periods, PeriodSet
 
 _ENDS = select(func.min(Table.place), func.max(Table.place)).where(Table.account_id == bindparam("account"))
 
@@ -60,8 +60,8 @@ def worst_window(
     windows = _read(connection, account, windows, places)
     totals = {place: window.totals for place, window in windows.present.items()}
     known = WindowTotals(windows.common.totals, totals)
-    found = worst(account.budget, account.weights, periods.participation, known, period)
-    place = found.places[0] if found.places else None
+    found = worst(account.budget, account.weights, periods, known, period)
+    place = found.place
     own = EMPTY if place is None else windows.present.get(place, EMPTY)
     releases = windows.common.releases + own.releases
     return place, replace(account, totals=found.totals, windows=windows, releases=releases)
@@ -70,7 +70,7 @@ def worst_window(
 def touched_periods(connection: Connection, account: AccountRecord) -> tuple[int, int] | None:
     """Return the first and the last period that releases read, but for those to all periods; None if there are none."""
     periods, windows = _of(account)
-    if not windows.number or not isinstance(periods.participation, Offsets):
+    if not windows.number:
         return None
     lowest, highest = connection.execute(_ENDS, {"account": account.id}).one()
     return lowest + periods.participation.offsets[-1], highest  # a period p touches the places p - offset

@@ -6,7 +6,6 @@ Charges, dry runs, refusals and the search for fitting noise all ask here. So a 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,8 +19,8 @@ from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_alone
-from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals, price_as_charged
-from service.privacy.accounting.windows import maximum, price_as_charged_to_windows
+from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
+from service.privacy.accounting.windows import decisive_window, price_as_charged_to_windows
 from service.privacy.periods import ALL, Periods, PeriodSet, set_of, write_period
 
 
@@ -144,34 +143,15 @@ def _charge_to_windows(
 def _limit(account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price) -> Limit:
     """Return a limit that the release fits if and only if it fits the window of each place.
 
-    Their maximum is compared first. Where a release does not fit it, each window is compared by itself, and the limit
-    is that of the window with the largest excess. Of all windows some may not be known; then the maximum decides.
+    Of all windows some may not be known; then their maximum decides.
     """
-    budget, weights, common = account.budget, account.weights, windows.common.totals
-    found = {} if places.everything else windows.totals_at(places)
-    most = windows.most if places.everything else maximum(weights, list(found.values()))
-    limit = Limit(account.name, budget, weights, add_totals(common, most), amount)
+    found, most = (None, windows.most) if places.everything else (windows.totals_at(places), None)
     if places.everything and len(windows.present) == windows.number:
         found = {place: window.totals for place, window in windows.present.items()}
-    if not found or not limit.shortfalls():
-        return limit
-    each = (
-        Limit(account.name, budget, weights, add_totals(common, totals), amount, window=_name(periods, place))
-        for place, totals in found.items()
-    )
-    return max(each, key=_excess)
-
-
-def _name(periods: Periods, place: int) -> str:
-    """Return the name of a window: its first period."""
-    return str(write_period(periods.calendar, place))
-
-
-def _excess(limit: Limit) -> tuple[bool, bool, Fraction]:
-    """Return by how much a release exceeds a limit's first cap, as a key: an infinite loss exceeds it most."""
-    for gap in limit.shortfalls():
-        return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
-    return False, False, Fraction(0)
+    budget, weights = account.budget, account.weights
+    window = decisive_window(budget, weights, windows.common.totals, found or {}, amount, most)
+    name = None if window.place is None else str(write_period(periods.calendar, window.place))
+    return Limit(account.name, budget, weights, window.totals, amount, window=name)
 
 
 def with_windows(

@@ -5,20 +5,15 @@ by itself, over the releases that touch it: those to all periods, which make up 
 its own. ``docs/mathematics/periods.md`` proves that this is enough, and numbers the statements that are cited here.
 """
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any
 
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_of_cap
-from service.privacy.accounting.totals import LossSum, Totals, add_prices, add_totals, price_as_charged
-from service.privacy.periods import ALL, AnyOf, Participation, PeriodSet, touched
-
-Charge = tuple[PeriodSet, Price, int]
-"""The places that a release touches, its price as charged, and how many times it is charged; below 0: taken away."""
+from service.privacy.accounting.privacy_filter import Budget, Weights, shortfalls, spent_of_cap
+from service.privacy.accounting.totals import LossSum, Totals, add_price, add_totals, price_as_charged
+from service.privacy.periods import Periods, PeriodSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class WindowTotals:
 
     Attributes:
         common: of the releases to all periods; every window has them, also one that is in ``windows`` for nothing.
-        windows: of the other releases, by place (P-2); a place that is missing has none. With ``AnyOf``, by period.
+        windows: of the other releases, by place (P-2); a place that is missing has none.
     """
 
     common: Totals = field(default_factory=Totals)
@@ -39,21 +34,12 @@ class Worst:
     """The window with the largest loss in the budget's own figure.
 
     Attributes:
-        places: the window's place, or with ``AnyOf`` the periods whose totals are largest; empty: no window has more
-            than the common totals.
-        totals: of the window, common ones included; with ``AnyOf`` an upper bound for every set of periods.
+        place: of the window; None: no window has more than the common totals.
+        totals: of the window, common ones included.
     """
 
-    places: tuple[int, ...]
+    place: int | None
     totals: Totals
-
-
-@dataclass(frozen=True, slots=True)
-class WindowShortfall:
-    """A cap that a release does not fit, and the window in which it does not (as in ``Worst``)."""
-
-    places: tuple[int, ...]
-    shortfall: Shortfall
 
 
 def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held: bool = False) -> Price:
@@ -69,94 +55,54 @@ def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held:
     return reduce(lambda amount, one: price_as_charged(one, amount, held=held), totals, asked)
 
 
-def add_to_windows(before: WindowTotals, charges: Iterable[Charge]) -> WindowTotals:
-    """Return the totals after charges, in each window that they touch; a count below 0 takes charges away.
+def decisive_window(
+    budget: Budget,
+    weights: Weights,
+    common: Totals,
+    windows: Mapping[int, Totals],
+    amount: Price,
+    most: Totals | None = None,
+) -> Worst:
+    """Return totals before a charge that it fits if and only if it fits every window that it touches (P-1).
 
-    What is taken away must have been charged to the same places (F-5). The sums are exact, so nothing of it is left.
-    """
-    common: list[tuple[Price, int]] = []
-    by_place: dict[int, list[tuple[Price, int]]] = {}
-    for places, amount, count in charges:
-        if places.everything:
-            common.append((amount, count))
-        for place in places.members:
-            by_place.setdefault(place, []).append((amount, count))
-    changed = {place: add_prices(before.windows.get(place, Totals()), added) for place, added in by_place.items()}
-    return WindowTotals(add_prices(before.common, common), {**before.windows, **changed})
-
-
-def shortfalls_by_window(
-    budget: Budget, weights: Weights, participation: Participation, before: WindowTotals, charge: Charge
-) -> list[WindowShortfall]:
-    """Return the caps that a charge does not fit, each with the window that exceeds it most; none: it is admitted.
+    The maximum of the windows is compared first (P-4). Where the charge does not fit that, each window is compared, and
+    the one that it exceeds most is returned, or any where it fits all of them.
 
     Args:
-        before: with the windows that the charge touches, at least. It has to have all windows where the charge is to
-            all periods, and with ``AnyOf``.
-        charge: of a release; its count is above 0.
+        common: of the releases to all periods.
+        windows: all those that the charge touches, without common totals; none: only ``most`` is known of them.
+        most: nowhere below their totals; None: their maximum.
     """
-    if isinstance(participation, AnyOf):
-        worst_before = worst(budget, weights, participation, before)
-        worst_after = worst(budget, weights, participation, add_to_windows(before, [charge]))
-        found = shortfalls(budget, weights, worst_before.totals, worst_after.totals)
-        return [WindowShortfall(worst_after.places, shortfall) for shortfall in found]
+    highest = maximum(weights, list(windows.values())) if most is None else most
+    together = Worst(None, add_totals(common, highest))
+    if not windows or not shortfalls(budget, weights, together.totals, add_price(together.totals, amount)):
+        return together
 
-    places, amount, count = charge
+    def excess(window: Worst) -> tuple[bool, bool, Fraction]:
+        for gap in shortfalls(budget, weights, window.totals, add_price(window.totals, amount)):
+            return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
+        return False, False, Fraction(0)
 
-    def failures(totals: Totals) -> list[Shortfall]:
-        held = add_totals(before.common, totals)
-        return shortfalls(budget, weights, held, add_prices(held, [(amount, count)]))
-
-    windows = _windows_at(before, places)
-    if not failures(maximum(weights, list(windows.values()))):
-        return []  # then each window is admitted: its totals are nowhere larger (P-6)
-    most_by_cap: dict[str, WindowShortfall] = {}
-    for at, totals in windows.items():
-        for shortfall in failures(totals):
-            found_here = WindowShortfall(at, shortfall)
-            most_by_cap[shortfall.cap] = max(most_by_cap.get(shortfall.cap, found_here), found_here, key=_excess)
-    return list(most_by_cap.values())
-
-
-def _excess(one: WindowShortfall) -> tuple[bool, Fraction]:
-    """Return by how much a cap is exceeded, as a key: an infinite loss exceeds it most."""
-    requested = one.shortfall.requested
-    return requested is None, (requested or Fraction(0)) - one.shortfall.remaining
+    return max((Worst(place, add_totals(common, totals)) for place, totals in windows.items()), key=excess)
 
 
 def worst(
-    budget: Budget,
-    weights: Weights,
-    participation: Participation,
-    totals: WindowTotals,
-    including: int | None = None,
+    budget: Budget, weights: Weights, periods: Periods, totals: WindowTotals, including: int | None = None
 ) -> Worst:
     """Return the window with the largest loss in the budget's figure; the first of several.
 
-    Its other figures bound those of its own units alone: another window can have more of them (P-6).
+    Its other figures bound those of its own units alone: another window can have more of them (P-4).
 
     Args:
-        totals: with every window, or with those that hold the period ``including``; with ``AnyOf`` with every one.
+        totals: with every window, or with those that hold the period ``including``.
         including: a period that the window must hold.
     """
-    if isinstance(participation, AnyOf):
-        return _worst_of_any(budget, weights, participation.most, totals, including)
-    places = ALL if including is None else touched(participation, PeriodSet(((including, including),)))
-    found = {at: add_totals(totals.common, one) for at, one in _windows_at(totals, places).items()}
-    at = max(found, key=lambda at: _figure(budget, weights, found[at]))
-    return Worst(at, found[at])
-
-
-def _worst_of_any(budget: Budget, weights: Weights, most: int, totals: WindowTotals, including: int | None) -> Worst:
-    """Return common totals and, in each figure by itself, the largest that so many periods add up to (P-4)."""
-    rest = {
-        period: one for period, one in sorted(totals.windows.items(), key=lambda item: item[0]) if period != including
-    }
-    chosen = [] if including is None else [including]
-    fixed = Totals() if including is None else totals.windows.get(including, Totals())
-    ranked = heapq.nlargest(most - len(chosen), rest, key=lambda period: _figure(budget, weights, rest[period]))
-    bound = largest_together(weights, list(rest.values()), most - len(chosen))
-    return Worst(tuple(sorted(chosen + ranked)), add_totals(add_totals(totals.common, fixed), bound))
+    found = [Worst(None, totals.common)] if including is None else []
+    places = sorted(totals.windows)
+    if including is not None:
+        places = list(periods.touched(PeriodSet(((including, including),))).members)
+    found += [Worst(place, add_totals(totals.common, totals.windows.get(place, Totals()))) for place in places]
+    return max(found, key=lambda one: _figure(budget, weights, one.totals))
 
 
 def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fraction]:
@@ -165,25 +111,23 @@ def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fra
     return figure is None, figure or Fraction(0)
 
 
-def _windows_at(totals: WindowTotals, places: PeriodSet) -> dict[tuple[int, ...], Totals]:
-    """Return the totals, without the common ones, of the windows at these places.
-
-    Of all places also those that nothing but the common totals touched: together they are the window without a place.
-    """
-    if places.everything:
-        return {(): Totals()} | {
-            (place,): one for place, one in sorted(totals.windows.items(), key=lambda item: item[0])
-        }
-    return {(place,): totals.windows.get(place, Totals()) for place in places.members}
-
-
 def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
-    """Return totals that are nowhere below any of these.
+    """Return the maximum of totals, each figure by itself.
 
-    Under pure, zCDP and RDP budgets a charge fits them if and only if it fits each; under (epsilon, delta) it fits
-    each where it fits them (P-6).
+    Under pure, zCDP and RDP budgets a charge fits it if and only if it fits each; under (epsilon, delta) it fits each
+    where it fits the maximum (P-4). A curve without quanta is 0 there, and changes no maximum.
     """
-    return _figure_by_figure(weights, several, max)
+    if not several:
+        return Totals()
+    comparable = _comparable_curves(weights, several)
+    return Totals(
+        epsilon=LossSum(max(one.epsilon.finite for one in several), max(one.epsilon.infinite for one in several)),
+        rho=LossSum(max(one.rho.finite for one in several), max(one.rho.infinite for one in several)),
+        delta=max(one.delta for one in several),
+        linear=max(one.linear for one in comparable),
+        quanta=tuple(map(max, zip(*(one.quanta for one in comparable if one.quanta), strict=True))),
+        infinite=tuple(map(max, zip(*(one.infinite for one in several if one.infinite), strict=True))),
+    )
 
 
 def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
@@ -204,34 +148,11 @@ def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
     return any(figure and figure == other for figure, other in pairs)
 
 
-def largest_together(weights: Weights, several: Sequence[Totals], most: int) -> Totals:
-    """Return, for each figure by itself, the sum of its ``most`` largest values (P-4)."""
-    return _figure_by_figure(weights, several, lambda values: sum(heapq.nlargest(most, values)))
-
-
-def _figure_by_figure(weights: Weights, several: Sequence[Totals], pick: Callable[[Iterable[Any]], Any]) -> Totals:
-    """Return the totals whose figures are picked from these; ``pick`` makes of figures >= 0 one that grows with each.
-
-    A curve without quanta is 0 there, and leaving zeros out changes neither a maximum nor the sum of the largest.
-    """
-    if not several:
-        return Totals()
-    comparable = _comparable_curves(weights, several)
-    return Totals(
-        epsilon=LossSum(pick(one.epsilon.finite for one in several), pick(one.epsilon.infinite for one in several)),
-        rho=LossSum(pick(one.rho.finite for one in several), pick(one.rho.infinite for one in several)),
-        delta=pick(one.delta for one in several),
-        linear=pick(one.linear for one in comparable),
-        quanta=tuple(map(pick, zip(*(one.quanta for one in comparable if one.quanta), strict=True))),
-        infinite=tuple(map(pick, zip(*(one.infinite for one in several if one.infinite), strict=True))),
-    )
-
-
 def _comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
     """Return totals whose Rényi curves are either all linear or all in quanta, so that each order has one figure.
 
     At a single order everything is linear, exactly. At several orders the linear parts are rounded up to quanta:
-    an upper bound of each total, so also of what is picked from them.
+    an upper bound of each total, so also of their maximum.
     """
     if not any(one.quanta for one in several):
         return several

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial, reduce
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -27,16 +27,10 @@ from service.privacy.accounting.privacy_filter import (
     shortfalls,
     spent_of_cap,
 )
-from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals
-from service.privacy.accounting.windows import (
-    Charge,
-    WindowTotals,
-    add_to_windows,
-    price_as_charged_to_windows,
-    shortfalls_by_window,
-)
+from service.privacy.accounting.totals import Totals, add_price, add_prices
+from service.privacy.accounting.windows import WindowTotals, price_as_charged_to_windows
 from service.privacy.mechanisms import Declaration, Declared, Geometric, RandomizedResponse
-from service.privacy.periods import ALL, AnyOf, Offsets, Participation, PeriodSet, set_of, touched
+from service.privacy.periods import ALL, Offsets, PeriodSet, set_of, touched
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import Neighbouring
 from tests.oracles.windows import (
@@ -44,11 +38,11 @@ from tests.oracles.windows import (
     Periods,
     largest_risk,
     response,
-    sets_of_at_most,
     sets_of_offsets,
     told_or,
     twice,
 )
+from tests.privacy.accounting.window_charges import Charge, add_to_windows, shortfalls_by_window
 
 Doubles = NDArray[Any]
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
@@ -100,7 +94,7 @@ class Design:
 
     budget: Budget
     relation: Neighbouring
-    participation: Participation
+    participation: Offsets
     moves: tuple[tuple[Option, Periods], ...]
     voided: tuple[tuple[Option, Periods], ...] = ()
     depth: int = 4
@@ -108,8 +102,6 @@ class Design:
     @property
     def units(self) -> list[frozenset[int]]:
         """The sets of periods that a unit may be in, as far as they are in the calendar."""
-        if isinstance(self.participation, AnyOf):
-            return sets_of_at_most(self.participation.most, CALENDAR)
         return sets_of_offsets(self.participation.offsets, CALENDAR)
 
 
@@ -151,7 +143,7 @@ class Filter:
 
     def is_admitted(self, before: WindowTotals, number: int) -> bool:
         design = self.design
-        return not shortfalls_by_window(design.budget, self.weights, design.participation, before, self.charge(number))
+        return not shortfalls_by_window(design.budget, self.weights, before, self.charge(number))
 
     def totals(self, history: History) -> WindowTotals:
         if history not in self.states:
@@ -230,9 +222,7 @@ def _part(reached: float, allowed: float) -> float:
     return reached / allowed if allowed else (math.inf if reached else 0.0)
 
 
-def _drawn_participation(random: Random) -> Participation:
-    if random.random() < 0.4:
-        return AnyOf(random.choice((1, 2)))
+def _drawn_participation(random: Random) -> Offsets:
     return Offsets((0, *sorted(random.sample(range(1, 5), random.randrange(4)))))
 
 
@@ -384,43 +374,6 @@ class DeclaredDeltasOfAllAlone(Filter):
         return super().is_admitted(replace(before, windows=windows), number)
 
 
-class OnePeriodLess(Filter):
-    """``any`` adds up one period less than a unit can be in."""
-
-    def is_admitted(self, before: WindowTotals, number: int) -> bool:
-        assert isinstance(self.design.participation, AnyOf)
-        return self.fits(before, number, AnyOf(self.design.participation.most - 1))
-
-    def fits(self, before: WindowTotals, number: int, participation: Participation) -> bool:
-        return not shortfalls_by_window(self.design.budget, self.weights, participation, before, self.charge(number))
-
-
-class CommonAmongTheLargest(OnePeriodLess):
-    """``any`` takes the common total for one more period, one of those that compete for the largest."""
-
-    def is_admitted(self, before: WindowTotals, number: int) -> bool:
-        places, amount, count = self.charge(number)
-        apart = WindowTotals(windows={**before.windows, -1: before.common})
-        assert isinstance(self.design.participation, AnyOf)
-        charge = (PeriodSet(((-1, -1),)) if places.everything else places, amount, count)
-        return not shortfalls_by_window(self.design.budget, self.weights, self.design.participation, apart, charge)
-
-
-class OneOrdersLargest(Filter):
-    """``any`` takes the periods that are largest at the last order for the largest at every order."""
-
-    def is_admitted(self, before: WindowTotals, number: int) -> bool:
-        design, after = self.design, add_to_windows(before, [self.charge(number)])
-        assert isinstance(design.participation, AnyOf)
-
-        def at_last_order(totals: Totals) -> Fraction:
-            return totals.linear * self.weights.orders[-1] + Fraction(totals.quanta[-1] if totals.quanta else 0, 10**15)
-
-        ranked = sorted(after.windows.values(), key=at_last_order, reverse=True)
-        totals = reduce(add_totals, ranked[: design.participation.most], after.common)
-        return not shortfalls(design.budget, self.weights, Totals(), totals)
-
-
 GAPS = Offsets((0, 2, 3))  # window -2 holds 0 and 1 of the calendar, which no window from 0 on does
 READ: tuple[Periods, ...] = (None, *map(frozenset, ({0}, {1}, {4}, {1, 2}, {2, 3}, {0, 4})))
 
@@ -428,7 +381,7 @@ READ: tuple[Periods, ...] = (None, *map(frozenset, ({0}, {1}, {4}, {1, 2}, {2, 3
 def filled_by(
     definition: Definition,
     relation: Neighbouring,
-    participation: Participation,
+    participation: Offsets,
     charges: int,
     read: tuple[Periods, ...],
 ) -> Design:
@@ -489,33 +442,12 @@ def test_an_amount_that_is_given_back_where_it_was_not_charged_is_found(
 
 @both
 @every
-@pytest.mark.parametrize("faulty", [ForgetsAll, OnePeriodLess, CommonAmongTheLargest])
-def test_totals_that_any_periods_leave_out_are_found(
-    faulty: type[Filter], definition: Definition, relation: Neighbouring
-) -> None:
-    assert_caught(faulty, filled_by(definition, relation, AnyOf(2), 2, (None, frozenset({0}), frozenset({1, 2}))))
-
-
-@both
-@every
-@pytest.mark.parametrize("participation", [GAPS, AnyOf(2)])
 def test_declared_deltas_that_are_compared_in_no_window_are_found(
-    participation: Participation, definition: Definition, relation: Neighbouring
+    definition: Definition, relation: Neighbouring
 ) -> None:
     told = Fraction(1, 100)
-    design = filled_by(definition, relation, participation, 4, ())
+    design = filled_by(definition, relation, GAPS, 4, ())
     budget = replace(design.budget, declared_delta=told, delta=design.budget.delta and told + design.budget.delta)
     option = declared(1, told)
     moves = ((option, None), (option, frozenset({0})), (option, frozenset({1, 2})))
     assert_caught(DeclaredDeltasOfAllAlone, replace(design, budget=budget, moves=moves))
-
-
-@both
-def test_the_largest_periods_of_one_order_are_not_those_of_all(relation: Neighbouring) -> None:
-    """A rare loss in one period hides frequent ones in another, which are smaller at the last order alone."""
-    budget = Budget(definition=Definition.APPROXIMATE, cap=Fraction(1), delta=Fraction(1, 1000))
-    moves: tuple[tuple[Option, Periods], ...] = (
-        (rare(40, relation, 10**14), frozenset({0})),
-        (rare(8, relation), frozenset({1})),
-    )
-    assert_caught(OneOrdersLargest, Design(budget, relation, AnyOf(1), moves, depth=5))
