@@ -2,15 +2,15 @@
 
 A row is the window's own totals, without those of releases to all periods. Its seal shows that the service wrote it.
 It does not show that the row is the newest one, or that no other row is missing: the sum does. It adds one code of each
-row, a keyed hash of all that the row holds, modulo 2^256, and is stored masked, as the sum of spending is
+row, a keyed hash of its seal, modulo 2^256, and is stored masked, as the sum of spending is
 (``spending_rows``). The codes are never stored, unlike the seals, so the sum of other rows, older ones among them, can
 be neither computed nor searched for. A charge changes the sum by its own rows. It is compared wherever all rows of an
 account are read.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, insert, select, text, update
@@ -22,10 +22,11 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import WindowTotals as Table
 from service.ledger.storage.transaction import batch, require_written, secret_of
 from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.totals import Totals, add_prices, add_totals
+from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals
 from service.privacy.periods import PeriodSet
 
 _NOTHING = Totals()
+_NOTHING_TEXT = budgets.write_totals(_NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +38,26 @@ class Window:
         held: of held releases.
         releases: the number of both.
         seq: the number of the last entry that changed them.
+        seal: of the row that was read; None: it was not read, or has changed since.
     """
 
     committed: Totals = _NOTHING
     held: Totals = _NOTHING
     releases: int = 0
     seq: int = 0
+    seal: str | None = field(default=None, compare=False)
 
     @property
     def totals(self) -> Totals:
         """Return the totals of committed and held releases."""
-        return self.committed if self.held == _NOTHING else add_totals(self.committed, self.held)
+        return self.committed if self.held is _NOTHING else add_totals(self.committed, self.held)
 
     def changed(
         self,
         seq: int,
         *,
-        committed: Iterable[tuple[Price, int]] = (),
-        held: Iterable[tuple[Price, int]] = (),
+        committed: Sequence[tuple[Price, int]] = (),
+        held: Sequence[tuple[Price, int]] = (),
         releases: int = 0,
     ) -> "Window":
         """Return the totals after an entry.
@@ -65,18 +68,21 @@ class Window:
             held: those that are added to the held ones.
             releases: the number of releases that are added; below 0: taken away.
         """
-        return replace(
-            self,
-            committed=add_prices(self.committed, committed),
-            held=add_prices(self.held, held),
-            releases=self.releases + releases,
-            seq=seq,
-        )
+        return Window(_sum(self.committed, committed), _sum(self.held, held), self.releases + releases, seq)
 
     @property
     def is_below_zero(self) -> bool:
         """True where more was taken away than was charged."""
         return self.committed.is_below_zero or self.held.is_below_zero or self.releases < 0
+
+
+def _sum(totals: Totals, charges: Sequence[tuple[Price, int]]) -> Totals:
+    if not charges:
+        return totals
+    if len(charges) == 1 and charges[0][1] == 1:  # as of most releases, and many times as fast
+        return add_price(totals, charges[0][0])
+    after = add_prices(totals, charges)
+    return _NOTHING if after == _NOTHING else after
 
 
 Windows = Mapping[int, Window]
@@ -105,8 +111,8 @@ def _window(secret: Secret, row: Row[*tuple[Any, ...]]) -> Window:
         raise Altered(
             "an account's window", f"the row at {row.place!r} of window_totals, of account {row.account_id!r},"
         )
-    committed, held = budgets.stored_totals(row.committed), budgets.stored_totals(row.held)
-    return Window(committed, held, row.releases, row.seq)
+    held = _NOTHING if row.held == _NOTHING_TEXT else budgets.stored_totals(row.held)
+    return Window(budgets.stored_totals(row.committed), held, row.releases, row.seq, row.seal)
 
 
 def altered(account_id: int) -> Altered:
@@ -136,17 +142,27 @@ def write_windows(connection: Connection, account_id: int, before: Windows, afte
     """
     changed = [place for place in sorted(after) if before.get(place) != after[place]]
     new, old = [place for place in changed if place not in before], [place for place in changed if place in before]
-    secret, rows = secret_of(connection), {place: row_of(account_id, place, after[place]) for place in changed}
-    for statement, places in ((_INSERT, new), (_UPDATE, old)):
-        if places:
-            sealed = [
-                {**rows[place], "seal": secret.seal(_PURPOSE, *rows[place].values())}
-                if statement is _INSERT
-                else _given(rows[place], secret.seal(_PURPOSE, *rows[place].values()))
-                for place in places
-            ]
-            require_written(connection.execute(statement, batch(sealed)), len(sealed))
-    return sum_of(secret, rows.values()) - sum_of(secret, (row_of(account_id, place, before[place]) for place in old))
+    secret = secret_of(connection)
+    rows = {place: sealed(secret, account_id, place, after[place]) for place in changed}
+    for statement, given in (
+        (_INSERT, [rows[place] for place in new]),
+        (_UPDATE, [_given(rows[place]) for place in old]),
+    ):
+        if given:
+            require_written(connection.execute(statement, batch(given)), len(given))
+    return sum_of(secret, (row["seal"] for row in rows.values())) - sum_of(
+        secret, (_seal_of(secret, account_id, place, before[place]) for place in old)
+    )
+
+
+def sealed(secret: Secret, account_id: int, place: int, window: Window) -> dict[str, Any]:
+    """Return the row of a window."""
+    row = row_of(account_id, place, window)
+    return {**row, "seal": secret.seal(_PURPOSE, *row.values())}
+
+
+def _seal_of(secret: Secret, account_id: int, place: int, window: Window) -> str:
+    return sealed(secret, account_id, place, window)["seal"] if window.seal is None else window.seal
 
 
 def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
@@ -161,20 +177,20 @@ def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
     }
 
 
-def _given(row: Mapping[str, Any], seal: str) -> dict[str, Any]:
-    given = {f"new_{name}": row[name] for name in _CHANGING}
-    return given | {"account": row["account_id"], "at": row["place"], "new_seal": seal}
+def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+    given = {f"new_{name}": row[name] for name in (*_CHANGING, "seal")}
+    return given | {"account": row["account_id"], "at": row["place"]}
 
 
-def sum_of(secret: Secret, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return the sum of rows as ``row_of`` returns them; it counts modulo 2^256."""
-    return sum(int(secret.seal("window code", *row.values()), 16) for row in rows)
+def sum_of(secret: Secret, seals: Iterable[str]) -> int:
+    """Return the sum of rows with these seals; it counts modulo 2^256."""
+    return sum(int.from_bytes(secret.hmac("window code", seal.encode()), "big") for seal in seals)
 
 
 def is_sum(secret: Secret, account_id: int, stored: object, windows: Windows) -> bool:
     """Return whether a text is that of the sum of all windows of an account."""
-    rows = (row_of(account_id, place, window) for place, window in windows.items())
-    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, rows)))
+    seals = (_seal_of(secret, account_id, place, window) for place, window in windows.items())
+    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, seals)))
 
 
 _PURPOSE = "window"

@@ -7,7 +7,7 @@ under the lock of the account, and written with its row.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
@@ -69,8 +69,8 @@ class WindowState:
         places: PeriodSet,
         seq: int,
         *,
-        committed: Iterable[tuple[Price, int]] = (),
-        held: Iterable[tuple[Price, int]] = (),
+        committed: Sequence[tuple[Price, int]] = (),
+        held: Sequence[tuple[Price, int]] = (),
         releases: int = 0,
     ) -> "WindowState":
         """Return the windows after an entry that charges the windows at some places, or all.
@@ -79,7 +79,6 @@ class WindowState:
             places: they were read in this transaction.
             seq: as for ``Window.changed``, like the rest.
         """
-        committed, held = list(committed), list(held)
         if places.everything:
             common = self.common.changed(0, committed=committed, held=held, releases=releases)
             return replace(self, common=common)

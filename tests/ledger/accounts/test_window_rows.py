@@ -48,6 +48,11 @@ def _some_windows(random: Random, seq: int) -> dict[int, Window]:
     }
 
 
+def _hmac(*parts: bytes) -> bytes:
+    framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return hmac.new(SECRET.key, framed, hashlib.sha256).digest()
+
+
 def _codes(windows: Mapping[int, Window]) -> int:
     """The sum of the codes of rows, from the definition."""
     total = 0
@@ -55,10 +60,8 @@ def _codes(windows: Mapping[int, Window]) -> int:
         values: list[str | int] = [1, place, budgets.write_totals(window.committed), budgets.write_totals(window.held)]
         parts = [b"'" + value.encode() if isinstance(value, str) else b"%d" % value for value in values]
         parts += [b"%d" % window.releases, b"%d" % window.seq]
-        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-        purpose = b"window code"
-        framed = b"".join(len(part).to_bytes(8, "big") + part for part in (purpose, message))
-        total += int.from_bytes(hmac.new(SECRET.key, framed, hashlib.sha256).digest(), "big")
+        seal = _hmac(b"window", b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hex()
+        total += int.from_bytes(_hmac(b"window code", seal.encode()), "big")
     return total
 
 
