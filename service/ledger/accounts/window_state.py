@@ -1,7 +1,7 @@
 """The windows of an account with periods: what its row says of them, and how charges change them.
 
 The row holds the totals of releases to all periods, which every window has, and the maximum over windows of the other
-totals, figure by figure. Their sum bounds every window (P-6 in ``docs/mathematics/periods.md``): it is the account's
+totals, figure by figure. Their sum bounds every window (P-4 in ``docs/mathematics/periods.md``): it is the account's
 ``totals``. Releases to some periods change the rows of the windows that they touch (``window_rows``), which are read
 under the lock of the account, and written with its row.
 """
