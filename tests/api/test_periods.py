@@ -187,3 +187,21 @@ def test_a_receipt_states_the_periods_of_its_release(client: Client) -> None:
     receipt = json_of(client.get(f"{_PATH}/releases/{release['id']}/receipt"))
     assert receipt["release"]["periods"] == receipt["entry"]["content"]["periods"] == _RELEASE["periods"]
     check_receipt(receipt, receipt["public_key"])
+
+
+def test_a_registry_entry_states_the_periods(client: Client) -> None:
+    open_account(client, periods=_PANEL)
+    metadata = {"name": "n", "description": "d", "intended_use": "u", "data_product_type": "t", "data_curators": ["c"]}
+    release = json_of(_post(client, "releases", _RELEASE), 201)
+    as_json = {"Accept": "application/json"}
+    lacking = problem_of(client.get(f"{_PATH}/registry-entry", headers=as_json), "incomplete")["missing"]
+    known = {name: ["c"] if name.endswith("s") else "2026-01-01" for name in lacking} | {
+        name: value for name, value in metadata.items() if name in lacking
+    }
+    json_of(client.patch(_PATH, json={"metadata": known}))
+    whole = json_of(client.get(f"{_PATH}/registry-entry", headers=as_json))["deployment"]
+    assert "Each person is in the data of the months t + 0 to t + 3" in whole["privacy_loss"]["privacy_unit_details"]
+    assert "for each set of periods in which one unit can be" in whole["accounting"]["composition"]
+    one = json_of(client.get(f"{_PATH}/releases/{release['id']}/registry-entry", headers=as_json))["deployment"]
+    assert "It reads the periods" in one["accounting"]["composition"]
+    assert "2026-03" in one["accounting"]["composition"]
