@@ -191,7 +191,7 @@ def test_a_receipt_states_the_periods_of_its_release(client: Client) -> None:
 
 def test_a_registry_entry_states_the_periods(client: Client) -> None:
     open_account(client, periods=_PANEL)
-    metadata = {"name": "n", "description": "d", "intended_use": "u", "data_product_type": "t", "data_curators": ["c"]}
+    metadata = {"name": "n", "description": "d", "intended_use": "u", "data_product_type": "Dataset", "data_curators": ["c"]}
     release = json_of(_post(client, "releases", _RELEASE), 201)
     as_json = {"Accept": "application/json"}
     lacking = problem_of(client.get(f"{_PATH}/registry-entry", headers=as_json), "incomplete")["missing"]
