@@ -157,6 +157,12 @@ def peak_memory(address: str) -> float:
     return int(line.split()[1]) / 1024
 
 
+def processor_seconds(address: str) -> float:
+    """Return the processor's time that a server has taken so far, without its helper processes."""
+    fields = Path(f"/proc/{_running[address]}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < deadline:

@@ -113,6 +113,7 @@ def live(day: Day) -> None:
 
 
 def _release(day: Day) -> None:
+    day.ask("count_capacity")
     day.ask("register_release", dry_run="true")
     day.names["release"] = day.ask("register_release")["id"]
     day.ask("list_releases")

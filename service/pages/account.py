@@ -74,11 +74,11 @@ async def _overview(
     visit: Visit, account: str, refused: Refused | None = None, typed: dict[str, str] | None = None
 ) -> Response:
     path = address("accounts", account)
-    account_body = await get(visit, path)
+    account_body = await get(visit, path, {"with_gauge": "true"})
     followed = account_body["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
     balance, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
-        get(visit, address("accounts"), {"parent": account, "limit": _BELOW}),
+        get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )

@@ -10,7 +10,7 @@ async def accounts_page(visit: Visit) -> Response:
     """Render a page of accounts."""
     parameters = visit.request.query_params
     parent = parameters.get("parent")
-    query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent}
+    query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent, "with_gauge": "true"}
     accounts = await get(visit, address("accounts"), query)
     shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
     return page(visit.request, "accounts.html", shown)

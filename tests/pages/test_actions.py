@@ -370,24 +370,23 @@ def test_noisy_counts_are_on_no_page(steward: Client, api: Client) -> None:
 def test_beside_an_epsilon_that_is_no_sum_stands_how_many_more_releases_fit(steward: Client, api: Client) -> None:
     budget = {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}
     open_account(api, "noisy", budget, parent="households", unit="household")
-    assert "own filter" not in _words_of(steward, "/accounts/noisy")
+    assert "own budget" not in _words_of(steward, "/accounts/noisy")
     release(api, concentrated("0.02"), "noisy")
     more = json_of(api.get("/v1/accounts/noisy/balance"))["equal_more"]
     shown = _words_of(steward, "/accounts/noisy")
     said = re.search(
-        r"grows fast at first and slowly later: after one release it is at ([0-9.]+) %, yet (\d+) more", shown
+        r"<strong>(\d+) more releases like the one so far fit</strong> its own budget; ([0-9.]+) % of the budget"
+        r" spent or held; those above it can have less room\.",
+        shown,
     )
     assert said is not None
-    assert (int(said[2]), f"<strong>{said[1]} %</strong> spent or held" in shown) == (more, True)
-    assert "own filter; those above it can have less room." in shown
+    assert int(said[1]) == more
+    assert float(said[2]) - 0.1 <= 100 / (more + 1) <= float(said[2]) * (1 + 2 / more)
     release(api, concentrated("0.01"), "noisy")
-    shown = _words_of(steward, "/accounts/noisy")
-    assert re.search(r"after 2 releases it is at [0-9.]+ %, yet \d+ more of their mean loss fit", shown)
-    in_words = "(of equal releases this ε can grow fast at first and slowly later)"
-    shown = _words_of(steward, "/")
-    assert shown.count(in_words) == shown.count("(approximate)") == 2
-    assert in_words in _words_of(steward, "/plan/account?account=noisy")
-    assert in_words not in _words_of(steward, "/plan/account?account=nation")
+    in_words = re.compile(r"<strong>\d+ more releases like the mean one fit</strong>[a-z ]*; [0-9.]+ % of the budget")
+    for address, accounts in (("/accounts/noisy", 1), ("/accounts/households", 2), ("/plan/account?account=noisy", 1)):
+        assert len(in_words.findall(_words_of(steward, address))) == accounts, address
+    assert "like the" not in _words_of(steward, "/accounts/empty")
 
 
 def _words_of(steward: Client, address: str) -> str:

@@ -55,7 +55,7 @@ def serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
                 scope, body, heads = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our own process
             except (EOFError, OSError):
                 return
-            app.state.database.remember(heads)
+            app.state.database.newest.add(heads)
             runner.run(_answer(app, scope, body, pipe))
 
 

@@ -279,7 +279,7 @@ class _Helper:
 
     def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:
         """Send a request with the commits since the last one; return the first message that comes back."""
-        self._moment, heads = database.known_after(self._moment)
+        self._moment, heads = database.newest.after(self._moment)
         return self.ask((scope, body, heads))
 
     def ask(self, message: object) -> Message:

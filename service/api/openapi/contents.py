@@ -41,6 +41,7 @@ GROUPS = {
         "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
         " be reserved first and then committed or voided; a second steward approves large ones.",
         (
+            "count_capacity",
             "register_release",
             "list_releases",
             "register_batch",

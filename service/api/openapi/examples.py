@@ -80,6 +80,7 @@ PANEL_RELEASE = {
     "plan": {"type": "discrete_gaussian", "name": "unemployed", "rho": "0.05"},
     "periods": {"from": "2026-01", "to": "2026-03"},
 }
+CAPACITY = {"plan": RELEASE["plan"]}
 _OFFSET_TAILS = [
     {"type": "discrete_osgt", "name": "persons", "sigma_squared": "1600", "m": "18"},
     {"type": "osgt", "name": "income", "sigma_squared": "2500", "m": "22.5", "sensitivity": "0.5"},

@@ -33,7 +33,9 @@ from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
+from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
 from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
+from service.privacy.accounting.totals import mean_price
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
@@ -47,6 +49,11 @@ AccountName = Annotated[
 AccountPath = Annotated[
     str,
     Path(description="The account's name.", openapi_examples={"account": {"value": examples.ACCOUNT["name"]}}),
+]
+
+
+WithGauge = Annotated[
+    bool, Query(description="Include the used part of the budget, on a scale on which equal releases are equal.")
 ]
 
 
@@ -104,6 +111,24 @@ class ProposedChangeBody(BaseModel):
     proposed_at: str
 
 
+class GaugeBody(BaseModel):
+    """The used part of an account's budget, on the scale on which equal releases take equal parts.
+
+    For an (epsilon, delta) budget it is the least over all tests by which its filter admits; in other definitions, the
+    used part of the cap. Where declared deltas use more of their own cap, it is that part. At 1 the budget is full.
+    """
+
+    used: float | None = Field(description="Spent or held; rounded up. Null: infinite.")
+    used_exact: str | None = Field(description="used as an exact number, where it is short.")
+    cap: str = Field(description="The cap that it is a part of: epsilon, rho, delta or declared_delta.")
+    releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
+    equal_more: int | None = Field(
+        description="The exact number of further releases, each with the mean loss of the counted ones, that the"
+        f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
+        " has periods."
+    )
+
+
 class AccountBody(BaseModel):
     """An account as answers show it."""
 
@@ -128,6 +153,7 @@ class AccountBody(BaseModel):
     periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
         None, description="Only of an account with periods; remaining and counted are then of its worst window."
     )
+    gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
 
 
 class AccountPage(BaseModel):
@@ -160,6 +186,24 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "created_at": account.created_at,
         "head": head_body(account.head),
         **account_periods_body(account),
+    }
+
+
+def _shown(account: AccountRecord, *, with_gauge: bool) -> dict[str, Any]:
+    return account_body(account) | ({"gauge": _gauge_body(account)} if with_gauge else {})
+
+
+def _gauge_body(account: AccountRecord) -> dict[str, Any]:
+    budget, weights, totals, number = account.budget, account.weights, account.totals, account.releases
+    used, cap = gauge(budget, weights, totals)
+    return {
+        "used": None if used is None else number_up(used),
+        "used_exact": None if used is None else short_exact(used),
+        "cap": cap,
+        "releases": number,
+        "equal_more": count_fitting(budget, weights, totals, mean_price(totals, number))
+        if number and account.periods is None
+        else None,
     }
 
 
@@ -208,6 +252,7 @@ def list_accounts(
     principal: CurrentPrincipal,
     take: Room,
     parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
+    with_gauge: WithGauge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -219,12 +264,15 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        shown = [account_body(without_due_reservations(connection, account, now)) for account in records]
+        present = [without_due_reservations(connection, account, now) for account in records]
+        shown = [_shown(account, with_gauge=with_gauge) for account in present]
     return ok(page(shown, records[-1].name if records.more else None))
 
 
 @router.get("/{account}", response_model=AccountBody)
-def read_account(account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal) -> Response:
+def read_account(
+    account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, with_gauge: WithGauge = False
+) -> Response:
     """Read an account.
 
     For an (epsilon, delta) budget the answer includes the orders and weights by which charges are admitted.
@@ -232,7 +280,7 @@ def read_account(account: AccountPath, database: CurrentDatabase, principal: Cur
     require(principal, "auditor", account)
     with database.read() as connection:
         record = accounts.read_account(connection, account)
-        return ok(account_body(without_due_reservations(connection, record, clock.now())))
+        return ok(_shown(without_due_reservations(connection, record, clock.now()), with_gauge=with_gauge))
 
 
 @router.patch(

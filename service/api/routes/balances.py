@@ -42,8 +42,9 @@ from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
+from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
-from service.privacy.accounting.privacy_filter import MOST_COUNTED, Definition, count_fitting
+from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.accounting.totals import mean_price
 from service.privacy.plans.walking import Neighbouring, condense
 

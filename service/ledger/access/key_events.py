@@ -16,6 +16,7 @@ from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import require_present
 
@@ -83,7 +84,7 @@ def _seen_since(connection: Connection, secret: Secret, seen: SeenKeys) -> SeenK
     """
     later = list(installation_journal.read_after(connection, secret, seen.head))
     head = later[-1][0] if later else seen.head
-    require_present(connection, INSTALLATION, head.seq, head.hash)
+    require_present(connection, KnownHead(INSTALLATION, head.seq, head.hash))
     return SeenKeys(head, _course((said for _, said in later), seen.known)[0] if later else seen.known)
 
 

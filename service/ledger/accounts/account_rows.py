@@ -13,7 +13,7 @@ from sqlalchemy.orm import aliased
 from service.errors import Altered
 from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.journal.linked_heads import require_linked
-from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
 from service.ledger.storage.transaction import batch, require_present, require_written, secret_of
@@ -137,8 +137,9 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: 
     """
     if not is_sealed(secret_of(connection), row._mapping):
         raise Altered("an account's row", f"the row of account {row.name!r}", unsealed(row))
-    require_present(connection, row.name, row.head_seq, row.head_hash, locked=locked)
-    require_linked(connection, NewEntry(row.id, row.head_seq, row.head_hash, row.name))
+    head = KnownHead(row.name, row.head_seq, row.head_hash)
+    require_present(connection, head, locked=locked)
+    require_linked(connection, row.id, head)
 
 
 def seal_old(connection: Connection, secret: Secret, after: int, limit: int, *, without_seal: bool = True) -> list[int]:

@@ -32,12 +32,14 @@ LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
 
 _OTHER = "\0"  # ends the names under which the mark holds entries of second versions; no account's name has it
 
+_MOVES = 10_000  # the last movements of heads that the file lists, for the other processes that use it
 _AT_ONCE = 500  # entries or accounts that one statement looks up
 _FEW = 5000  # up to so many accounts are looked up by name; beyond that, all are read
 _WAIT = 10.0  # seconds that a process waits for another process that writes the same file
 _RING = 2**256
 _TABLES = """\
 CREATE TABLE IF NOT EXISTS heads (journal TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS moves (number INTEGER PRIMARY KEY AUTOINCREMENT, journal TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS mark (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     journals INTEGER NOT NULL,
@@ -158,9 +160,11 @@ class HighWaterFile:
                 if marked is not None and marked.seq >= head.seq:
                     continue
                 file.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", (name, head.seq, head.hash))
+                file.execute("INSERT INTO moves (journal) VALUES (?)", (name,))
                 journals += marked is None
                 entries += head.seq - (0 if marked is None else marked.seq)
                 digest += self._code(name, head) - (0 if marked is None else self._code(name, marked))
+            file.execute("DELETE FROM moves WHERE number <= (SELECT max(number) FROM moves) - ?", (_MOVES,))
             in_use = was_in_use if in_use is None else in_use
             self._write_total(file, _Total(journals, entries, digest % _RING), max(at, before), in_use=in_use)
             file.execute("COMMIT")
@@ -181,6 +185,32 @@ class HighWaterFile:
                 if row is not None:
                     found[name] = Head(*row)
         return found
+
+    def moved_since(self, number: int) -> tuple[int, dict[str, Head]]:
+        """Read the number of the last movement of a head, and the heads that moved after an earlier one.
+
+        Args:
+            number: of a movement; 0 before the first one.
+
+        Returns:
+            All heads where movements between were dropped from the list.
+
+        Raises:
+            BrokenMark: the file cannot be read.
+        """
+        if not self._exists():
+            return 0, {}
+        with self._opened() as file:
+            file.execute("BEGIN")
+            if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'moves'").fetchone() is None:
+                return 0, {}
+            first, last = file.execute("SELECT min(number), max(number) FROM moves").fetchone()
+            if last is None or last == number:
+                return number, {}
+            moved = "SELECT * FROM heads WHERE journal IN (SELECT journal FROM moves WHERE number > ?)"
+            listed = first - 1 <= number < last
+            rows = file.execute(moved, (number,)) if listed else file.execute("SELECT * FROM heads")
+            return last, {name: Head(seq, digest) for name, seq, digest in rows}
 
     def forget(self, missing: Mapping[str, Head], heads: Mapping[str, Head], at: str) -> None:
         """Replace the heads of some journals, and continue from a moment, which may be earlier than the mark's.

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
 
 import structlog
@@ -29,8 +29,9 @@ from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.boundaries import OTHER_VERSION
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
+from service.ledger.storage.group_commit import INSTALLATION, NewEntry
 from service.ledger.storage.migrate import is_migrated
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.schema import unexpected
 from service.ledger.verification.backup import require_sound_file
 
@@ -82,8 +83,7 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = Fa
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
             f" {_ADVICE}"
         )
-    ids = {name: account_id for account_id, name, *_ in accounts} | {INSTALLATION: NO_ACCOUNT}
-    database.remember([NewEntry(ids[name], head.seq, head.hash, name) for name, head in mark.heads.items()])
+    database.newest.add(known_heads(mark.heads))
     return mark
 
 
@@ -108,6 +108,11 @@ def described(missing: list[MissingEntry]) -> str:
     return "; ".join(map(str, missing[:_SHOWN])) + (f"; and {more} more" if more > 0 else "")
 
 
+def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
+    """Yield marked heads as a process remembers them, those of two versions of a journal too: neither is a head."""
+    return (KnownHead(name, head.seq, head.hash) for name, head in marked.items())
+
+
 class MarkKeeper:
     """The writer of a server's high-water mark while the server runs.
 
@@ -122,6 +127,7 @@ class MarkKeeper:
         self._failing, self._altered = False, list[str]()
         self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked
         self._everything = 0.0  # seconds that the last comparison of all journals took
+        self._last_move = 0  # of a head in the mark, by any process
         self._unwatched, self._changing = False, threading.Lock()
         database.remembers = True
         self.written_at = clock.now()
@@ -303,20 +309,22 @@ class MarkKeeper:
                 )
 
     def _look(self) -> bool:
-        """Stop the server if the schema is another one, and read the last entry of the installation's journal.
+        """Stop the server if the schema is another one, and read the heads that must be found from now on.
 
-        The statements that later read which keys were ended must reach this entry, and the one in the mark, which
+        These are the marked heads that any process moved, and the last entry of the installation's journal. The
+        statements that later read which keys were ended must reach this entry, and the one in the mark, which
         commands advance. Otherwise a false answer to those statements alone would keep an ended key valid.
 
         Returns:
             Whether the schema could be read.
         """
         try:
-            self._remember_end(self._marked_installation())  # first, so that it is known whatever the database answers
+            self._remember_marked()  # first, so that it is known whatever the database answers
             with self._database.look() as connection:
                 fault = unexpected(connection)
                 present = installation_journal.sealed_head(connection, self.file.secret)
-            self._remember_end(present)
+            if present is not None:
+                self._database.newest.add([KnownHead(INSTALLATION, present.seq, present.hash)])
             self._database.paused = None if fault is None else _OTHER_SCHEMA
             if fault is not None and is_migrated(self._database):
                 self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
@@ -329,16 +337,11 @@ class MarkKeeper:
             return False
         return True
 
-    def _remember_end(self, head: Head | None) -> None:
-        """Record where the installation's journal ends, at least."""
-        if head is not None:
-            self._database.remember([NewEntry(NO_ACCOUNT, head.seq, head.hash)])
-
-    def _marked_installation(self) -> Head | None:
-        try:
-            return self.file.marked([INSTALLATION]).get(INSTALLATION)
-        except BrokenMark:  # reported when it is written
-            return None
+    def _remember_marked(self) -> None:
+        """Remember the heads that other processes marked: a row that does not follow from them is not used."""
+        with suppress(BrokenMark):  # reported when it is written
+            self._last_move, heads = self.file.moved_since(self._last_move)
+            self._database.newest.add(known_heads(heads))
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
         """Read which keys were ended by any process.

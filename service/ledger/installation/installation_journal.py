@@ -16,6 +16,7 @@ from service.ledger.journal.chains import MISFILED, BrokenChain, check_link, rea
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, JournalEntry, actor_members, entry_hash
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation, InstallationEntry
 from service.ledger.storage.transaction import note_ends, note_entries, require_present, require_written
@@ -120,7 +121,7 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
     for head, said in read_after(connection, secret, BEFORE_FIRST):
         last = head
         yield said
-    require_present(connection, INSTALLATION, last.seq, last.hash)
+    require_present(connection, KnownHead(INSTALLATION, last.seq, last.hash))
 
 
 def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
@@ -152,20 +153,22 @@ def follow(database: Database, secret: Secret) -> int:
         BrokenChain: as ``read``; the ends before that entry are known then.
         Unavailable: the last known entries are missing, or the database does not answer.
     """
-    moment, followed = database.newest.moment, database.followed  # all known now was committed before what follows
-    last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
-    row = database.ask(_AT, {"seq": last.seq})
-    if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
-        raise database.went_back(INSTALLATION, 0)
-    while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
-        said = _said(secret, last, row)
-        database.remember_ends(_ends(said["kind"], said["content"]))
-        last = Head(row.seq, row.hash)
-        if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
-            database.require_present(INSTALLATION, last.seq, last.hash, moment)
-    database.require_present(INSTALLATION, last.seq, last.hash, moment)
-    database.followed = NewEntry(NO_ACCOUNT, last.seq, last.hash)
-    database.remember([database.followed])
+    with database.newest.transaction() as moment:  # all known now was committed before what follows
+        followed = database.followed
+        last = BEFORE_FIRST if followed is None else Head(followed.seq, followed.hash)
+        row = database.ask(_AT, {"seq": last.seq})
+        if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
+            raise database.went_back(INSTALLATION, 0)
+        while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
+            said = _said(secret, last, row)
+            database.remember_ends(_ends(said["kind"], said["content"]))
+            last = Head(row.seq, row.hash)
+            if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
+                database.require_present(KnownHead(INSTALLATION, last.seq, last.hash), moment)
+        found = KnownHead(INSTALLATION, last.seq, last.hash)
+        database.require_present(found, moment)
+    database.followed = found
+    database.newest.add([found])
     return last.seq
 
 

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, select
 
 from service.ledger.journal.journal import Head, entry_hash
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT, NewEntry
+from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Entry, InstallationEntry
 from service.ledger.storage.transaction import DATABASE, LINKED
 
@@ -38,24 +39,25 @@ def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head
     return lower == higher or higher in heads_after(connection, account_id, lower, higher.seq)
 
 
-def require_linked(connection: Connection, head: NewEntry) -> None:
+def require_linked(connection: Connection, account_id: int, head: KnownHead) -> None:
     """Refuse a journal's head, as a row stated it, that does not follow from the last one that this process knows.
 
-    The journal is then another version of itself than the one that this process read or wrote before. A head that
-    follows is remembered, so that the next transaction need not read the texts again.
+    The journal is then another version of itself than the one that this process knows. A head that follows is
+    remembered, so that the next transaction need not read the texts again, and so is the first one of a journal.
 
     Raises:
         Unavailable: it does not follow. All further writes are refused.
     """
     info = connection.info
-    if LINKED not in info or info[LINKED].get(head.account) == (head.seq, head.hash):
+    if LINKED not in info or info[LINKED].get(head.account) == head:
         return
     database: Database = info[DATABASE]
     known = database.newest.up_to(head.account, head.seq)
-    if known is None or known.seq == head.seq:  # whether it is the same entry then, `require_present` checks
-        return
-    if not is_linked(connection, head.account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
-        raise database.went_back(head.account, head.seq)
-    info[LINKED][head.account] = (head.seq, head.hash)
+    if known is not None:
+        if known.seq == head.seq:  # whether it is the same entry then, `require_present` checks
+            return
+        if not is_linked(connection, account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
+            raise database.went_back(head.account, head.seq)
+    info[LINKED][head.account] = head
     if EFFECTS not in info:  # a write transaction's row may be one that it wrote itself, which is not committed yet
-        database.remember([head])
+        database.newest.add_linked(head, known)

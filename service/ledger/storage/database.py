@@ -27,7 +27,7 @@ from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, 
 from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
 from service.ledger.storage.location import DatabaseLocation, place_of
-from service.ledger.storage.newest_heads import NewestHeads
+from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import DATABASE, LINKED, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
@@ -142,7 +142,7 @@ class Database:
         self._done = Effects()
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
-        self.followed: NewEntry | None = None  # the last entry of the installation's journal whose key ends are known
+        self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
         self._counting = threading.Lock()
         self._ended, self._commits = False, _UnderWay()
@@ -172,16 +172,6 @@ class Database:
         """Return entries to the list of committed ones after a failure, so that the next call takes them again."""
         with self._counting:
             self._done.entries += entries
-
-    def remember(self, heads: Iterable[NewEntry]) -> None:
-        """Record heads as committed, like those of this process."""
-        with self._counting:
-            self.newest.add(heads)
-
-    def known_after(self, moment: int) -> tuple[int, list[NewEntry]]:
-        """Return the present moment of the known heads, and the heads that were added after an earlier moment."""
-        with self._counting:
-            return self.newest.moment, self.newest.after(moment)
 
     def stop(self, reason: str, *, event: str = _ROLLED_BACK, **said: object) -> None:
         """Refuse all further writes, because a rollback of the ledger or another schema was detected."""
@@ -278,15 +268,16 @@ class Database:
 
     @contextmanager
     def _reading(self, engine: Engine, *, wait: float, limit: float = 0) -> Iterator[Connection]:
-        connection = self._snapshot(engine, wait, limit)
-        try:
-            self.begun(connection)
-            yield connection
-        except SQLAlchemyError as error:
-            raise refusal(failure_of(error), self.place) from None
-        finally:
-            with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
-                connection.close()
+        with self.newest.transaction() as since:
+            connection = self._snapshot(engine, wait, limit, since)
+            try:
+                self.begun(connection)
+                yield connection
+            except SQLAlchemyError as error:
+                raise refusal(failure_of(error), self.place) from None
+            finally:
+                with suppress(SQLAlchemyError):  # a connection that breaks only now has already given all its answers
+                    connection.close()
 
     def write(self, work: Callable[[Connection], T], *, is_committed: Callable[[Connection, T], bool]) -> T:
         """Run ``work`` in one write transaction and return its value once that is committed.
@@ -321,15 +312,14 @@ class Database:
         for pause in _PAUSES:
             if lost:
                 time.sleep(pause)
-            committing, group, since = False, GroupCommit(self.writers), self.newest.moment
+            committing, group, done = False, GroupCommit(self.writers), Effects()
             try:
-                with ExitStack() as queue, self._writer.connect() as connection:
+                with self.newest.transaction() as since, ExitStack() as queue, self._writer.connect() as connection:
                     begin_write(connection, deadline - time.monotonic(), lock, self.version)
+                    connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since, LINKED: {}})
                     for earlier, counts in unknown:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
-                    done = Effects()
-                    connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since, LINKED: {}})
                     if self.kind == "postgresql":
                         connection.info[QUEUE] = partial(self._wait_in_queue, queue, deadline)
                     self.begun(connection)
@@ -374,7 +364,7 @@ class Database:
             if entry.seq <= self.newest.number(entry.account):
                 raise self.went_back(entry.account, entry.seq - 1)
 
-    def require_present(self, account: str, seq: int, digest: str, moment: int | None) -> None:
+    def require_present(self, head: KnownHead, moment: int | None) -> None:
         """Refuse a journal's head that was read, if the journal was further before or had another entry of this number.
 
         Args:
@@ -383,8 +373,8 @@ class Database:
         Raises:
             Unavailable: the head is older than, or differs from, a known one. All further writes are refused.
         """
-        if self.newest.went_back(account, seq, digest, moment):
-            raise self.went_back(account, seq)
+        if self.newest.went_back(head, moment):
+            raise self.went_back(head.account, head.seq)
 
     def went_back(self, account: str, seq: int) -> Unavailable:
         """Stop writing because a journal lacks an entry that was committed, and return the error to raise."""
@@ -392,7 +382,7 @@ class Database:
         return Unavailable(_WENT_BACK, retry_after=60)
 
     def _count(self, value: T, done: Effects) -> T:
-        self.remember(done.entries)
+        self.newest.add(KnownHead(entry.account, entry.seq, entry.hash) for entry in done.entries)
         self.remember_ends(done.ends)
         with self._counting:
             if not self.remembers:
@@ -400,9 +390,9 @@ class Database:
             self._done.add(done)
         return value
 
-    def _snapshot(self, engine: Engine, wait: float, limit: float) -> Connection:
+    def _snapshot(self, engine: Engine, wait: float, limit: float, since: int) -> Connection:
         def begun() -> Connection:
-            connection, since = engine.connect(), self.newest.moment
+            connection = engine.connect()
             try:
                 begin_read(connection, wait, limit)
                 connection.info.update({DATABASE: self, SINCE: since, LINKED: {}})

@@ -1,34 +1,43 @@
 """Newest known heads of the journals, for rollback detection.
 
-An account's row that was put back to an earlier state has its old, valid seal. A process that committed a later entry
-can tell.
+An account's row that was put back to an earlier state has its old, valid seal. A process that knows a later entry can
+tell.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from service.ledger.storage.group_commit import NewEntry
-
 _JOURNALS = 100_000  # whose newest head is known: the most recently changed ones
 _TOLD = 10_000  # whose heads another process gets as it starts; the most recently changed ones
+_LOOKED_AT = 8  # earlier heads of a journal that one addition examines: more than one, so that in the end all are
 
 
-class _Known(NamedTuple):
-    """A head, the moment from which it was known, and the head that was known before it, if any."""
+class KnownHead(NamedTuple):
+    """The head of a journal that is known to be committed, by the account's name."""
+
+    account: str
+    seq: int
+    hash: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """A head, the moment from which it was known, and the head that was known before it, if it is kept."""
 
     moment: int
-    entry: NewEntry
+    head: KnownHead
     before: "_Known | None"
 
 
 class NewestHeads:
-    """Newest heads by the account's name, which only advance.
+    """Newest heads by the account's name, which only advance. Any thread may use them.
 
-    A row with another id in place of an account's own is refused for its seal, but a name stays one journal's for ever.
-
-    Any thread may read them; additions must happen one at a time.
+    Names are used because a row's id may be changed by whoever owns the database, while its seal covers its name.
 
     Attributes:
         moment: counts additions. A head that was known at a moment was committed before it, so every transaction that
@@ -38,56 +47,98 @@ class NewestHeads:
     def __init__(self) -> None:
         self.moment = 0
         self._heads: OrderedDict[str, _Known] = OrderedDict()  # the most recently changed ones at the end
+        self._open = Counter[int]()  # transactions under way, by the moment at which they began
+        self._changing = threading.Lock()
 
-    def add(self, entries: Iterable[NewEntry]) -> None:
-        """Record entries that were committed."""
-        moment = self.moment + 1
-        for name, entry in {entry.account: entry for entry in sorted(entries)}.items():  # the last of each journal
+    @contextmanager
+    def transaction(self) -> Iterator[int]:
+        """Keep the heads that a transaction must see, from before it begins until the block ends; yield the moment."""
+        with self._changing:
+            since = self.moment
+            self._open[since] += 1
+        try:
+            yield since
+        finally:
+            with self._changing:
+                self._open[since] -= 1
+                if not self._open[since]:
+                    del self._open[since]
+
+    def add(self, heads: Iterable[KnownHead]) -> None:
+        """Record heads that were committed."""
+        with self._changing:
+            self._add(heads)
+
+    def add_linked(self, head: KnownHead, known: KnownHead | None) -> None:
+        """Record a head that follows from the newest known one, unless another head was recorded meanwhile.
+
+        Two transactions may have been shown two versions of a journal. Only the first of them counts.
+        """
+        with self._changing:
+            newest = self._heads.get(head.account)
+            if (None if newest is None else newest.head) == known:
+                self._add([head])
+
+    def _add(self, heads: Iterable[KnownHead]) -> None:
+        moment, oldest = self.moment + 1, min(self._open, default=self.moment)
+        for name, head in {head.account: head for head in sorted(heads)}.items():  # the last of each journal
             last = self._heads.get(name)
-            if last is None or last.entry.seq < entry.seq:
-                before = None if last is None else last._replace(before=None)
-                self._heads[name] = _Known(moment, entry, before)
+            if last is None or last.head.seq < head.seq:
+                self._heads[name] = _Known(moment, head, last)
                 self._heads.move_to_end(name)
+                _forget_before(last, oldest)
         while len(self._heads) > _JOURNALS:
             self._heads.popitem(last=False)
         self.moment = moment
 
-    def after(self, moment: int) -> list[NewEntry]:
-        """Return the newest heads that were added after a moment, for another process."""
-        newest = islice(reversed(self._heads.values()), _TOLD)
-        return [known.entry for known in takewhile(lambda known: known.moment > moment, newest)]
+    def after(self, moment: int) -> tuple[int, list[KnownHead]]:
+        """Return the present moment, and the newest heads that were added after an earlier one, for another process."""
+        with self._changing:
+            newest = islice(reversed(self._heads.values()), _TOLD)
+            return self.moment, [known.head for known in takewhile(lambda known: known.moment > moment, newest)]
 
     def number(self, account: str) -> int:
         """Return the number of a journal's newest head; 0 if none is known."""
         known = self._heads.get(account)
-        return 0 if known is None else known.entry.seq
+        return 0 if known is None else known.head.seq
 
-    def committed(self, account: str, moment: int) -> NewEntry | None:
+    def committed(self, account: str, moment: int) -> KnownHead | None:
         """Return the newest known head of a journal that a transaction which began after ``moment`` must see."""
         known = self._heads.get(account)
         while known is not None and known.moment > moment:
             known = known.before
-        return None if known is None else known.entry
+        return None if known is None else known.head
 
-    def up_to(self, account: str, seq: int) -> NewEntry | None:
+    def up_to(self, account: str, seq: int) -> KnownHead | None:
         """Return the newest known head of a journal whose number is at most this one."""
         known = self._heads.get(account)
-        while known is not None and known.entry.seq > seq:
+        while known is not None and known.head.seq > seq:
             known = known.before
-        return None if known is None else known.entry
+        return None if known is None else known.head
 
-    def went_back(self, account: str, seq: int, digest: str, moment: int | None) -> bool:
+    def went_back(self, head: KnownHead, moment: int | None) -> bool:
         """Return whether a journal was further than this head, or had another entry of its number.
 
         Args:
-            moment: a moment before the transaction began that read the head. None where it holds a lock on the row:
+            moment: the moment before the transaction began that read the head. None where it holds a lock on the row:
                 then every entry ever added to the journal was there when the row was read.
         """
-        known = self._heads.get(account)
+        known = self._heads.get(head.account)
         while known is not None:
-            if seq == known.entry.seq:
-                return digest != known.entry.hash
+            if head.seq == known.head.seq:
+                return head.hash != known.head.hash
             if moment is None or known.moment <= moment:
-                return seq < known.entry.seq
+                return head.seq < known.head.seq
             known = known.before
         return False
+
+
+def _forget_before(known: _Known | None, oldest: int) -> None:
+    """Forget the heads before the one that the oldest transaction under way must see."""
+    for _ in range(_LOOKED_AT):
+        if known is None:
+            return
+        if known.moment <= oldest:
+            known.before = None
+            return
+        known = known.before

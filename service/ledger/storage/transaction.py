@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import Connection, CursorResult
 
 from service.ledger.storage.group_commit import EFFECTS, Effects, NewEntry
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Values = TypeVar("Values", bound=dict[str, Any])
 
 DATABASE = "database"  # the key under which a connection stores its `Database`
 SINCE = "since"  # the key of the moment before the transaction began, which selects the heads that were known then
-LINKED = "linked"  # the key of heads that the transaction wrote or linked, as numbers with hashes, by name
+LINKED = "linked"  # the key of the heads that the transaction wrote or linked, by the account's name
 QUEUE = "queue"  # the key of a function that waits in an account's queue; absent on SQLite, and once it was called
 
 
@@ -88,10 +89,10 @@ def note_entries(connection: Connection, entries: Sequence[NewEntry]) -> None:
         database.require_new(entries)
         done: Effects = connection.info[EFFECTS]
         done.entries += entries
-        connection.info[LINKED] |= {entry.account: (entry.seq, entry.hash) for entry in entries}
+        connection.info[LINKED] |= {entry.account: KnownHead(entry.account, entry.seq, entry.hash) for entry in entries}
 
 
-def require_present(connection: Connection, account: str, seq: int, digest: str, *, locked: bool = False) -> None:
+def require_present(connection: Connection, head: KnownHead, *, locked: bool = False) -> None:
     """Refuse a journal's head that was read in this transaction, if the journal was further before.
 
     Args:
@@ -102,10 +103,10 @@ def require_present(connection: Connection, account: str, seq: int, digest: str,
     """
     info = connection.info
     if SINCE in info:
-        info[DATABASE].require_present(account, seq, digest, None if locked else info[SINCE])
+        info[DATABASE].require_present(head, None if locked else info[SINCE])
 
 
-def newest_known(connection: Connection, account: str) -> NewEntry | None:
+def newest_known(connection: Connection, account: str) -> KnownHead | None:
     """Return the newest head of a journal that this transaction must find in it, if one is known."""
     info = connection.info
     return info[DATABASE].newest.committed(account, info[SINCE]) if SINCE in info else None

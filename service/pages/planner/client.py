@@ -48,7 +48,7 @@ async def open_account_named(visit: Visit, name: str) -> Account | None:
     if not name:
         return None
     try:
-        account: Account = await get(visit, address("accounts", name))
+        account: Account = await get(visit, address("accounts", name), {"with_gauge": "true"})
     except Refused as refused:
         if refused.status not in (403, 404):
             raise
@@ -72,9 +72,10 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
         question = composition_of(plan, account, delta_of(form, account))
         cost = await send(visit, "POST", address("compositions"), question)
         rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan})
+        capacity = await _capacity(visit, account, plan)
     except Refused as refused:
         raise FormFaults(faults_of(refused, partial(field_of_release, form))) from None
-    return Proposal(mechanism, plan, requests, answers, cost, rehearsal)
+    return Proposal(mechanism, plan, requests, answers, cost, rehearsal, capacity)
 
 
 async def ask_plan(
@@ -109,6 +110,19 @@ async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> M
         if refused.status == 409:
             return refused.problem
         raise
+    return answer
+
+
+async def _capacity(visit: Visit, account: Account, plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how often a plan fits; None where the key may not ask, or the account takes no releases."""
+    try:
+        answer: Mapping[str, Any] = await send(
+            visit, "POST", address("accounts", account["name"], "capacity"), {"plan": plan}
+        )
+    except Refused as refused:
+        if refused.status not in (403, 409):
+            raise
+        return None
     return answer
 
 

@@ -271,6 +271,7 @@ class Proposal:
         answers: to the requests, with the rows of the form that each is about.
         cost: the guarantee under the account's relation.
         rehearsal: the dry run's answer, or the problem; None where the key may not register.
+        capacity: how often it fits; None where the key may not ask, or the account takes no releases.
     """
 
     mechanism: Mechanism
@@ -279,3 +280,4 @@ class Proposal:
     answers: Sequence[Mapping[str, Any]]
     cost: Mapping[str, Any]
     rehearsal: Mapping[str, Any] | None = field(default=None)
+    capacity: Mapping[str, Any] | None = field(default=None)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of
-from service.pages.shell.figures import down, epsilon_of, rho_of, up
+from service.pages.shell.figures import down, epsilon_of, part_of, rho_of, up
 
 
 def _cap_of(budget: Mapping[str, Any]) -> Fraction:
@@ -20,12 +20,11 @@ class Charge(NamedTuple):
 
 
 def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
-    """Return the loss that a plan adds in the account's definition; None where only a dry run knows.
+    """Return the loss that a plan adds in the account's definition: the plan's own.
 
-    In most definitions that is the plan's own loss. An (epsilon, delta) account counts an epsilon of all its releases
-    together, which no analysis of one plan gives: the dry run returns its growth, if the key may ask.
+    None for an (epsilon, delta) account, which counts an epsilon of all its releases together.
     """
-    cost, rehearsal = dict(proposal.cost), proposal.rehearsal
+    cost = dict(proposal.cost)
     match account["budget"]["definition"]:
         case "pure":
             return Charge(epsilon_of(cost))
@@ -33,18 +32,27 @@ def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
             return Charge(rho_of(cost))
         case "rdp":
             return Charge(_exact(cost["rdp"][-1]["epsilon"]))
-    if rehearsal is None:
+    return None
+
+
+class Taken(NamedTuple):
+    """The part of an account's budget that a plan takes; ``part`` is None where it is infinite."""
+
+    part: Fraction | None
+
+
+def taken_by(proposal: Proposal, account: Mapping[str, Any]) -> Taken | None:
+    """Return the part of the account's budget that a plan takes; None where the key may not ask.
+
+    An (epsilon, delta) account counts unlike releases together, so that one can take more than it would alone.
+    """
+    capacity = proposal.capacity
+    if capacity is None:
         return None
-    if "type" not in rehearsal:
-        return Charge(_cap_of(account["remaining"]) - _cap_of(rehearsal["remaining"]))
-    failure = _own_failure(rehearsal, account["name"])
-    return None if failure is None else Charge(_exact(failure["requested"]))
-
-
-def _own_failure(rehearsal: Mapping[str, Any], account: str) -> Mapping[str, Any] | None:
-    """Return the failure of a plan at the account itself, where it is too large."""
-    failures = rehearsal.get("failures", ())
-    return next((one for one in failures if one["account"] == account and one["cap"] in ("epsilon", "rho")), None)
+    if account["budget"]["definition"] != "approximate":
+        return Taken(part_of(capacity["share"]))
+    used, after = part_of(capacity["used"]), part_of(capacity["used_after_one"])
+    return Taken(None if used is None or after is None else after - used)
 
 
 def _exact(figure: float | None) -> Fraction | None:
@@ -58,25 +66,30 @@ def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
 def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the proposals side by side; the cheapest is marked where there is one and all costs are known."""
     shown = [_side(proposal, account) for proposal in proposals]
-    charges = [side["charge"] for side in shown]
-    finite = [charge.nats for charge in charges if charge is not None and charge.nats is not None]
-    alone = None not in charges and len(charges) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
-    return [side | {"cheaper": alone and side["charge"].nats == min(finite)} for side in shown]
+    parts = [side["taken"] for side in shown]
+    finite = [taken.part for taken in parts if taken is not None and taken.part is not None]
+    alone = None not in parts and len(parts) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    return [side | {"cheaper": alone and side["taken"].part == min(finite)} for side in shown]
 
 
 def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
-    best, charge = proposal.cost["best"][0], charge_of(proposal, account)
-    nats = None if charge is None else charge.nats
+    best, taken = proposal.cost["best"][0], taken_by(proposal, account)
     return {
         "mechanism": proposal.mechanism,
         "title": MECHANISMS[proposal.mechanism],
-        "charge": charge,
-        "taken": None if nats is None else _percent(nats, _cap_of(account["remaining"])),
+        "charge": charge_of(proposal, account),
+        "taken": taken,
+        "percent": None if taken is None else _percent(taken.part),
+        "capacity": proposal.capacity,
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
         "digest": digest_of(account["name"], proposal.plan),
     } | _fit(proposal.rehearsal)
+
+
+def _percent(part: Fraction | None) -> str:
+    return "infinite" if part is None else f"{up(100 * part, 3)} %"
 
 
 def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -93,10 +106,6 @@ def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
         "failures": rehearsal["failures"],
         "multiplier": rehearsal["noise_multiplier_that_fits"],
     }
-
-
-def _percent(part: Fraction, whole: Fraction) -> str | None:
-    return None if whole <= 0 else f"{up(100 * part / whole, 3)} %"
 
 
 def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Formatting of figures: upper bounds are rounded up, lower bounds are rounded down."""
 
+import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ _RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "rep
 _SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
 
 
-_MOST_FITTING = 10**6  # the largest number that is shown
+_MOST_FITTING = 10**6  # the largest number that ``/v1`` counts to
 
 
 class Usage(NamedTuple):
@@ -25,7 +26,9 @@ class Usage(NamedTuple):
         cap: as it was stated.
         used: the used loss, rounded up.
         left: the remaining loss, rounded down.
-        percent: the used share of the cap, rounded up to a tenth; at most 100.
+        percent: the used part by the account's gauge, rounded up to a tenth; at most 100.
+        by_delta: the declared deltas use more of their own cap than the loss does of its cap.
+        more: the number of further releases like the mean one that fit, in words; None where there is none yet.
     """
 
     symbol: str
@@ -33,6 +36,8 @@ class Usage(NamedTuple):
     used: Fraction
     left: Fraction
     percent: str
+    by_delta: bool
+    more: str | None
 
 
 def usage(account: dict[str, Any]) -> Usage:
@@ -43,34 +48,25 @@ def usage(account: dict[str, Any]) -> Usage:
     if account["counted_exact"] is not None:
         used = Fraction(account["counted_exact"])
         remaining = max(cap - used, Fraction(0))
-    share = 100 * used / cap if cap else Fraction(0)
-    tenths = min(1000, -(-share.numerator * 10 // share.denominator))
-    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}")
+    gauge = account["gauge"]
+    share = part_of(gauge["used"], gauge["used_exact"])
+    tenths = 1000 if share is None else min(1000, math.ceil(1000 * share))
+    symbol, by_delta = _SYMBOLS[budget["definition"]], gauge["cap"] != name
+    like = "the one so far" if gauge["releases"] == 1 else "the mean one"
+    more = None if gauge["equal_more"] is None else more_releases(gauge["equal_more"], like)
+    return Usage(symbol, budget[name], used, remaining, f"{tenths / 10:g}", by_delta, more)
 
 
-class Growth(NamedTuple):
-    """Growth of the figure of an (epsilon, delta) budget, in further releases that fit.
-
-    Attributes:
-        fitting: the number of further releases with the mean loss of the counted ones that fit, in words.
-        one: their number is singular.
-        slower: more of them fit than if each raised the figure as much as the earlier ones did.
-    """
-
-    fitting: str
-    one: bool
-    slower: bool
+def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
+    """Return a part of a budget, exact where it is given so; None: infinite."""
+    return None if figure is None else Fraction(exact or repr(figure))
 
 
-def growth(account: dict[str, Any], balance: dict[str, Any]) -> Growth | None:
-    """Return the growth of an account's figure; None where it is linear, or the two answers are of different states."""
-    more, releases = balance["equal_more"], balance["releases"]
-    if more is None or account["head"] != balance["head"]:
-        return None
-    words = {0: "not one more", 1: "one more", _MOST_FITTING: "at least a million more"}
-    used = usage(account)
-    evenly = releases * (Fraction(used.cap) / used.used - 1) if used.used else None
-    return Growth(words.get(more, f"{more} more"), more < 2, evenly is not None and more > evenly)
+def more_releases(number: int, like: str) -> str:
+    """Return in words how many more releases like one fit; no more than a million are counted."""
+    if number < 2:
+        return f"{number or 'no'} more release like {like} fits"
+    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
 
 
 def budget_text(budget: dict[str, Any]) -> str:

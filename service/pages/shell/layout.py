@@ -105,7 +105,7 @@ def _environment() -> Environment:
         "may": may,
         "pairs": partial(zip, strict=True),
         "usage": figures.usage,
-        "growth": figures.growth,
+        "more_releases": figures.more_releases,
         "share_of": figures.share_of,
         "best_epsilon": figures.best_epsilon,
     }

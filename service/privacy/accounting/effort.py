@@ -45,6 +45,22 @@ def of_price(plan: Condensed, orders: int) -> float:
     return _READ * plan.size + orders * sum(one.work().at_order for one in set(leaves(plan)))
 
 
+def of_estimates(plan: Condensed, orders: Sequence[tuple[Fraction, ...]]) -> float:
+    """Estimate the work for a plan's estimated prices, in arrays of doubles; infinite for offset tails.
+
+    Args:
+        orders: the orders of each account, one tuple for each.
+
+    Returns:
+        About milliseconds of one core.
+    """
+    distinct = [mechanism.work() for mechanism in set(leaves(plan))]
+    if not all(one.vectorized for one in distinct):
+        return math.inf
+    curved = plan.size - sum(one.linear for one in distinct)  # with the nodes, at which arrays are added or compared
+    return sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
+
+
 def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
     """Estimate the search for the noise with which a plan fits accounts of these orders; infinite for offset tails.
 
@@ -54,12 +70,6 @@ def of_search(plan: Plan, orders: Sequence[tuple[Fraction, ...]]) -> float:
     Returns:
         About milliseconds of one core.
     """
-    condensed = condense(plan)
-    distinct = [mechanism.work() for mechanism in set(leaves(condensed))]
-    if not all(one.vectorized for one in distinct):
-        return math.inf
-    linear = sum(one.linear for one in distinct)
-    curved = condensed.size - linear  # with the nodes, at which arrays are added up or compared
-    estimates = sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
     comparisons = 0.001 * sum(map(len, orders))
-    return _STEPS * (_SCALED * sum(1 for _ in mechanisms_of(plan)) + estimates + comparisons)
+    scaled = _SCALED * sum(1 for _ in mechanisms_of(plan))
+    return _STEPS * (scaled + of_estimates(condense(plan), orders) + comparisons)

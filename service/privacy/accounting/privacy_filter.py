@@ -11,10 +11,9 @@ from fractions import Fraction
 
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.accounting.totals import Totals, add_price, add_prices
+from service.privacy.accounting.totals import Totals, add_price
 from service.privacy.numerics.keyed import FractionsKey, memoised
 
-MOST_COUNTED = 10**6  # the largest number of further charges that is counted
 _STEPS = 250
 
 ORDERS = tuple(1 + Fraction(f"{10 ** (-3 + 9 * k / (_STEPS - 1)):.5e}") for k in range(_STEPS))
@@ -52,6 +51,11 @@ class Budget:
     def cap_on(self) -> str:
         """The name of the capped figure."""
         return "rho" if self.definition is Definition.ZCDP else "epsilon"
+
+    @property
+    def delta_cap(self) -> str:
+        """The name of the cap on declared deltas."""
+        return "declared_delta" if self.definition is Definition.APPROXIMATE else "delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def spent_of_cap(budget: Budget, weights: Weights, totals: Totals) -> Fraction |
 
 def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fraction | None:
     """Return the least of the pure sum and, over the orders, tau + conversion at the order's share of delta."""
-    rule = _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
+    rule = order_rule(budget, weights)
     rests = totals.quanta or (0,) * len(rule.conversions)
     epsilons: Iterable[int] = (rest + more for rest, more in zip(rests, rule.conversions, strict=True))
     if totals.linear:
@@ -129,7 +133,7 @@ def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fractio
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class OrderRule:
     """The integers with which an (epsilon, delta) account's orders are tested.
 
     Attributes:
@@ -142,11 +146,16 @@ class _Rule:
     conversions: tuple[int, ...]
 
 
+def order_rule(budget: Budget, weights: Weights) -> OrderRule:
+    """Return the integers with which an (epsilon, delta) budget's orders are tested; computed once for each rule."""
+    return _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
+
+
 @memoised(maxsize=256)
-def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> _Rule:
+def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> OrderRule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
     conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
-    return _Rule(
+    return OrderRule(
         denominator,
         tuple(int(alpha * denominator) for alpha in alphas),
         tuple(math.ceil(epsilon * QUANTA) for epsilon in conversions),
@@ -171,32 +180,11 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
         requested = None if used is None else used - (spent_of_cap(budget, weights, before) or Fraction(0))
         shortfalls_found.append(Shortfall(budget.cap_on, requested, remaining(budget, weights, before)))
     if after.delta > budget.declared_delta:
-        name = "declared_delta" if budget.definition is Definition.APPROXIMATE else "delta"
         unused = max(budget.declared_delta - before.delta, Fraction(0))
-        shortfalls_found.append(Shortfall(name, after.delta - before.delta, unused))
+        shortfalls_found.append(Shortfall(budget.delta_cap, after.delta - before.delta, unused))
     return shortfalls_found
 
 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """Return the figure that admission would count for an account's first release (nats); None is infinite."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
-
-
-def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
-    """Count how many more charges of an amount a budget admits, exactly; at most ``MOST_COUNTED``.
-
-    The amount is added as it is, as ``price_as_charged`` makes it. The figure that is spent grows with the number of
-    charges, so doubling the number finds one too many, and halving the last that fits.
-    """
-
-    def fits(number: int) -> bool:
-        return not shortfalls(budget, weights, totals, add_prices(totals, [(amount, number)]))
-
-    low, high = 0, 1
-    while high <= MOST_COUNTED and fits(high):
-        low, high = high, 2 * high
-    high = min(high, MOST_COUNTED + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

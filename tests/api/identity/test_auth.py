@@ -135,6 +135,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}"): (_ANYBODY, None),
     ("PATCH", "/v1/accounts/{account}"): (_STEWARD, {"state": "open"}),
     ("GET", "/v1/accounts/{account}/balance"): (_ANYBODY, None),
+    ("POST", "/v1/accounts/{account}/capacity"): (_ANYBODY, {"plan": _PLAN}),
     ("GET", "/v1/accounts/{account}/registry-entry"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/history"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/head"): (_ANYBODY, None),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import Conflict
+from service.ledger.installation import high_water
 from service.ledger.installation.high_water import (
     BrokenMark,
     HighWaterFile,
@@ -207,3 +208,19 @@ def test_more_journals_than_one_statement_takes(database: Database) -> None:
         account = account_of(database)
         made = [NewEntry(account.id, seq, account.head.hash) for seq in range(1, 1100)]
         assert [one.marked.seq for one in lost_entries(connection, made)] == list(range(2, 1100))
+
+
+def test_other_processes_learn_which_heads_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(high_water, "_MOVES", 3)
+    file = HighWaterFile(tmp_path / "mark", SECRET)
+    assert file.moved_since(0) == (0, {})
+    heads = {name: _head(1) for name in "abcd"}
+    file.advance(heads, {}, AT)
+    assert file.moved_since(0) == (4, heads), "the first movement is not listed any more"
+    assert file.moved_since(2) == (4, {name: _head(1) for name in "cd"})
+    assert file.moved_since(4) == (4, {})
+    file.advance({"a": _head(2)}, heads, AT)
+    file.advance({"a": _head(1)}, heads | {"a": _head(2)}, AT)
+    assert file.moved_since(4) == (5, {"a": _head(2)})
+    assert file.moved_since(9) == (5, heads | {"a": _head(2)}), "the file is another one"
+    assert HighWaterFile(tmp_path / "none", SECRET).moved_since(4) == (0, {})

@@ -15,9 +15,9 @@ from service.ledger.installation.installation_journal import Kind, append, has_e
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.group_commit import NO_ACCOUNT, NewEntry
+from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
-from service.ledger.storage.newest_heads import NewestHeads
+from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
 from tests.ledger.writing import never, run
 
@@ -137,7 +137,7 @@ def test_a_longer_version_without_the_known_entry_stops_a_start(database: Databa
     for _ in range(3):
         _append(database, secret)
     database.newest = NewestHeads()
-    database.remember([NewEntry(NO_ACCOUNT, 2, "0" * 64)])
+    database.newest.add([KnownHead(INSTALLATION, 2, "0" * 64)])
     with pytest.raises(Unavailable, match="the ledger lacks an entry that was committed"):
         installation_journal.follow(database, secret)
     assert database.stopped is not None

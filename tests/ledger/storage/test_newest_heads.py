@@ -21,8 +21,7 @@ from service.ledger.journal.journal import Head
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.group_commit import NewEntry
-from service.ledger.storage.newest_heads import NewestHeads
+from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
@@ -34,8 +33,8 @@ PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger lacks"
 
 
-def _heads(*heads: tuple[str, int, str]) -> list[NewEntry]:
-    return [NewEntry(1, seq, digest, account) for account, seq, digest in heads]
+def _heads(*heads: tuple[str, int, str]) -> list[KnownHead]:
+    return list(map(KnownHead._make, heads))
 
 
 def test_heads_go_forward_only() -> None:
@@ -45,26 +44,51 @@ def test_heads_go_forward_only() -> None:
     assert [known.number(account) for account in ("a", "b", "c")] == [3, 1, 0]
     cases = {(3, "c"): False, (4, "d"): False, (2, "b"): True, (3, "other"): True, (0, ""): True}
     for (seq, digest), back in cases.items():
-        assert known.went_back("a", seq, digest, known.moment) is back
-        assert known.went_back("a", seq, digest, None) is back
-    assert not known.went_back("c", 1, "a", None), "of others nothing is known"
+        assert known.went_back(KnownHead("a", seq, digest), known.moment) is back
+        assert known.went_back(KnownHead("a", seq, digest), None) is back
+    assert not known.went_back(KnownHead("c", 1, "a"), None), "of others nothing is known"
 
 
 def test_a_transaction_is_held_against_what_was_known_when_it_began() -> None:
     known = NewestHeads()
     known.add(_heads(("a", 3, "c")))
-    began = known.moment
-    known.add(_heads(("a", 4, "d"), ("a", 5, "e")))
-    assert not known.went_back("a", 3, "c", began)
-    assert known.went_back("a", 2, "b", began)
-    assert known.went_back("a", 5, "other", began), "there is one entry of a number, whenever it came"
-    assert known.went_back("a", 3, "c", None), "a locked row is the newest"
-    assert known.went_back("a", 3, "c", known.moment)
-    assert known.committed("a", began) == NewEntry(1, 3, "c", "a")
-    assert known.committed("a", known.moment) == NewEntry(1, 5, "e", "a")
+    with known.transaction() as began:
+        known.add(_heads(("a", 4, "d"), ("a", 5, "e")))
+    assert not known.went_back(KnownHead("a", 3, "c"), began)
+    assert known.went_back(KnownHead("a", 2, "b"), began)
+    assert known.went_back(KnownHead("a", 5, "other"), began), "there is one entry of a number, whenever it came"
+    assert known.went_back(KnownHead("a", 3, "c"), None), "a locked row is the newest"
+    assert known.went_back(KnownHead("a", 3, "c"), known.moment)
+    assert known.committed("a", began) == KnownHead("a", 3, "c")
+    assert known.committed("a", known.moment) == KnownHead("a", 5, "e")
     assert known.committed("a", 0) is None
     third, fifth = _heads(("a", 3, "c"), ("a", 5, "e"))
     assert [known.up_to("a", seq) for seq in (2, 3, 4, 6)] == [None, third, third, fifth]
+
+
+def test_heads_are_kept_for_the_oldest_transaction_under_way() -> None:
+    known = NewestHeads()
+    known.add(_heads(("a", 1, "1")))
+    with known.transaction() as oldest:
+        for seq in range(2, 100):
+            with known.transaction():
+                known.add(_heads(("a", seq, str(seq))))
+        assert known.committed("a", oldest) == KnownHead("a", 1, "1")
+        assert known.went_back(KnownHead("a", 0, "0"), oldest)
+        assert not known.went_back(KnownHead("a", 1, "1"), oldest)
+        assert known.went_back(KnownHead("a", 60, "other"), oldest)
+    known.add(_heads(("a", 100, "100")))
+    assert known.up_to("a", 98) is None, "no transaction needs an earlier one any more"
+
+
+def test_a_linked_head_is_recorded_only_over_the_one_that_it_follows() -> None:
+    known = NewestHeads()
+    first, left, right = _heads(("a", 1, "1"), ("a", 2, "left"), ("a", 3, "right"))
+    known.add_linked(first, None)
+    known.add_linked(left, first)
+    known.add_linked(right, first)
+    known.add_linked(right, None)
+    assert known.up_to("a", 9) == left
 
 
 def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +98,9 @@ def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyP
     for account in "abcad":
         known.add(_heads((account, known.moment + 1, "x")))
     assert [known.number(account) for account in "abcd"] == [4, 0, 3, 5]
-    assert known.after(0) == _heads(("d", 5, "x"), ("a", 4, "x"))
-    assert known.after(4) == _heads(("d", 5, "x"))
-    assert known.after(5) == []
+    assert known.after(0) == (5, _heads(("d", 5, "x"), ("a", 4, "x")))
+    assert known.after(4) == (5, _heads(("d", 5, "x")))
+    assert known.after(5) == (5, [])
 
 
 @pytest.fixture
@@ -196,6 +220,32 @@ def test_entries_of_another_server_are_linked_once(
     assert asked == [1, 4]
 
 
+def test_a_journal_of_another_server_is_known_from_its_first_reading(database: Database, replica: Database) -> None:
+    open_account(replica)
+    row = stored_account(replica)
+    charge(replica, PLAN)
+    assert account_of(database).head.seq == 2
+    put_row(replica, row)
+    with pytest.raises(Unavailable, match=_BACK):
+        account_of(database)
+
+
+def test_a_journal_of_another_server_is_known_once_it_is_marked(
+    database: Database, replica: Database, file: HighWaterFile, longer: Callable[[], None]
+) -> None:
+    """A version that was given up, whose first entry this server saw, and the one that was marked instead."""
+    own, other = open_database(database.url), MarkKeeper(database, file)
+    own.secret = SECRET
+    with closing(own):
+        keeper = MarkKeeper(own, file)
+        keeper._remember_marked()
+        other.advance(everything=True)
+        keeper._remember_marked()
+        longer()
+        with pytest.raises(Unavailable, match=_BACK):
+            account_of(own)
+
+
 def test_a_row_under_another_id_at_the_start_hides_no_rollback(
     database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
 ) -> None:
@@ -256,7 +306,7 @@ def test_a_read_that_began_earlier_is_held_against_what_was_known_then(
 ) -> None:
     old()
     with database.read() as connection:
-        database.remember([NewEntry(1, 5, "x", "people")])
+        database.newest.add([KnownHead("people", 5, "x")])
         with pytest.raises(Unavailable, match=_BACK):
             accounts.read_account(connection, "people")
 

@@ -70,9 +70,9 @@ def _row(page: Answer, named: str) -> list[str]:
     return re.findall(r"<td[^>]*>(?:<strong>)?([^<\s]+)", _whole_row(page, named))
 
 
-def _counted(client: TestClient, account: str) -> float:
-    counted: float = json_of(client.get(f"/v1/accounts/{account}"))["counted"]
-    return counted
+def _read(client: TestClient, account: str) -> dict[str, Any]:
+    found: dict[str, Any] = json_of(client.get(f"/v1/accounts/{account}?with_gauge=true"))
+    return found
 
 
 def _register(visit: TestClient, page: Answer, mechanism: str, **texts: Any) -> Answer:
@@ -90,7 +90,7 @@ def _invalid(page: Answer) -> list[str]:
 @pytest.mark.parametrize(
     ("account", "kind"),
     [
-        *((name, "tables") for name in ("pure", "zcdp", "rdp", "approximate", "replaced")),
+        *((name, "tables") for name in ("pure", "zcdp", "rdp", "replaced")),
         ("replaced", "safetab"),  # under add_remove the test in the browser has it
     ],
 )
@@ -102,11 +102,11 @@ def test_what_is_shown_is_what_the_account_is_charged(
     plans, costs = _plans(page), _costs(page)
     relation = "replace_one" if account == "replaced" else "add_remove"
     for (mechanism, plan), shown in zip(plans.items(), costs, strict=True):
-        before = _counted(client, account)
+        before = _read(client, account)["counted"]
         fits = charge(client, plan, account, name="x", reserve_for="P1D").status_code == 201
         assert (f'value="register-{mechanism}"' in page.text) == fits
         if fits:
-            truth: float | None = _counted(client, account) - before
+            truth: float | None = _read(client, account)["counted"] - before
             _void(client, account)
         else:
             question = {"plan": plan, "neighbouring": relation}
@@ -125,19 +125,56 @@ def _void(client: TestClient, account: str) -> None:
         json_of(client.post(f"/v1/accounts/{account}/releases/{held['id']}/void", json=body))
 
 
-@pytest.mark.parametrize("account", ["zcdp", "rdp", "approximate", "spent"])
-def test_what_is_called_cheaper_leaves_more(client: TestClient, visit: TestClient, account: str) -> None:
+@pytest.mark.parametrize("account", ["pure", "zcdp", "rdp", "approximate", "spent"])
+def test_the_part_of_the_budget_is_by_how_much_the_gauge_grows(
+    client: TestClient, visit: TestClient, account: str
+) -> None:
+    _open_spent(client)
+    page = _press(visit, "plan", account=account, moe=["30", "50"])
+    for (mechanism, plan), shown in zip(_plans(page).items(), _row(page, "Of the budget"), strict=True):
+        before = _read(client, account)["gauge"]["used"]
+        if charge(client, plan, account, name=mechanism, reserve_for="P1D").status_code == 201:
+            grown = 100 * (_read(client, account)["gauge"]["used"] - before)
+            assert grown * (1 - 1e-9) <= float(shown) <= grown * 1.011
+            _void(client, account)
+        else:
+            assert (account, mechanism, shown) == ("pure", "discrete_gaussian", "infinite")
+
+
+def test_as_many_releases_are_said_to_fit_as_register(client: TestClient, visit: TestClient) -> None:
+    _open_spent(client)
+    page = _press(visit, "plan", account="spent", moe=["8", "10"])
+    (plan, *_), (cell, *_) = _plans(page).values(), _cells(page, "Capacity")
+    said = re.search(r">([0-9]+) more releases like this one fit; then spent has no room in its cap on epsilon<", cell)
+    assert said is not None
+    for _ in range(int(said[1])):
+        json_of(charge(client, plan, "spent"), 201)
+    assert charge(client, plan, "spent").status_code == 409
+    full = _press(visit, "plan", account="spent", moe=["8", "10"])
+    assert "no more release like this one fits" in _whole_row(full, "Capacity")
+
+
+def _open_spent(client: TestClient) -> None:
     open_account(client, "spent", {"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
     for _ in range(3):
         json_of(charge(client, concentrated("0.01"), "spent"), 201)
+
+
+@pytest.mark.parametrize("account", ["zcdp", "rdp", "approximate", "spent"])
+def test_what_is_called_cheaper_leaves_more(client: TestClient, visit: TestClient, account: str) -> None:
+    _open_spent(client)
     page = _press(visit, "plan", account=account, moe=["30", "50"])
     left = {}
     for mechanism, plan in _plans(page).items():
         json_of(charge(client, plan, account, name=mechanism, reserve_for="P1D"), 201)
-        left[mechanism] = -_counted(client, account)
+        left[mechanism] = -_read(client, account)["gauge"]["used"]
         _void(client, account)
-    badges = ["cheaper" in cell for cell in re.findall(r"<td[^>]*>.*?</td>", _whole_row(page, "Charge, "), re.DOTALL)]
+    badges = ["cheaper" in cell for cell in _cells(page, "Of the budget")]
     assert badges == [left[mechanism] == max(left.values()) for mechanism in left]
+
+
+def _cells(page: Answer, named: str) -> list[str]:
+    return re.findall(r"<td[^>]*>.*?</td>", _whole_row(page, named), re.DOTALL)
 
 
 def _whole_row(page: Answer, named: str) -> str:
@@ -146,13 +183,21 @@ def _whole_row(page: Answer, named: str) -> str:
     return row[0]
 
 
-def test_who_may_not_rehearse_is_told_no_charge_that_only_a_rehearsal_knows(client: TestClient) -> None:
-    token = make_key(client, "auditor", "an auditor")["Authorization"].removeprefix("Bearer ")
-    auditor = signed_in(client, token)
-    page = _press(auditor, "plan", account="approximate")
-    assert (_row(page, "Charge, "), _row(page, "Of what is left")) == ([_UNKNOWN] * 2, [_UNKNOWN] * 2)
-    assert "cheaper" not in page.text
-    assert _UNKNOWN not in _row(_press(auditor, "plan", account="zcdp"), "Of what is left")
+def test_a_key_that_may_not_ask_for_the_capacity_sees_what_a_plan_costs_alone(client: TestClient) -> None:
+    """An auditor registers nothing, and one that does not reach the account above is not told how much fits it."""
+    open_account(client, "child", parent="zcdp")
+    anywhere, below = (
+        signed_in(client, make_key(client, "auditor", name, **limit)["Authorization"].removeprefix("Bearer "))
+        for name, limit in (("anywhere", {}), ("below", {"accounts": ["child"]}))
+    )
+    seen, hidden = (_press(visit, "plan", account="child") for visit in (anywhere, below))
+    for page in (seen, hidden):
+        assert _row(page, "Left after it") == [_UNKNOWN] * 2
+        assert _UNKNOWN not in _row(page, "Charge, ")
+    assert "then zcdp has no room in its cap on rho" in _whole_row(seen, "Capacity")
+    assert _row(hidden, "Of the budget") == _row(hidden, "Capacity") == [_UNKNOWN] * 2
+    assert "cheaper" not in hidden.text
+    assert "zcdp has" not in hidden.text
 
 
 @pytest.mark.parametrize(("account", "delta"), [("approximate", "0.000001"), ("zcdp", "1e-10")])

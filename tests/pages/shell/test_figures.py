@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from service.pages.shell.figures import budget_text, down, growth, share_of, up, usage
+from service.pages.shell.figures import budget_text, down, more_releases, share_of, up, usage
 
 _SIZES = st.floats(min_value=1e-300, max_value=1e300)
 
@@ -33,45 +33,66 @@ def test_up_as_people_read_it(value: float | None, shown: str) -> None:
 _ZCDP = {"definition": "zcdp", "rho": "1/3"}
 
 
+def _account(budget: Any, remaining: Any, exact: str | None, used: float | None, used_exact: str | None) -> Any:
+    """Return the members of an account's answer that its usage is read from."""
+    cap = "rho" if budget["definition"] == "zcdp" else "epsilon"
+    gauge = {"used": used, "used_exact": used_exact, "cap": cap, "releases": 0, "equal_more": None}
+    return {"budget": budget, "remaining": remaining, "counted_exact": exact, "gauge": gauge}
+
+
 @pytest.mark.parametrize(
-    ("budget", "remaining", "exact", "percent", "used", "left"),
+    ("budget", "remaining", "exact", "gauge", "percent", "used", "left"),
     [
-        (_ZCDP, {"rho": 0.3333333333333333}, "0", "0", "0", "1/3"),
-        (_ZCDP, {"rho": 0.3333333333333333}, None, "0.1", "1/30000000000000000", "0.3333333333333333"),
-        ({"definition": "zcdp", "rho": "2.56"}, {"rho": 2.4599999999999996}, "0.1", "4", "0.1", "2.46"),
-        ({"definition": "pure", "epsilon": "3"}, {"epsilon": 2.0}, None, "33.4", "1", "2"),
-        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, None, "100", "4", "0"),
-        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, "5", "100", "5", "0"),
-        ({"definition": "pure", "epsilon": "0"}, {"epsilon": 0.0}, "0", "0", "0", "0"),
+        (_ZCDP, {"rho": 0.3333333333333333}, "0", (0.0, "0"), "0", "0", "1/3"),
+        (_ZCDP, {"rho": 0.3333333333333333}, None, (1e-300, None), "0.1", "1/30000000000000000", "0.3333333333333333"),
+        ({"definition": "zcdp", "rho": "2.56"}, {"rho": 2.4599999999999996}, "0.1", (0.0390625, "5/128"),
+         "4", "0.1", "2.46"),
+        ({"definition": "pure", "epsilon": "3"}, {"epsilon": 2.0}, None, (0.33333333333333337, None), "33.4", "1", "2"),
+        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, None, (1.0, "1"), "100", "4", "0"),
+        ({"definition": "rdp", "alpha": "2", "epsilon": "4"}, {"epsilon": 0.0}, "5", (1.25, "1.25"), "100", "5", "0"),
+        ({"definition": "pure", "epsilon": "1"}, {"epsilon": 0.0}, None, (None, None), "100", "1", "0"),
+        ({"definition": "pure", "epsilon": "0"}, {"epsilon": 0.0}, "0", (0.0, "0"), "0", "0", "0"),
+        ({"definition": "zcdp", "rho": "1"}, {"rho": 0.9}, "0.1", (0.1, "0.1"), "10", "0.1", "0.9"),
+        ({"definition": "zcdp", "rho": "1"}, {"rho": 0.9}, "0.1", (0.1, None), "10", "0.1", "0.9"),
     ],
-)
+)  # fmt: skip
 def test_what_is_gone_is_never_too_little(
-    budget: Any, remaining: Any, exact: str | None, percent: str, used: str, left: str
+    budget: Any,
+    remaining: Any,
+    exact: str | None,
+    gauge: tuple[float | None, str | None],
+    percent: str,
+    used: str,
+    left: str,
 ) -> None:
-    found = usage({"budget": budget, "remaining": remaining, "counted_exact": exact})
+    found = usage(_account(budget, remaining, exact, *gauge))
     assert (found.percent, found.used, found.left) == (percent, Fraction(used), Fraction(left))
+    assert (found.by_delta, found.more) == (False, None)
 
 
 @pytest.mark.parametrize(
-    ("releases", "more", "used", "said"),
+    ("releases", "more", "said"),
     [
-        (1, 30, "1.58", ("30 more", False, True)),
-        (1, 1, "2", ("one more", True, False)),
-        (1, 0, "3", ("not one more", True, False)),
-        (4, 12, "1", ("12 more", False, False)),
-        (4, 13, "1", ("13 more", False, True)),
-        (2, 10**6, "1", ("at least a million more", False, True)),
-        (2, 10**6, "0", ("at least a million more", False, False)),
+        (1, 30, "30 more releases like the one so far fit"),
+        (4, 12, "12 more releases like the mean one fit"),
+        (4, 1, "1 more release like the mean one fits"),
+        (4, 0, "no more release like the mean one fits"),
+        (2, 123456, "123,456 more releases like the mean one fit"),
+        (2, 10**6, "at least 1,000,000 more releases like the mean one fit"),
     ],
 )
-def test_what_still_fits_tells_how_a_figure_grows(releases: int, more: int, used: str, said: tuple[Any, ...]) -> None:
-    head = {"seq": 9, "hash": "a"}
-    account = {"budget": {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}, "head": head}
-    account |= {"remaining": {"epsilon": 4 - float(used)}, "counted_exact": used}
-    balance = {"equal_more": more, "releases": releases, "head": head}
-    assert growth(account, balance) == said
-    assert growth(account, balance | {"head": {"seq": 10, "hash": "b"}}) is None
-    assert growth(account, balance | {"equal_more": None}) is None
+def test_the_releases_that_still_fit_in_words(releases: int, more: int, said: str) -> None:
+    account = _account({"definition": "pure", "epsilon": "1"}, {"epsilon": 1.0}, "0", 0.0, "0")
+    account["gauge"] |= {"releases": releases, "equal_more": more}
+    assert usage(account).more == said
+    assert more_releases(39, "this one") == "39 more releases like this one fit"
+
+
+def test_declared_deltas_that_fill_their_cap_first_are_shown() -> None:
+    budget = {"definition": "approximate", "epsilon": "4", "delta": "1e-6", "declared_delta": "1e-8"}
+    account = _account(budget, {"epsilon": 3.0}, "1", 0.30000000000000004, "0.3")
+    account["gauge"]["cap"] = "declared_delta"
+    assert (usage(account).percent, usage(account).by_delta) == ("30", True)
 
 
 def test_budgets_in_words() -> None:

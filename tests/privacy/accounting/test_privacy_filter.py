@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, reject, settings, strategies as st
 
 from service.privacy.accounting.batch_costs import BeyondDoubles
+from service.privacy.accounting.capacity import count_fitting
 from service.privacy.accounting.conversion import conversion, epsilon_to_rho_at
 from service.privacy.accounting.pricing import QUANTA, Price, estimate_price, price
 from service.privacy.accounting.privacy_filter import (
@@ -20,7 +21,6 @@ from service.privacy.accounting.privacy_filter import (
     Definition,
     Shortfall,
     Weights,
-    count_fitting,
     open_weights,
     remaining,
     shortfalls,

@@ -1,0 +1,170 @@
+"""Route of an account's capacity: how often a plan could still be registered."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.openapi import examples
+from service.api.routes.accounts import AccountPath
+from service.api.routes.release_pricing import check_work
+from service.api.schemas.exact_numbers import Strict, number_up
+from service.api.schemas.guarantees import HeadBody, head_body
+from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
+from service.errors import Conflict, Forbidden
+from service.ledger.access.authentication import Principal
+from service.ledger.accounts import lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.lines import Line
+from service.ledger.releases import capacity, preparation
+from service.ledger.releases.capacity import Capacity, Undecided
+from service.ledger.releases.preparation import NewRelease, Prepared
+from service.ledger.storage.database import Database
+from service.privacy.accounting import effort
+from service.privacy.accounting.batch_costs import BeyondDoubles
+from service.privacy.accounting.capacity import MOST_COUNTED
+from service.privacy.accounting.guarantee import USUAL_DELTA
+from service.privacy.accounting.pricing import Price, estimate_price, price
+from service.privacy.accounting.privacy_filter import Definition
+from service.privacy.plans.notation import check_relation
+from service.privacy.plans.walking import condense
+
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
+
+
+class CapacityQuestion(Strict):
+    """A plan whose releases are counted."""
+
+    plan: BoundedPlan
+
+
+class StopBody(BaseModel):
+    """The cap that one more release would not fit; all null for an account above that the key does not reach."""
+
+    account: str | None
+    definition: Definition | None
+    cap: str | None = Field(description="epsilon, rho, delta or declared_delta, as in a refusal.")
+
+
+class CapacityBody(BaseModel):
+    """The number of releases of one plan that still fit, and the part of the account's budget that each takes.
+
+    The three parts are of the account's own budget, as its gauge shows it: 1 is the whole budget, and equal releases
+    take equal parts. They are rounded up; null is infinite.
+    """
+
+    account: str
+    fits: int = Field(
+        description="The number of releases of the plan that could be registered one after the other, at present: each"
+        f" fits this account and all accounts above. At most {MOST_COUNTED}."
+    )
+    at_least: bool = Field(description=f"True where more than {MOST_COUNTED} fit.")
+    share: float | None = Field(description="The part of the budget that each of these releases takes.")
+    used: float | None = Field(description="The part of the budget that is spent or held now.")
+    used_after_one: float | None = Field(
+        description="The part that is spent or held after one of them. It can be more than used and share together."
+    )
+    stopped_by: StopBody | None = Field(
+        description="What refuses the release after the last that fits; the account itself first. Null where at_least"
+        " is true."
+    )
+    head: HeadBody
+
+
+@router.post("/{account}/capacity", response_model=CapacityBody, openapi_extra=examples.body(examples.CAPACITY))
+def count_capacity(
+    account: AccountPath,
+    body: CapacityQuestion,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+) -> Response:
+    """Count how many more releases of a plan fit.
+
+    Nothing is registered, reserved or recorded as refused: a plan that does not fit has the answer fits: 0. The count
+    is that of the releases that would be admitted if nothing else were charged meanwhile; reservations count until they
+    expire. A key that does not reach all accounts above this one needs the role pipeline, as for a dry run, because the
+    answer tells how much room they have.
+    """
+    require(principal, "auditor", account)
+    document = document_of(body.plan)
+    asked = NewRelease("plan", plan_of_document(document, "/plan"), document, (), USUAL_DELTA, "/plan")
+    line = lines.line_of(database, account)
+    if line.periods[-1] is not None:
+        raise Conflict(f"the account {account!r} counts by periods: no capacity is counted over all of them")
+    present = capacity.present_line(database, line)
+    _require_above(principal, present)
+    check_relation(asked.plan, line.neighbouring, asked.pointer)
+    return ok(_body(_counted(request, database, line, present, asked), principal))
+
+
+def _require_above(principal: Principal, line: list[AccountRecord]) -> None:
+    """Refuse an auditor's key that does not reach all accounts above.
+
+    Raises:
+        Forbidden: the answer would tell the key more than it may know.
+    """
+    if not (principal.may_act_as("pipeline") or all(principal.may_use(above.name) for above in line)):
+        raise Forbidden(
+            "expected a key with the role pipeline, or one that reaches the accounts above this one: the answer tells"
+            " how much room they have"
+        )
+
+
+def _counted(
+    request: Request, database: Database, line: Line, present: list[AccountRecord], asked: NewRelease
+) -> Capacity:
+    """Count by estimated prices where exact ones take long and the estimates decide.
+
+    Raises:
+        AnswerInHelper: it takes long, and there are helper processes.
+        InvalidInput: to price the plan, or to write one release of it, is too much work.
+    """
+    plan, helped = condense(asked.plan), request.app.state.helpers is not None
+    distinct = set(line.orders)
+    work = sum(effort.of_price(plan, len(orders)) for orders in distinct)
+    check_work(request.app.state.settings.max_work, work, asked.pointer)
+    if work > effort.LIGHT:
+        estimating = effort.of_estimates(plan, line.orders)
+        if helped and estimating > effort.LIGHT:
+            raise AnswerInHelper
+        if estimating < work:
+            try:
+                estimates = {orders: estimate_price(asked.plan, line.neighbouring, orders) for orders in distinct}
+                return capacity.capacity(present, _prepared(database, line, asked, estimates), estimated=True)
+            except (BeyondDoubles, Undecided):
+                if helped:
+                    raise AnswerInHelper from None
+    prices = {orders: price(plan, line.neighbouring, orders) for orders in distinct}
+    return capacity.capacity(present, _prepared(database, line, asked, prices))
+
+
+def _prepared(
+    database: Database, line: Line, asked: NewRelease, prices: Mapping[tuple[Fraction, ...], Price]
+) -> Prepared:
+    by_plan = {id(asked.plan): tuple(prices[orders] for orders in line.orders)}
+    (prepared,) = preparation.prepare(database, line.name, [asked], by_plan, [USUAL_DELTA])
+    return prepared
+
+
+def _body(found: Capacity, principal: Principal) -> dict[str, Any]:
+    stop, stopped_by = found.stop, None
+    if stop is not None:
+        limit = stop.limit
+        seen = principal.may_use(limit.account)
+        said = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
+        stopped_by = dict(zip(("account", "definition", "cap"), said, strict=True))
+    parts = {"share": found.share, "used": found.used, "used_after_one": found.used_after_one}
+    return {
+        "account": found.account.name,
+        "fits": found.fits,
+        "at_least": stop is None,
+        **{name: None if part is None else number_up(part) for name, part in parts.items()},
+        "stopped_by": stopped_by,
+        "head": head_body(found.account.head),
+    }
