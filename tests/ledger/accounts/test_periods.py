@@ -1,6 +1,7 @@
 """Accounts with periods: every charge, settlement and change against sets of periods and plain sums."""
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
@@ -10,17 +11,20 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.errors import Altered, BudgetExceeded, InvalidInput
-from service.ledger.accounts import account_periods, window_rows
+from service.errors import Altered, BudgetExceeded, Conflict, InvalidInput
+from service.ledger.accounts import account_periods, window_rows, window_state
 from service.ledger.accounts.budgets import read_price
 from service.ledger.accounts.window_rows import Window
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import PriceChanged, Registration, Voided, read_text
 from service.ledger.journal.entry_texts import PriceKey, price_of
+from service.ledger.releases import admission, charges
 from service.ledger.storage.database import Database
+from service.ledger.verification import window_check
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
+from service.privacy.accounting.privacy_filter import remaining
 from service.privacy.periods import ALL, read_period
 from tests.ledger.charging import (
     account_of,
@@ -31,6 +35,7 @@ from tests.ledger.charging import (
     entries_of,
     left,
     open_account,
+    prepared,
     reserve,
     void,
 )
@@ -403,3 +408,65 @@ def _prices_at(database: Database, name: str, place: int) -> list[PriceKey]:
         for price, periods in prices.values()
         if first + place in set(account_periods.stated(account.periods, periods).places.members)
     ]
+
+
+def test_an_account_with_very_many_windows_keeps_an_upper_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A void leaves the maximum as it is: nothing is admitted that would not fit, and each window keeps its room."""
+    for module in (window_state, admission, window_check):
+        monkeypatch.setattr(module, "LOOKED_AT", 2)
+    open_account(database, periods={"calendar": "month", "participation": {"offsets": [0]}})
+    charge(database, noise("0.2"), periods=months(1, 2, 3))
+    void(database, reserve(database, noise("0.7"), periods=months(1))[0])
+    assert left(database) == Fraction(1, 10)
+    with pytest.raises(BudgetExceeded) as refused:
+        charge(database, noise("0.2"), periods="all")
+    assert refused.value.failures[0].window is None
+    charge(database, noise("0.8"), periods=months(1))
+    with database.read() as connection:
+        assert verify(connection, "people").valid
+    monkeypatch.setattr(window_check, "LOOKED_AT", 20_000)
+    with database.read() as connection:
+        assert verify(connection, "people").valid, "the window of the last charge attains it"
+
+
+def test_an_account_has_at_most_so_many_windows(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_WINDOWS", 3)
+    open_account(database, periods={"calendar": "month", "participation": {"offsets": [0]}})
+    charge(database, noise("0.1"), periods=months(1, 2))
+    with pytest.raises(Conflict, match="would have 4 windows"):
+        charge(database, noise("0.1"), periods=months(2, 3, 4))
+    charge(database, noise("0.1"), periods=months(2, 3))
+    entries_of(database)
+
+
+def test_simultaneous_charges_fill_a_window_exactly(database: Database) -> None:
+    """Each window takes ten of 0.1, of those to it and those to all periods together."""
+    open_account(database, periods=YEAR)
+
+    def one(number: int) -> bool:
+        try:
+            charge(database, noise("0.1"), periods="all" if number % 4 == 0 else months(7 + number % 2))
+        except BudgetExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        admitted = sum(threads.map(one, range(24)))
+    assert left(database) == 0
+    assert admitted == account_of(database).releases == 10  # the windows 6 and 7 hold both months
+    entries_of(database)
+
+
+def test_a_dry_run_admits_as_a_charge_does(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Clock(monkeypatch)
+    open_account(database, periods=PANEL)
+    charge(database, noise("0.5"), periods=months(0))
+    reserve(database, noise("0.5"), periods=months(2), hours=1)
+    with pytest.raises(BudgetExceeded):
+        charges.dry_run(database, prepared(database, noise("0.1"), periods="all"))
+    time.forward(2)
+    (done,) = charges.dry_run(database, prepared(database, noise("0.1"), periods="all"))
+    assert remaining(done.account.budget, done.account.weights, done.account.totals) == Fraction(4, 10)
+    assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "reserved"]
