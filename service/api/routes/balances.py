@@ -50,6 +50,7 @@ from service.privacy.plans.walking import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
+_MANY_WINDOWS = 2000  # which are all read to find the one with the largest loss
 _LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
 
 
@@ -271,6 +272,8 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     """
     if request.app.state.helpers is None:
         return
+    if account.windows is not None and account.windows.number > _MANY_WINDOWS:
+        raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
         raise AnswerInHelper

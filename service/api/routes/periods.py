@@ -24,7 +24,7 @@ from service.privacy.periods import Periods, write_period
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
-_MOST_COMPARED = 400_000  # pairs of a period and an offset on a page
+_MOST_COMPARED = 50_000  # pairs of a period and an offset on a page
 
 
 class PeriodBody(BaseModel):

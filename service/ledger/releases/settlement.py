@@ -10,17 +10,17 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger.accounts import account_periods, accounts, budgets, lines, subplans, window_state
+from service.ledger.accounts import accounts, lines, subplans
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
@@ -28,6 +28,7 @@ from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.releases.held_charges import HeldCharge, windows_of, with_settled_windows, without
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -35,12 +36,11 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.privacy.accounting.totals import Totals, add_prices
-from service.privacy.periods import set_of
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
 _CHARACTERS = 1 << 16  # of their plans together, except one longer plan
+_WINDOWS = 1000  # that they touch together, except one release's
 _PAUSE = 0.2  # seconds between checks for expired holds that a charge left
 _LOOKS = 50  # checks after which the holds of all accounts are read, whichever process left some
 _PAGE = 500
@@ -108,9 +108,9 @@ def settle(
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
         if state not in HELD and account.windows is not None:
-            account = _with_settled_windows(connection, account, own, seq, gone=gone)  # noqa: PLW2901
+            account = with_settled_windows(connection, account, own, seq, gone=gone)  # noqa: PLW2901
         elif gone:
-            account = replace(account, totals=_without(account.totals, own))  # noqa: PLW2901
+            account = replace(account, totals=without(account.totals, own))  # noqa: PLW2901
         if gone:
             if account.totals.is_below_zero:
                 raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
@@ -125,56 +125,10 @@ def settle(
     return accounts.save(connection, after, change)
 
 
-class _Charge(NamedTuple):
-    """A charge of a held release to an account: its price and its periods, as texts."""
-
-    price: str
-    periods: str | None
-
-
-def _without(totals: Totals, charges: Iterable[_Charge]) -> Totals:
-    """Return the totals without these charges; reservations are often alike, and prices take long to parse."""
-    prices = Counter(charge.price for charge in charges)
-    return add_prices(totals, [(budgets.read_price(json.loads(price)), -count) for price, count in prices.items()])
-
-
-def _with_settled_windows(
-    connection: Connection, account: AccountRecord, charges: Sequence[_Charge], seq: int, *, gone: bool
-) -> AccountRecord:
-    """Return an account whose windows hold these charges no longer; otherwise committed, unless they are gone.
-
-    Args:
-        seq: the number of the entry that settles the first of them; the next ones settle the others.
-
-    Raises:
-        Altered: a window holds less.
-    """
-    if account.periods is None or account.windows is None:
-        raise ValueError("expected an account with periods")
-    stated = [account_periods.stated(account.periods, charge.periods or "") for charge in charges]
-    places = set_of(place for one in stated for place in one.places.ranges)
-    state = before = window_state.read_at(connection, account.id, account.windows, places)
-    for number, (charge, one) in enumerate(zip(charges, stated, strict=True)):
-        amount = budgets.read_price(json.loads(charge.price))
-        state = state.charged(
-            account.weights,
-            one.places,
-            seq + number,
-            committed=[] if gone else [(amount, 1)],
-            held=[(amount, -1)],
-            releases=-1 if gone else 0,
-        )
-    if state.is_below_zero:
-        raise reservation_rows.altered(account.name)
-    if gone:
-        state = window_state.lowered(connection, account.id, account.weights, state, before.present)
-    return replace(account, windows=state, totals=state.bound)
-
-
 def _change(
     line: Sequence[AccountRecord],
     settled: Sequence[Held],
-    charges: Mapping[tuple[str, int], _Charge],
+    charges: Mapping[tuple[str, int], HeldCharge],
     *,
     committed: bool,
 ) -> SpendingChange:
@@ -191,11 +145,11 @@ def _change(
     return UnlikeChanges(changes)
 
 
-def _charges(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], _Charge]:
-    charges: dict[tuple[str, int], _Charge] = {}
+def _charges(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], HeldCharge]:
+    charges: dict[tuple[str, int], HeldCharge] = {}
     for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
         reservation_rows.require_seal(connection, row)
-        charges[row.release_id, row.account_id] = _Charge(row.price, row.periods)
+        charges[row.release_id, row.account_id] = HeldCharge(row.price, row.periods)
     return charges
 
 
@@ -249,7 +203,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
 def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
     """Return overdue releases by the account that registered them; few enough to settle in a moment."""
     query = (
-        select(Release.id, Account.name, func.length(Release.plan).label("size"))
+        select(Release.id, Account.name, func.length(Release.plan).label("size"), Hold.periods)
         .select_from(Hold)
         .join(Release, Release.id == Hold.release_id)
         .join(Account, Account.id == Release.account_id)
@@ -260,11 +214,13 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
     if release_id is not None:
         query = query.where(Hold.release_id == release_id)
     due: defaultdict[str, list[str]] = defaultdict(list)
-    size = 0
+    size = windows = 0
     with database.read() as connection:
+        periods = connection.execute(select(Account.periods).where(Account.id == account_id)).scalar_one()
         for row in connection.execute(query):
             size += row.size
-            if size > _CHARACTERS and due:
+            windows += windows_of(periods, row.periods)
+            if due and (size > _CHARACTERS or windows > _WINDOWS):
                 break
             due[row.name].append(row.id)
     return due
@@ -353,9 +309,9 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
     """
     expired: Subplans = Counter()
     stated: Counter[tuple[str, str, str | None]] = Counter()
-    charges: list[_Charge] = []
+    charges: list[HeldCharge] = []
     for row in _due(connection, account, at, Release.plan, Release.tags):
-        charges.append(_Charge(row.price, row.periods))
+        charges.append(HeldCharge(row.price, row.periods))
         stated[row.plan, row.tags, row.periods] += 1
     for (plan, tags, periods), count in stated.items():
         counted = subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags))
@@ -370,16 +326,16 @@ def without_due_reservations(connection: Connection, account: AccountRecord, at:
     Raises:
         Altered: a hold is not as the service wrote it.
     """
-    return _left_by(connection, account, [_Charge(row.price, row.periods) for row in _due(connection, account, at)])
+    return _left_by(connection, account, [HeldCharge(row.price, row.periods) for row in _due(connection, account, at)])
 
 
-def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[_Charge]) -> AccountRecord:
+def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[HeldCharge]) -> AccountRecord:
     if not charges:
         return account
     if account.windows is None:
-        left = replace(account, totals=_without(account.totals, charges))
+        left = replace(account, totals=without(account.totals, charges))
     else:
-        left = _with_settled_windows(connection, account, charges, account.head.seq, gone=True)
+        left = with_settled_windows(connection, account, charges, account.head.seq, gone=True)
     return replace(left, releases=account.releases - len(charges))
 
 

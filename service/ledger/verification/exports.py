@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from sqlalchemy import Connection, bindparam, select
 
 from service.errors import NotFound, ServiceError
-from service.ledger.accounts import account_periods, account_rows
+from service.ledger.accounts import account_rows
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.draws import count_codec
 from service.ledger.draws.draws import find_mechanism
@@ -42,8 +42,8 @@ from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.ledger.verification.chain_check import Audit
+from service.ledger.verification.period_audit import PeriodAudit
 from service.privacy.accounting.pricing import ACCOUNTANT
-from service.privacy.periods import nests_in
 from service.privacy.planning.levels import find_level
 
 STATEMENT = "export"
@@ -214,7 +214,7 @@ class Reader:
         self._planned: dict[str, str] = {}  # releases, with the text of their plan among these
         self._read_plan = lru_cache(maxsize=1)(read_text)  # draws of one plan mostly come together
         self._numbers = DeclaredNumbers()
-        self._periods: dict[str, str] = {}  # of releases of accounts with periods
+        self._periods = PeriodAudit()
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -307,10 +307,11 @@ class Reader:
         entry = audit.check_text(body, digest)
         drawn = None
         if isinstance(entry.content, Registration):
-            self._check_periods(audit, entry.release_id, entry.content)
+            self._periods.check_release(audit.chain.periods, entry.release_id, entry.content)
         match entry.content:
             case AccountOpened() as opening:
                 self._check_parent(expected, opening)
+                self._periods.open(audit.chain.name, opening)
             case Registration(plan=plan) if '"partitions"' in plan or '"choice"' in plan:
                 self._planned[entry.release_id] = self._plans.setdefault(plan, plan)
             case Drawn() as said:
@@ -335,38 +336,8 @@ class Reader:
         expected.depth = parent.depth + 1
         above = parent.opening
         same = (above.unit, above.neighbouring) == (opening.unit, opening.neighbouring)
-        if not same or not self._is_nested(opening) or expected.depth > MAX_DEPTH:
+        if not same or expected.depth > MAX_DEPTH:
             raise BrokenChain("the account cannot be under its parent")
-
-    def _is_nested(self, opening: AccountOpened) -> bool:
-        """Return whether the calendar of an account nests in those of all accounts above it."""
-        above = opening.parent
-        while above is not None:
-            other = self._accounts[above].opening
-            if other is None:
-                return False
-            inner, outer = opening.periods, other.periods
-            if inner is not None and outer is not None and not nests_in(inner.calendar, outer.calendar):
-                return False
-            above = other.parent
-        return True
-
-    def _check_periods(self, audit: Audit, release: str, said: Registration) -> None:
-        """Require that an account is charged for the periods that a release of an account under it reads."""
-        account = audit.chain.periods
-        if said.origin is None:
-            if said.periods is not None:
-                self._periods[release] = said.periods
-            return
-        if account is None:
-            return
-        origin = self._accounts.get(said.origin.account)
-        if origin is None or origin.opening is None:
-            raise BrokenChain("the release was not registered where the entry states")
-        below = origin.opening.periods
-        below_text = None if below is None else account_periods.write(below)
-        if said.periods != account_periods.read_by_another(account, below_text, self._periods.get(release)):
-            raise BrokenChain("the release's periods are not those that it reads")
 
     def _draw(self, said: Drawn, drawn_at: str) -> DrawnCounts:
         """Read the line after the entry of a draw: its stored bytes."""
