@@ -58,7 +58,7 @@ from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.installation.high_water_keeper import MarkKeeper, remember_marked
 from service.ledger.releases.settlement import ExpiryKeeper
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
@@ -176,6 +176,8 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     database.secret = secret
+    if mark is not None:
+        remember_marked(database, mark)
     app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = FairPlaces(_THREADS, _THREADS, _THREADS, _THREADS), None
     helper_processes.install(app)

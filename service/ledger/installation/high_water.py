@@ -32,6 +32,7 @@ LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
 
 _OTHER = "\0"  # ends the names under which the mark holds entries of second versions; no account's name has it
 
+BEFORE_ALL = -1  # the number before that of any movement of a head
 _MOVES = 10_000  # the last movements of heads that the file lists, for the other processes that use it
 _AT_ONCE = 500  # entries or accounts that one statement looks up
 _FEW = 5000  # up to so many accounts are looked up by name; beyond that, all are read
@@ -190,7 +191,7 @@ class HighWaterFile:
         """Read the number of the last movement of a head, and the heads that moved after an earlier one.
 
         Args:
-            number: of a movement; 0 before the first one.
+            number: of a movement; ``BEFORE_ALL`` for all heads.
 
         Returns:
             All heads where movements between were dropped from the list.

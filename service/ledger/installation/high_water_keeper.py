@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import pairwise
 
 import structlog
 from sqlalchemy import Connection
@@ -12,6 +11,7 @@ from sqlalchemy import Connection
 from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import (
+    BEFORE_ALL,
     BrokenMark,
     HighWaterFile,
     Mark,
@@ -24,7 +24,7 @@ from service.ledger.installation.high_water import (
 )
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
-from service.ledger.journal.linked_heads import heads_after
+from service.ledger.journal.linked_heads import Walk, is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.boundaries import OTHER_VERSION
@@ -113,6 +113,12 @@ def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
     return (KnownHead(name, head.seq, head.hash) for name, head in marked.items())
 
 
+def remember_marked(database: Database, file: HighWaterFile) -> None:
+    """Remember all marked heads, in a process that answers for a server and is told later heads by it."""
+    with suppress(BrokenMark):  # the server reports it
+        database.newest.add(known_heads(file.moved_since(BEFORE_ALL)[1]))
+
+
 class MarkKeeper:
     """The writer of a server's high-water mark while the server runs.
 
@@ -128,6 +134,7 @@ class MarkKeeper:
         self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked
         self._everything = 0.0  # seconds that the last comparison of all journals took
         self._last_move = 0  # of a head in the mark, by any process
+        self._own_marks = dict[str, Head]()  # the heads that this process marked, until it sees that they moved
         self._unwatched, self._changing = False, threading.Lock()
         database.remembers = True
         self.written_at = clock.now()
@@ -182,7 +189,7 @@ class MarkKeeper:
         apart: list[MissingEntry] = []
         while own:  # again for journals whose head another process moved meanwhile
             marked = self.file.marked(own)
-            walks = {name: _Walk(marked.get(name), entries) for name, entries in own.items()}
+            walks = {name: Walk(marked.get(name), entries) for name, entries in own.items()}
             moved = self._mark_reached(walks, marked, in_use)
             gaps = {name: walk for name, walk in walks.items() if walk.gaps and name not in moved}
             if gaps:
@@ -195,10 +202,12 @@ class MarkKeeper:
             own = {name: entries for name, entries in own.items() if name in moved}
         return apart
 
-    def _mark_reached(self, walks: Mapping[str, "_Walk"], marked: Mapping[str, Head], in_use: bool | None) -> set[str]:
+    def _mark_reached(self, walks: Mapping[str, "Walk"], marked: Mapping[str, Head], in_use: bool | None) -> set[str]:
         # Where another process has marked them all, it may go on meanwhile.
         reached = {name: walk.reached for name, walk in walks.items() if walk.reached != marked.get(name)}
-        return self.file.advance(reached, marked, clock.now(), in_use=in_use)
+        moved = self.file.advance(reached, marked, clock.now(), in_use=in_use)
+        self._own_marks |= {name: head for name, head in reached.items() if name not in moved}
+        return moved
 
     def _mark_second_versions(self, last: Mapping[str, Head], in_use: bool | None) -> None:
         heads = {second_version(name): head for name, head in last.items()}
@@ -338,10 +347,39 @@ class MarkKeeper:
         return True
 
     def _remember_marked(self) -> None:
-        """Remember the heads that other processes marked: a row that does not follow from them is not used."""
-        with suppress(BrokenMark):  # reported when it is written
-            self._last_move, heads = self.file.moved_since(self._last_move)
-            self._database.newest.add(known_heads(heads))
+        """Remember the heads that processes marked, and stop the server if it knows another version of such a journal.
+
+        A row that does not follow from them is not used from now on.
+        """
+        try:
+            last, heads = self.file.moved_since(self._last_move)
+        except BrokenMark:  # reported when it is written
+            return
+        own = {name for name, head in heads.items() if self._own_marks.pop(name, None) == head}
+        apart = self._not_linked({name: head for name, head in heads.items() if name not in own})
+        self._database.newest.add(known_heads(heads))
+        self._last_move = last
+        if apart:
+            self._stop("another server marked another version of a journal; nothing is written", apart)
+
+    def _not_linked(self, marked: Mapping[str, Head]) -> list[MissingEntry]:
+        """Return those of the marked heads that are not of one chain with the known heads of their journals.
+
+        The installation's journal is left out: its entries are linked as they are read.
+        """
+        newest = self._database.newest
+        known = {name: newest.last(name) for name in marked if name != INSTALLATION}
+        ends = {name: (Head(one.seq, one.hash), marked[name]) for name, one in known.items() if one is not None}
+        unlike = {name: sorted(pair, key=lambda head: head.seq) for name, pair in ends.items() if pair[0] != pair[1]}
+        if not unlike:
+            return []
+        with self._reading() as connection:  # begun after both were committed
+            ids = {name: account_id for account_id, name, *_ in last_entries(connection, list(unlike))}
+            return [
+                MissingEntry(name, lower, higher.seq)
+                for name, (lower, higher) in unlike.items()
+                if name not in ids or not is_linked(connection, ids[name], lower, higher)
+            ]
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
         """Read which keys were ended by any process.
@@ -364,38 +402,3 @@ class MarkKeeper:
             _log.error("the installation's journal could not be read", error=type(error).__name__)
             return sound, False
         return True, True
-
-
-class _Walk:
-    """The way from a journal's marked head along the entries of this process, in the order of their numbers.
-
-    Args:
-        marked: the marked head; None where the journal has none.
-        entries: those of this process, of one journal by the name that they state.
-
-    Attributes:
-        marked: the marked head; where there is none, the one that the first entry follows.
-        last: the last entry of this process.
-        gaps: the numbers of the heads, in their order, that only texts can link with the next one.
-    """
-
-    def __init__(self, marked: Head | None, entries: Sequence[NewEntry]) -> None:
-        before = {Head(entry.seq, entry.hash): Head(entry.seq - 1, entry.previous) for entry in entries}
-        self._account_id, self.last = entries[-1].account_id, list(before)[-1]
-        self.marked = next(iter(before.values())) if marked is None else marked
-        self._heads = sorted({self.marked, *before}, key=lambda head: head.seq)
-        self.gaps = [number for number, pair in enumerate(pairwise(self._heads)) if before.get(pair[1]) != pair[0]]
-
-    @property
-    def reached(self) -> Head:
-        """The last head that is linked with the marked one so far."""
-        linked = self._heads[: self.gaps[0] + 1] if self.gaps else self._heads
-        return linked[-1] if self.marked in linked else self.marked
-
-    def close(self, connection: Connection) -> bool:
-        """Link heads by the texts between them; return whether all are linked now."""
-        first, last = self._heads[self.gaps[0]], self._heads[self.gaps[-1] + 1]
-        chain = {first, *heads_after(connection, self._account_id, first, last.seq)}
-        while self.gaps and chain.issuperset(self._heads[self.gaps[0] : self.gaps[0] + 2]):
-            del self.gaps[0]
-        return not self.gaps

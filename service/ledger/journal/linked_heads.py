@@ -3,13 +3,14 @@
 Whatever a database shows, it cannot link two heads that are of different versions of a journal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from sqlalchemy import Connection, select
 
 from service.ledger.journal.journal import Head, entry_hash
 from service.ledger.storage.database import Database
-from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT
+from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT, NewEntry
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Entry, InstallationEntry
 from service.ledger.storage.transaction import DATABASE, LINKED
@@ -61,3 +62,38 @@ def require_linked(connection: Connection, account_id: int, head: KnownHead) -> 
     info[LINKED][head.account] = head
     if EFFECTS not in info:  # a write transaction's row may be one that it wrote itself, which is not committed yet
         database.newest.add_linked(head, known)
+
+
+class Walk:
+    """The way from a journal's marked head along the entries of this process, in the order of their numbers.
+
+    Args:
+        marked: the marked head; None where the journal has none.
+        entries: those of this process, of one journal by the name that they state.
+
+    Attributes:
+        marked: the marked head; where there is none, the one that the first entry follows.
+        last: the last entry of this process.
+        gaps: the numbers of the heads, in their order, that only texts can link with the next one.
+    """
+
+    def __init__(self, marked: Head | None, entries: Sequence[NewEntry]) -> None:
+        before = {Head(entry.seq, entry.hash): Head(entry.seq - 1, entry.previous) for entry in entries}
+        self._account_id, self.last = entries[-1].account_id, list(before)[-1]
+        self.marked = next(iter(before.values())) if marked is None else marked
+        self._heads = sorted({self.marked, *before}, key=lambda head: head.seq)
+        self.gaps = [number for number, pair in enumerate(pairwise(self._heads)) if before.get(pair[1]) != pair[0]]
+
+    @property
+    def reached(self) -> Head:
+        """The last head that is linked with the marked one so far."""
+        linked = self._heads[: self.gaps[0] + 1] if self.gaps else self._heads
+        return linked[-1] if self.marked in linked else self.marked
+
+    def close(self, connection: Connection) -> bool:
+        """Link heads by the texts between them; return whether all are linked now."""
+        first, last = self._heads[self.gaps[0]], self._heads[self.gaps[-1] + 1]
+        chain = {first, *heads_after(connection, self._account_id, first, last.seq)}
+        while self.gaps and chain.issuperset(self._heads[self.gaps[0] : self.gaps[0] + 2]):
+            del self.gaps[0]
+        return not self.gaps

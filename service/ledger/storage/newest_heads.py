@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from service.ledger.storage.group_commit import INSTALLATION
+
 _JOURNALS = 100_000  # whose newest head is known: the most recently changed ones
 _TOLD = 10_000  # whose heads another process gets as it starts; the most recently changed ones
 _LOOKED_AT = 8  # earlier heads of a journal that one addition examines: more than one, so that in the end all are
@@ -81,14 +83,17 @@ class NewestHeads:
 
     def _add(self, heads: Iterable[KnownHead]) -> None:
         moment, oldest = self.moment + 1, min(self._open, default=self.moment)
-        for name, head in {head.account: head for head in sorted(heads)}.items():  # the last of each journal
+        last_of_each = {head.account: head for head in sorted(heads, key=lambda head: head.seq)}
+        for name, head in last_of_each.items():
             last = self._heads.get(name)
             if last is None or last.head.seq < head.seq:
                 self._heads[name] = _Known(moment, head, last)
                 self._heads.move_to_end(name)
                 _forget_before(last, oldest)
         while len(self._heads) > _JOURNALS:
-            self._heads.popitem(last=False)
+            name, known = self._heads.popitem(last=False)
+            if name == INSTALLATION:  # which decides whether keys are valid
+                self._heads[name] = known
         self.moment = moment
 
     def after(self, moment: int) -> tuple[int, list[KnownHead]]:
@@ -96,6 +101,11 @@ class NewestHeads:
         with self._changing:
             newest = islice(reversed(self._heads.values()), _TOLD)
             return self.moment, [known.head for known in takewhile(lambda known: known.moment > moment, newest)]
+
+    def last(self, account: str) -> KnownHead | None:
+        """Return a journal's newest head, if one is known."""
+        known = self._heads.get(account)
+        return None if known is None else known.head
 
     def number(self, account: str) -> int:
         """Return the number of a journal's newest head; 0 if none is known."""

@@ -223,4 +223,5 @@ def test_other_processes_learn_which_heads_moved(tmp_path: Path, monkeypatch: py
     file.advance({"a": _head(1)}, heads | {"a": _head(2)}, AT)
     assert file.moved_since(4) == (5, {"a": _head(2)})
     assert file.moved_since(9) == (5, heads | {"a": _head(2)}), "the file is another one"
+    assert file.moved_since(high_water.BEFORE_ALL) == (5, heads | {"a": _head(2)})
     assert HighWaterFile(tmp_path / "none", SECRET).moved_since(4) == (0, {})

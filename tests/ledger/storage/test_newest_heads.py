@@ -14,7 +14,7 @@ from service.ledger.access.key_records import KeyRecord
 from service.ledger.accounts import accounts, lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark, remember_marked
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal import chains, linked_heads
 from service.ledger.journal.journal import Head
@@ -101,6 +101,14 @@ def test_the_heads_that_moved_last_are_kept_and_told(monkeypatch: pytest.MonkeyP
     assert known.after(0) == (5, _heads(("d", 5, "x"), ("a", 4, "x")))
     assert known.after(4) == (5, _heads(("d", 5, "x")))
     assert known.after(5) == (5, [])
+
+
+def test_the_head_of_the_installations_journal_is_always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_heads, "_JOURNALS", 2)
+    known = NewestHeads()
+    known.add(_heads(("", 1, "x"), ("a", 2, "a"), ("b", 3, "b")))
+    known.add(_heads(("c", 1, "c")))
+    assert [known.number(account) for account in ("", "a", "b", "c")] == [1, 0, 0, 1]
 
 
 @pytest.fixture
@@ -244,6 +252,41 @@ def test_a_journal_of_another_server_is_known_once_it_is_marked(
         longer()
         with pytest.raises(Unavailable, match=_BACK):
             account_of(own)
+
+
+def test_a_helper_knows_what_is_marked_before_it_is_told_anything(
+    database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
+) -> None:
+    MarkKeeper(database, file).advance(everything=True)
+    remember_marked(replica, file)
+    old()
+    with pytest.raises(Unavailable, match=_BACK):
+        account_of(replica)
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_a_server_stops_when_another_version_is_marked_than_the_one_that_it_read(
+    database: Database, replica: Database, file: HighWaterFile, longer: bool
+) -> None:
+    open_account(database)
+    keeper = MarkKeeper(replica, file)
+    keeper._remember_marked()
+    first = stored_account(database)
+    for _ in range(2):
+        charge(database, PLAN)
+    assert account_of(replica).head.seq == 3
+    put_row(database, first)
+    for table in ("journal", "releases"):
+        unprotected(database, table, f"DELETE FROM {table} WHERE seq > 1")
+    with closing(open_database(database.url)) as restarted:
+        restarted.secret = SECRET
+        other = MarkKeeper(restarted, file)
+        for _ in range(3 if longer else 1):
+            charge(restarted, PLAN)
+        other.advance(everything=True)
+    assert replica.stopped is None
+    keeper._remember_marked()
+    assert replica.stopped is not None
 
 
 def test_a_row_under_another_id_at_the_start_hides_no_rollback(
