@@ -151,7 +151,9 @@ class AccountBody(BaseModel):
     created_at: str
     head: HeadBody
     periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
-        None, description="Only of an account with periods; remaining and counted are then of its worst window."
+        None,
+        description="Only of an account with periods. remaining and counted are then those of the window with the"
+        " largest loss; under an (epsilon, delta) budget, a bound that no window exceeds.",
     )
     gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
 
