@@ -101,6 +101,7 @@ def live(day: Day) -> None:
     day.ask("read_account")
     day.ask("change_account")
     _release(day)
+    _count_by_periods(day)
     _settle(day)
     _draw(day)
     _hand_out_keys(day)
@@ -127,6 +128,15 @@ def _release(day: Day) -> None:
     day.ask("verify_account")
     day.ask("read_receipt")
     day.ask("export_account")
+
+
+def _count_by_periods(day: Day) -> None:
+    """Charge an account with periods."""
+    account = day.names["account"]
+    day.names["account"] = day.ask("open_account", keep=False, body=examples.PANEL_ACCOUNT)["name"]
+    day.ask("register_release", keep=False, body=examples.PANEL_RELEASE)
+    day.ask("list_periods", limit=2)
+    day.names["account"] = account
 
 
 def _settle(day: Day) -> None:

@@ -37,6 +37,7 @@ from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import remaining
+from service.privacy.periods import read_account_periods
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, mechanisms_of
@@ -89,12 +90,16 @@ def open_account(
     parent: str | None = None,
     approval_above: str | None = None,
     caps: Any = MappingProxyType({}),
+    periods: Any = None,
     **budget: str,
 ) -> AccountRecord:
     """An account under add_remove; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     above = None if approval_above is None else Fraction(approval_above)
-    new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps))
+    counted = None if periods is None else read_account_periods(periods, "/periods")
+    new = NewAccount(
+        name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps), periods=counted
+    )
     carry_out(database, account_changes.open_account(database, ANN, new))
     return account_of(database, name)
 
@@ -171,10 +176,15 @@ def account_of(database: Database, name: str = "people") -> AccountRecord:
 
 
 def prepared(
-    database: Database, *plans: dict[str, Any], name: str = "people", reserve_for: timedelta | None = None
+    database: Database,
+    *plans: dict[str, Any],
+    name: str = "people",
+    reserve_for: timedelta | None = None,
+    periods: object = None,
 ) -> list[Prepared]:
     new = [
-        NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for) for plan in plans
+        NewRelease("a release", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", reserve_for, periods)
+        for plan in plans
     ]
     return preparation.prepare(database, name, new)
 
@@ -197,16 +207,22 @@ def charge(
     name: str = "people",
     request: Request = ANN,
     reserve_for: timedelta | None = None,
+    periods: object = None,
 ) -> list[Registered]:
     """Charge plans in one transaction, and return what was registered; nothing if the request was answered before."""
-    operation = charges.register(request, prepared(database, *plans, name=name, reserve_for=reserve_for))
+    operation = charges.register(
+        request, prepared(database, *plans, name=name, reserve_for=reserve_for, periods=periods)
+    )
     done = idempotent_write(database, request, operation, lambda _: Answer(201, "{}"))
     return done.result or []
 
 
-def reserve(database: Database, *plans: dict[str, Any], name: str = "people", hours: int = 1) -> list[str]:
+def reserve(
+    database: Database, *plans: dict[str, Any], name: str = "people", hours: int = 1, periods: object = None
+) -> list[str]:
     """Reserve plans in one transaction, and return their ids."""
-    return [one.id for one in charge(database, *plans, name=name, reserve_for=timedelta(hours=hours))]
+    held = timedelta(hours=hours)
+    return [one.id for one in charge(database, *plans, name=name, reserve_for=held, periods=periods)]
 
 
 def commit(database: Database, release: str, name: str = "people") -> ReleaseRecord:

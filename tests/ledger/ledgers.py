@@ -65,7 +65,8 @@ LEVEL: dict[str, Any] = {
         "parts": [A | {"name": "x/t"}, {"type": "sequence", "parts": [A | {"name": "x/1"}, A | {"name": "x/2"}]}],
     },
 }
-NAMES = ("agency", "programme", "product", "alone")
+OLD_NAMES = ("agency", "programme", "product", "alone")
+NAMES = (*OLD_NAMES, "monthly")
 
 
 class Clock:
@@ -90,12 +91,19 @@ def open_accounts(database: Database) -> None:
 
 
 def register(
-    database: Database, name: str, *plans: Any, hours: int | None = None, tags: Sequence[str] = ()
+    database: Database,
+    name: str,
+    *plans: Any,
+    hours: int | None = None,
+    tags: Sequence[str] = (),
+    periods: object = None,
 ) -> list[str]:
     """Releases in one transaction, reserved where ``hours`` are given; their ids."""
     reserve_for = None if hours is None else timedelta(hours=hours)
     new = [
-        NewRelease(f"n°{number}", read_plan(plan), plan, tuple(tags), Fraction(1, 10**10), "/plan", reserve_for)
+        NewRelease(
+            f"n°{number}", read_plan(plan), plan, tuple(tags), Fraction(1, 10**10), "/plan", reserve_for, periods
+        )
         for number, plan in enumerate(plans)
     ]
     done = carry_out(database, charges.register(ANN, preparation.prepare(database, name, new)))
@@ -135,6 +143,19 @@ def describe(database: Database, account: str, release: str | None = None, /, **
 
 def everything(database: Database, time: Clock) -> None:
     """A ledger with entries of every kind and rows in every table."""
+    everything_old(database, time)
+    panel = {"calendar": "month", "participation": {"offsets": [0, 2]}}
+    open_account(database, "monthly", periods=panel, definition="pure", epsilon="12", delta="1e-9")
+    quarter = {"from": "2026-01", "to": "2026-03"}
+    register(database, "monthly", A, periods=quarter)
+    register(database, "monthly", A, periods="all")
+    register(database, "monthly", A, hours=24, periods={"list": ["2026-03", "2026-07"]})
+    (ended,) = register(database, "monthly", A, hours=24, periods=quarter)
+    void(database, ended, "monthly", "a mistake")
+
+
+def everything_old(database: Database, time: Clock) -> None:
+    """A ledger with all that there was before periods."""
     open_accounts(database)
     register(database, "product", PLANS[1], DECLARED, tags=["pl94"])  # more than 1/20 is proposed
     small = {"type": "discrete_gaussian", "rho": "1/100", "name": "small"}
@@ -190,7 +211,7 @@ def play(database: Database, time: Clock, steps: Sequence[Step]) -> None:
     known: list[tuple[str, str, Any]] = []
     for action, first, second, third in steps:
         with suppress(ServiceError):
-            _act(database, time, known, action, NAMES[first % len(NAMES)], second, third)
+            _act(database, time, known, action, OLD_NAMES[first % len(OLD_NAMES)], second, third)
 
 
 def _act(

@@ -57,8 +57,8 @@ GROUPS = {
         ("draw_mechanism", "list_draws", "read_draw", "register_and_draw", "draw_histogram", "tabulate_groups"),
     ),
     "balance and history": Group(
-        "The account's spending and its remaining budget, now and over time.",
-        ("read_balance", "read_history"),
+        "The account's spending and its remaining budget, now, over time, and for each period that it counts by.",
+        ("read_balance", "read_history", "list_periods"),
     ),
     "trust": Group(
         "The account's journal with its signed head, receipts and exports. Others can check the ledger with them,"

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from service.api.http.dependencies import Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.memory_room import Room
@@ -23,6 +24,7 @@ from service.api.schemas.guarantees import (
     remaining_body,
 )
 from service.api.schemas.metadata import Metadata, patch_of
+from service.api.schemas.periods import AccountPeriodsBody, StatedAccountPeriods, account_periods_body
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
 from service.ledger.accounts import account_changes, accounts, descriptions
@@ -38,6 +40,7 @@ from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gau
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.accounting.totals import mean_price
 from service.privacy.numerics.numbers import exact_text, parse_exact
+from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
@@ -80,6 +83,7 @@ class OpenAccount(Short):
         description="Caps on tags. Each mechanism of a release then needs tags, or reads, in its plan.",
     )
     description: Text = ""
+    periods: StatedAccountPeriods = None
 
 
 class ChangeAccount(Short):
@@ -138,7 +142,8 @@ class GaugeBody(BaseModel):
     releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
     equal_more: int | None = Field(
         description="The exact number of further releases, each with the mean loss of the counted ones, that the"
-        f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of."
+        f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
+        " has periods."
     )
 
 
@@ -164,6 +169,11 @@ class AccountBody(BaseModel):
     caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
     created_at: str
     head: HeadBody
+    periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only of an account with periods. remaining and counted are then those of the window with the"
+        " largest loss; under an (epsilon, delta) budget, a bound that no window exceeds.",
+    )
     gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
 
 
@@ -197,6 +207,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         **caps_member(account.caps),
         "created_at": account.created_at,
         "head": head_body(account.head),
+        **account_periods_body(account),
     }
 
 
@@ -212,7 +223,9 @@ def _gauge_body(account: AccountRecord) -> dict[str, Any]:
         "used_exact": None if used is None else short_exact(used),
         "cap": cap,
         "releases": number,
-        "equal_more": count_fitting(budget, weights, totals, mean_price(totals, number)) if number else None,
+        "equal_more": count_fitting(budget, weights, totals, mean_price(totals, number))
+        if number and account.periods is None
+        else None,
     }
 
 
@@ -249,7 +262,10 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     budget = read_budget(document_of(body.budget), "/budget")
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     caps = stated_caps(body.caps or ())
-    new = NewAccount(body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold, caps)
+    periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
+    new = NewAccount(
+        body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold, caps, periods
+    )
     opening = account_changes.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 

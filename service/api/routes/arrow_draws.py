@@ -70,10 +70,12 @@ def register_and_draw(
     mechanism: Text,
     delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
+    periods: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     fields = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
     fields["granularity"] = granularity
+    fields["periods"] = None if periods is None else json_parameter("periods", periods)
     new_draw = model_of(NewDraw, fields)
     counts = streams.read_counts(upload.body, upload.most_bytes, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"

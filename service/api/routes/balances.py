@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy import Connection
 
 from service.api.charts import pictures
@@ -28,12 +29,14 @@ from service.api.schemas.guarantees import (
     read_deltas,
     remaining_body,
 )
+from service.api.schemas.periods import WindowBody, read_query_period, window_member
 from service.api.schemas.spending_history import history_body
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts, spending
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta, write_budget
 from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.accounts.worst_windows import of_window, worst_window
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
 from service.ledger.releases.settlement import present_account
@@ -49,6 +52,7 @@ from service.privacy.plans.walking import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
+_MANY_WINDOWS = 2000  # which are all read to find the one with the largest loss
 _LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
 
 
@@ -60,7 +64,10 @@ class PartitionsTotal(BaseModel):
 
 
 class Balance(BaseModel):
-    """The losses, reservations and remaining budget of an account and of the accounts under it."""
+    """The losses, reservations and remaining budget of an account and of the accounts under it.
+
+    In an account with periods, all figures are those of one window: of the releases that touch it.
+    """
 
     account: str
     budget: BudgetModel
@@ -91,6 +98,12 @@ class Balance(BaseModel):
         f" in order, at {CHARACTERS} characters together."
     )
     head: HeadBody
+    window: WindowBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only of an account with periods: the window with the largest loss, or the one with the largest"
+        " loss that holds the period. It is the largest in the budget's figure; other figures may be larger elsewhere."
+        " null: no release is to fewer than all periods.",
+    )
 
 
 class _Counted(NamedTuple):
@@ -100,6 +113,7 @@ class _Counted(NamedTuple):
         spent, reserved: empty where the figures are stored and no picture needs them.
         drawn: the partitions; None after an earlier entry.
         stored: the figures, where an earlier request stored them in the cache.
+        place: of the window that the figures are of; None without periods, or where there is none.
     """
 
     account: AccountRecord
@@ -109,6 +123,7 @@ class _Counted(NamedTuple):
     drawn: dict[str, int] | None
     cache: BalanceCache
     stored: dict[str, Any] | None
+    place: int | None
 
 
 @router.get(
@@ -133,6 +148,14 @@ def read_balance(
     ],
     tag: Annotated[Label | None, Query(description="Count only releases and nodes that carry this tag.")] = None,
     as_of: Annotated[int | None, Query(ge=1, description="Show the balance right after this journal entry.")] = None,
+    period: Annotated[
+        str | None,
+        Query(
+            max_length=20,
+            description="Only in an account with periods: the balance of units that were in this period's data, such as"
+            " 2026-03. Without it, the balance is that of the window with the largest loss.",
+        ),
+    ] = None,
     picture: Annotated[OfBalance, Query(description="The kind of picture, where Accept asks for one.")] = "spending",
 ) -> Response:
     """Read the balance: losses, reservations and the remaining budget.
@@ -152,14 +175,15 @@ def read_balance(
         record = accounts.read_account(connection, account)
         if as_of is not None and as_of > record.head.seq:
             raise InvalidInput.at("/query/as_of", f"expected at most {record.head.seq}, the number of the last entry")
+        held = read_query_period(record, period)
         _leave_slow(request, connection, record, quick=kind is None and as_of is None, deltas=max(1, len(shown_deltas)))
         if kind is not None and picture == "spending":
             seen = record if as_of is None else replay.replay(connection, record, as_of).account
             return spending_picture(history_body(connection, seen), kind)
         if as_of is None:
-            counted = _count_now(request, connection, record, tag, shown_deltas, pictured=kind is not None)
+            counted = _count_now(request, connection, record, tag, shown_deltas, held, pictured=kind is not None)
         else:
-            counted = _count_at(request, replay.replay(connection, record, as_of), tag, shown_deltas)
+            counted = _count_at(request, connection, replay.replay(connection, record, as_of), tag, shown_deltas, held)
     record, deltas, spent, reserved = counted.account, counted.deltas, counted.spent, counted.reserved
     capped = tag is not None and tag in {cap.tag for cap in record.caps}
     if kind is not None and picture != "spending":
@@ -177,6 +201,7 @@ def read_balance(
         | {"releases": record.releases}
         | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
         | {"tags": figures["tags"], "head": head_body(record.head)}
+        | window_member(record, counted.place)
     )
 
 
@@ -186,30 +211,58 @@ def _count_now(
     record: AccountRecord,
     tag: str | None,
     shown_deltas: tuple[Fraction, ...],
+    period: int | None,
     *,
     pictured: bool,
 ) -> _Counted:
     now = present_account(connection, record, clock.now())
     deltas = shown_deltas or (usual_delta(record.budget),)
-    cache = BalanceCache(request, now.account, tag, sorted(now.expired.items()), *deltas)
+    place, account = _window_of(connection, now.account, period)
+    cache = BalanceCache(request, account, tag, sorted(now.expired.items()), *deltas, *_asked(record, place))
     stored, nothing = cache.look_up(connection), Counter[str]()
     read = stored is None or pictured
-    spent, reserved = spending.counts(connection, now.account) if read else (nothing, nothing)
+    spent, reserved = spending.counts(connection, account) if read else (nothing, nothing)
+    spent, reserved = _touching(account, place, spent, reserved - now.expired)
     drawn = partitions.total(connection, record.id)._asdict()
-    return _Counted(now.account, deltas, spent, reserved - now.expired, drawn, cache, stored)
+    return _Counted(account, deltas, spent, reserved, drawn, cache, stored, place)
 
 
 def _count_at(
-    request: Request, then: replay.AccountReplay, tag: str | None, shown_deltas: tuple[Fraction, ...]
+    request: Request,
+    connection: Connection,
+    then: replay.AccountReplay,
+    tag: str | None,
+    shown_deltas: tuple[Fraction, ...],
+    period: int | None,
 ) -> _Counted:
     deltas = shown_deltas or (usual_delta(then.account.budget),)
-    cache = BalanceCache(request, then.account, tag, "", *deltas)
-    return _Counted(then.account, deltas, then.committed, then.reserved, None, cache, None)
+    place, account = _window_of(connection, then.account, period)
+    cache = BalanceCache(request, account, tag, "", *deltas, *_asked(account, place))
+    spent, reserved = _touching(account, place, then.committed, then.reserved)
+    return _Counted(account, deltas, spent, reserved, None, cache, None, place)
+
+
+def _window_of(connection: Connection, account: AccountRecord, period: int | None) -> tuple[int | None, AccountRecord]:
+    """Return the place of the window that is shown, and the account as that window; without periods, the account."""
+    return (None, account) if account.periods is None else worst_window(connection, account, period)
+
+
+def _asked(account: AccountRecord, place: int | None) -> tuple[object, ...]:
+    """Return further values on which the figures depend: none without periods, so that stored figures stay."""
+    return () if account.periods is None else ("window", place)
+
+
+def _touching(
+    account: AccountRecord, place: int | None, spent: Subplans, reserved: Subplans
+) -> tuple[Subplans, Subplans]:
+    if account.periods is None:
+        return spent, reserved
+    return of_window(account, spent, place), of_window(account, reserved, place)
 
 
 def _mean_releases_left(account: AccountRecord) -> int | None:
     """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
-    if account.budget.definition is not Definition.APPROXIMATE or not account.releases:
+    if account.budget.definition is not Definition.APPROXIMATE or not account.releases or account.periods is not None:
         return None
     return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
 
@@ -238,6 +291,8 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     """
     if request.app.state.helpers is None:
         return
+    if account.windows is not None and account.windows.number > _MANY_WINDOWS:
+        raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
         raise AnswerInHelper

@@ -14,7 +14,7 @@ from service.api.routes.release_pricing import check_work
 from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
-from service.errors import Forbidden
+from service.errors import Conflict, Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
@@ -95,6 +95,8 @@ def count_capacity(
     document = document_of(body.plan)
     asked = NewRelease("plan", plan_of_document(document, "/plan"), document, tuple(body.tags), USUAL_DELTA, "/plan")
     line = lines.line_of(database, account)
+    if line.periods[-1] is not None:
+        raise Conflict(f"the account {account!r} counts by periods: no capacity is counted over all of them")
     present = capacity.present_line(database, line)
     _require_above(principal, present)
     check_relation(asked.plan, line.neighbouring, asked.pointer)

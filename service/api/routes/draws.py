@@ -47,6 +47,7 @@ from service.api.schemas.draw_responses import (
 from service.api.schemas.exact_numbers import Label, Strict, Tags
 from service.api.schemas.granularity import Counts, Granularity, on_lattice, unit_of, units_of
 from service.api.schemas.guarantees import CostDelta, read_delta
+from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import document_of, law_of, mechanism_of
 from service.api.schemas.tabulation_responses import TabulationBody
@@ -89,6 +90,7 @@ class NewDraw(Strict):
     tags: Tags = Field(default_factory=list)
     delta: CostDelta = None
     granularity: Granularity = None
+    periods: StatedPeriods = None
 
 
 class RegisterAndDraw(NewDraw):
@@ -186,7 +188,16 @@ def register(
     require_few_counts(change.database.kind, size, at)
     model, mechanism = drawn_mechanism(new_draw, below)
     delta = read_delta(new_draw.delta, f"{below}/delta")
-    new = NewRelease(new_draw.name, mechanism, document_of(model), tuple(new_draw.tags), delta, f"{below}/mechanism")
+    new = NewRelease(
+        new_draw.name,
+        mechanism,
+        document_of(model),
+        tuple(new_draw.tags),
+        delta,
+        f"{below}/mechanism",
+        periods=new_draw.periods,
+        periods_at=f"{below}/periods",
+    )
     with change.keystream() as keystream:
         # The counts come first: an error in them is reported before the account is read.
         drawn = _noise_units(mechanism, noisy, keystream, below)

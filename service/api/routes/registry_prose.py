@@ -10,6 +10,7 @@ from typing import Any
 from service import __version__
 from service.api.schemas.exact_numbers import number_up
 from service.api.schemas.guarantees import cost_of, remaining_body
+from service.api.schemas.periods import statement_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.releases import ReleaseRecord
@@ -65,7 +66,8 @@ def slug(text: str) -> str:
 
 def adjacency(account: AccountRecord) -> str:
     """Return the definition of a record and of neighbouring datasets."""
-    return f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
+    said = f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
+    return said if account.periods is None else f"{said} {statement_of(account, account.periods)}"
 
 
 def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str, Any]:
@@ -155,10 +157,15 @@ def _declaration(budget: Budget) -> Declaration:
 
 def of_account(account: AccountRecord) -> str:
     """Describe the composition of an account's releases."""
+    windows = (
+        ""
+        if account.periods is None
+        else " This is done for each set of periods in which one unit can be, over the releases that read one of them."
+    )
     return (
         f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
         f" {_FILTERS[account.budget.definition]}. A release that would exceed the budget is refused: a privacy filter,"
-        " which holds although releases and their parameters are chosen after seeing earlier answers."
+        f" which holds although releases and their parameters are chosen after seeing earlier answers.{windows}"
         f" {account.releases} {'release is' if account.releases == 1 else 'releases are'} counted at journal entry"
         f" {account.head.seq} (SHA-256 {account.head.hash}), including those of accounts under it."
     )
@@ -171,6 +178,7 @@ def of_release(account: AccountRecord, release: ReleaseRecord, plan: Plan) -> st
     recorded = (
         f"The release is recorded in the ledger account {_code(account.name)}, journal entry {release.head.seq}"
         f" (SHA-256 {release.head.hash}). Its state is {release.state}."
+        + ("" if release.periods is None else f" It reads the periods {_code(release.periods)}.")
     )
     return "\n".join([*lines[:_MOST_LINES], *more, "", recorded])
 

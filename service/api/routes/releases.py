@@ -29,6 +29,7 @@ from service.api.routes.release_pricing import prepared
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
+from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
 from service.api.schemas.settlement_responses import answered, around_plan, body_of
@@ -87,6 +88,7 @@ class RegisterRelease(Strict):
         None,
         description="Only reserve the release, for this time (ISO 8601, at most 366 days); null: it commits at once.",
     )
+    periods: StatedPeriods = None
 
 
 class RegisterBatch(Strict):
@@ -125,6 +127,7 @@ class ReleaseBody(BaseModel):
     remaining: Remaining
     head: HeadBody
     created_at: str | None
+    periods: StatedPeriods = None
 
 
 class BatchBody(BaseModel):
@@ -336,7 +339,17 @@ def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> Ne
     if text not in plans:
         plans[text] = _plan(document, pointer, by_default=by_default)
     reserve_for = None if body.reserve_for is None else duration_of(body.reserve_for)
-    return NewRelease(body.name, plans[text], document, tuple(body.tags), delta, f"{pointer}/plan", reserve_for)
+    return NewRelease(
+        body.name,
+        plans[text],
+        document,
+        tuple(body.tags),
+        delta,
+        f"{pointer}/plan",
+        reserve_for,
+        body.periods,
+        f"{pointer}/periods",
+    )
 
 
 def _plan(document: dict[str, Any], pointer: str, *, by_default: bool) -> PlanValue:
@@ -369,6 +382,7 @@ def _registered_text(registered: Registered, cost: str, **but: None) -> str:
         created_at=registered.created_at,
         head=registered.account.head,
         expires_at=registered.expires_at,
+        periods=None if (periods := release.periods[-1]) is None else periods.text,
     )
     shown = body_of(record, registered.account, registered.created_at, []) | but
     return release.document.join(around_plan(shown, cost))

@@ -15,6 +15,7 @@ from fastapi import Response
 from service.api.http.dependencies import Change, Streamed, replay_header, respond
 from service.api.routes.release_pricing import cost_of_stored
 from service.api.schemas.guarantees import head_body, remaining_body
+from service.api.schemas.periods import release_periods_body
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.partitions import DrawnFor
@@ -49,6 +50,7 @@ def body_of(
         "remaining": remaining_body(account),
         "head": head_body(record.head),
         "created_at": record.created_at,
+        **release_periods_body(record.periods),
     }
 
 

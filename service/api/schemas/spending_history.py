@@ -35,7 +35,11 @@ class HistoryPoint(BaseModel):
 
 
 class HistoryBody(BaseModel):
-    """The spending history of an account; every: one point stands for so many entries that change the counted loss."""
+    """The spending history of an account; every: one point stands for so many entries that change the counted loss.
+
+    In an account with periods, spent and counted are each of the window in which it is largest; under an (epsilon,
+    delta) budget, a bound that no window exceeds.
+    """
 
     account: str
     tag: str | None = Field(None, description="The tag of the cap that is shown; omitted for the account's budget.")

@@ -13,6 +13,7 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.cap_changes import (
     CapsChange,
     is_greater,
+    no_caps_with_periods,
     opened_caps,
     opened_members,
     require_same_kind,
@@ -21,6 +22,7 @@ from service.ledger.accounts.cap_changes import (
 from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.accounts.window_state import WindowState
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.chains import last_chained
@@ -43,6 +45,7 @@ from service.ledger.storage.tables import Account
 from service.privacy.accounting.privacy_filter import Budget, open_weights, spent_of_cap
 from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import exact_text
+from service.privacy.periods import Calendar, Periods, nests_in
 from service.privacy.plans.walking import Neighbouring
 
 Change = Budget | CapsChange | Fraction | str
@@ -61,6 +64,7 @@ class NewAccount:
     parent: str | None = None
     approval_above: Fraction | None = None
     caps: tuple[StatedCap, ...] = ()
+    periods: Periods | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
         AccountClosed: the parent is closed.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
+    if new.caps and new.periods is not None:
+        raise no_caps_with_periods()
     weights = open_weights(new.budget)
     admission, caps = budgets.write_weights(weights), opened_caps(new.caps)
     keys = see_keys(database, request.secret)
@@ -107,6 +113,8 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             parent=new.parent,
             approval_above=new.approval_above,
             caps=caps,
+            periods=new.periods,
+            windows=None if new.periods is None else WindowState(),
         )
         account = replace(account, id=accounts.insert_row(connection, account, parent_id))
         opened = AccountOpened(
@@ -118,6 +126,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             parent=new.parent,
             approval_above=None if new.approval_above is None else exact_text(new.approval_above),
             caps=opened_members(caps),
+            periods=new.periods,
         )
         head = opened.append(connection, account.chain, actor=request.actor, at=at)
         accounts.save(connection, [replace(account, head=head)])
@@ -142,7 +151,20 @@ def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
     for account in reversed(line):
         if account.state == "closed":
             raise AccountClosed(account.name)
+        _require_nested(new, account)
     return parent.id
+
+
+def _require_nested(new: NewAccount, above: AccountRecord) -> None:
+    """Refuse a calendar whose periods do not lie in periods of an account above, which is charged for these."""
+    if new.periods is None or above.periods is None or nests_in(new.periods.calendar, above.periods.calendar):
+        return
+    outer = above.periods.calendar
+    accepted = ", ".join(inner for inner in Calendar if nests_in(inner, outer))
+    raise InvalidInput.at(
+        "/periods/calendar",
+        f"expected a calendar that nests in {outer}, that of {above.name}: {accepted}; got {new.periods.calendar}",
+    )
 
 
 def change_account(

@@ -41,9 +41,12 @@ COLUMNS = (
     Account.spending_sum,
     Account.caps,
     Account.cap_totals,
+    Account.periods,
+    Account.period_state,
     Account.seal,
 )
-_OPTIONAL = ("caps", "cap_totals")  # added after the first seals, and null in the rows of most accounts
+# Added after the first seals, and null in the rows of most accounts.
+_OPTIONAL = ("caps", "cap_totals", "periods", "period_state")
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"

@@ -11,12 +11,13 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, text
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
-from service.ledger.accounts import account_rows, budgets, spending_rows
+from service.ledger.accounts import account_periods, account_rows, budgets, spending_rows, window_state
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.caps import Cap, read_caps, write_cap_totals, write_caps
 from service.ledger.accounts.description_rows import last_description, read_metadata
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import NOTHING, SpendingChange
+from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
@@ -27,6 +28,7 @@ from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
+from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
 
@@ -36,7 +38,8 @@ class AccountRecord:
 
     Attributes:
         admission: the orders and weights as they are stored.
-        totals: of committed and held releases, in it and in the accounts under it.
+        totals: of committed and held releases, in it and in the accounts under it. With periods: nowhere below those
+            of any window.
         parent: the name of the account that it is under.
         approval_above: the price of a release above which a second steward must approve.
         next_expiry: the moment of the first expiry among its holds.
@@ -46,6 +49,8 @@ class AccountRecord:
         partitions_undeclared: the number of those whose plans declare none.
         spending_sum: the stored sum of its rows of spending; None for an account that is not saved yet.
         caps: on tags, in the order of the tags.
+        periods: the periods that its budget counts by; None: it holds for all releases together.
+        windows: the windows of an account with periods; None for others.
         metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
             needs it.
         proposed: the change that waits for a second steward; likewise not looked up where an account is locked.
@@ -71,6 +76,8 @@ class AccountRecord:
     partitions_undeclared: int = 0
     spending_sum: str | None = None
     caps: tuple[Cap, ...] = ()
+    periods: Periods | None = None
+    windows: WindowState | None = None
     metadata: Metadata = field(default_factory=dict)
     proposed: ProposedChange | None = None
 
@@ -145,16 +152,20 @@ def save(
 ) -> list[AccountRecord]:
     """Write the rows of locked accounts after new entries, sealed: one statement whatever was charged before.
 
-    Changes of spending are written only here, so that the sums move with them. Later steps of the same transaction must
-    use the returned accounts.
+    Changes of spending and of windows are written only here, so that the sums move with them. Later steps of the same
+    transaction must use the returned accounts.
     """
     added, secret = change.write(connection, [account.id for account in line]), secret_of(connection)
-    after = [
-        replace(account, spending_sum=spending_rows.sum_after(secret, account.id, account.spending_sum, added))
-        if added or account.spending_sum is None
-        else account
-        for account in line
-    ]
+    after: list[AccountRecord] = []
+    for account in line:
+        spent = added.get(account.id, 0)
+        if spent or account.spending_sum is None:
+            total = spending_rows.sum_after(secret, account.id, account.spending_sum, spent)
+            account = replace(account, spending_sum=total)  # noqa: PLW2901 - the account as it is saved
+        if account.windows is not None:
+            windows = window_state.save_windows(connection, account.id, account.windows)
+            account = replace(account, windows=windows)  # noqa: PLW2901
+        after.append(account)
     account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in after])
     return after
 
@@ -169,6 +180,7 @@ def _fixed(account: AccountRecord) -> dict[str, object]:
         "admission": account.admission,
         "created_at": account.created_at,
         "parent": account.parent,
+        "periods": None if account.periods is None else account_periods.write(account.periods),
     }
 
 
@@ -187,6 +199,7 @@ def _changing(account: AccountRecord) -> dict[str, object]:
         "spending_sum": account.spending_sum,
         "caps": write_caps(account.caps),
         "cap_totals": write_cap_totals(account.caps),
+        "period_state": None if account.windows is None else window_state.write_state(account.windows),
     }
 
 
@@ -296,6 +309,8 @@ def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: boo
         partitions_undeclared=row.partitions_undeclared,
         spending_sum=row.spending_sum,
         caps=read_caps(row.caps, row.cap_totals),
+        periods=None if row.periods is None else account_periods.read(row.periods),
+        windows=None if row.period_state is None else window_state.read_state(row.period_state),
         metadata=read_metadata(row._mapping.get("metadata"), f"account {row.name!r}"),
         proposed=_proposed(connection, row),
     )

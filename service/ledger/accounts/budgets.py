@@ -141,9 +141,15 @@ def _read_whole(text: str) -> int:
     return value.numerator
 
 
+@lru_cache(maxsize=4096)
+def stored_totals(text: str) -> Totals:
+    """Return the totals in the text of a window's row; cached, because neighbouring windows often have equal ones."""
+    return read_totals(text)
+
+
 def write_totals(totals: Totals) -> str:
-    """Return totals as text for the account's row; equal totals have equal texts."""
-    return json.dumps(
+    """Return totals as text for the row of an account or a window; equal totals have equal texts."""
+    return _encode(
         {
             "epsilon": [str(totals.epsilon.finite), totals.epsilon.infinite],
             "rho": [str(totals.rho.finite), totals.rho.infinite],
@@ -151,9 +157,11 @@ def write_totals(totals: Totals) -> str:
             "linear": str(totals.linear),
             "quanta": totals.quanta,
             "infinite": totals.infinite,
-        },
-        separators=(",", ":"),
+        }
     )
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: to make it takes as long as to use it
 
 
 def read_totals(text: str) -> Totals:

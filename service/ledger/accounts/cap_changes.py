@@ -47,6 +47,11 @@ def opened_caps(stated: Sequence[StatedCap]) -> tuple[Cap, ...]:
     return tuple(Cap(one.tag, one.budget, open_weights(one.budget), OPENING) for one in sorted(stated))
 
 
+def no_caps_with_periods() -> InvalidInput:
+    """Return the refusal of caps on an account with periods: nothing says yet for which windows a cap would hold."""
+    return InvalidInput.at("/caps", "expected none on an account with periods")
+
+
 def opened_members(caps: Sequence[Cap]) -> tuple[ChangedCap, ...] | None:
     """Return the member of the entry that opens an account with these caps; None without caps."""
     return tuple(ChangedCap(cap.tag, cap.budget, cap.weights) for cap in caps) or None
@@ -84,7 +89,14 @@ class CapsChange:
         return any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.stated)
 
     def prepare(self, connection: Connection, account: AccountRecord) -> None:
-        """Price what new caps count, before the account is locked, since this takes long."""
+        """Price what new caps count, before the account is locked, since this takes long.
+
+        Raises:
+            Conflict: too many releases are held to count them under a new cap.
+            InvalidInput: the account has periods, as it had when it was opened.
+        """
+        if account.periods is not None:
+            raise no_caps_with_periods()
         present = {cap.tag: cap for cap in account.caps}
         for one in self.stated:
             if one.tag not in present:

@@ -17,6 +17,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import leave_holds, wait_in_queue
 from service.privacy.accounting.privacy_filter import Budget, Definition
+from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
 MAX_DEPTH = 8
@@ -41,6 +42,7 @@ class Line:
         name: the account's own, which is the last of the line.
         definition: of its budget.
         orders: the RDP orders of each.
+        periods: of each; None: it has none.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Line:
     neighbouring: Neighbouring
     definition: Definition
     orders: tuple[tuple[Fraction, ...], ...]
+    periods: tuple[Periods | None, ...]
 
     @property
     def account_id(self) -> int:
@@ -98,7 +101,8 @@ def line_of(database: Database, name: str) -> Line:
     with database.read() as connection:
         line = line_above(connection, name)
     ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
-    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders)
+    periods = tuple(account.periods for account in line)
+    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders, periods)
 
 
 def budget_of(database: Database, line: Line) -> Budget:
@@ -161,7 +165,8 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
     found = _read(connection, line.name, line.ids, lock=lock)
     above = (None, *(account.name for account in found))
     stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
-    if not stands or tuple(account.weights.orders for account in found) != line.orders:
+    facts = tuple(account.weights.orders for account in found), tuple(account.periods for account in found)
+    if not stands or facts != (line.orders, line.periods):
         line_of.cache_clear()  # otherwise a charge would pass the caps of the accounts now above it
         raise NotFound("account", line.name)
     return found

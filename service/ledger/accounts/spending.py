@@ -3,7 +3,6 @@
 Balances at any order, tag or delta are computed from this and not from the releases, of which there may be millions.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection, func, select
@@ -11,12 +10,11 @@ from sqlalchemy import Connection, func, select
 from service.errors import Altered
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import FEW, Subplans, is_sum, read_rows
-from service.ledger.accounts.subplans import nameless
+from service.ledger.accounts.subplans import nameless, plan_in
 from service.ledger.storage.tables import Spending
 from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan, Repeat, Sequence
-from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import parts_of, restrict
 
 _SHORT = 1 << 16  # characters in rows that are read quickly
@@ -60,7 +58,7 @@ def as_plan(subplans: Subplans, tag: str | None = None) -> Plan:
     """
     parts: list[Plan] = []
     for subplan, occurrences in subplans.items():
-        part: Plan | None = nameless(read_plan(json.loads(subplan)))
+        part: Plan | None = nameless(plan_in(subplan))
         if tag is not None and part is not None:
             part = restrict(part, tag)
         if part is not None:
@@ -73,7 +71,7 @@ def tags_of(subplans: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for subplan in subplans:
         if '"tags":[' in subplan:  # most have none, and parsing a plan takes longest
-            found.update(*_tags(read_plan(json.loads(subplan))))
+            found.update(*_tags(plan_in(subplan)))
     return sorted(found)
 
 

@@ -22,7 +22,7 @@ nonce.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -78,20 +78,24 @@ _READ = (
 class SpendingChange(Protocol):
     """A change of the spending of each account of a line; only ``accounts.save`` writes it, with the sums."""
 
-    def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> Mapping[int, int]:
         """Write the change to the rows of locked accounts, in one order; return its addition to the sum of each.
 
         Returns:
-            A whole number of either sign; it counts modulo 2^256.
+            Whole numbers of either sign, which count modulo 2^256; an account without one has no change.
         """
 
 
 class NoSpendingChange:
     """No change of spending."""
 
-    def write(self, connection: Connection, account_ids: Sequence[int]) -> int:  # noqa: ARG002 - as of any change
+    def write(
+        self,
+        connection: Connection,  # noqa: ARG002 - as of any change
+        account_ids: Sequence[int],  # noqa: ARG002
+    ) -> Mapping[int, int]:
         """Write nothing."""
-        return 0
+        return {}
 
 
 NOTHING = NoSpendingChange()
@@ -127,7 +131,7 @@ class ChargedSubplans:
     held: Subplans
     many: list[tuple[ManySubplans, bool]] = field(default_factory=list)
 
-    def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> Mapping[int, int]:
         """Count the charged subplans; rows are touched in one order, so that no two charges deadlock."""
         rows = [
             {
@@ -146,7 +150,7 @@ class ChargedSubplans:
             for account_id in account_ids:
                 connection.execute(_COUNT_MANY[connection.dialect.name], given | {"account": account_id})
             added += many.held if held else many.committed
-        return added
+        return dict.fromkeys(account_ids, added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class SettledSubplans:
     subplans: Subplans
     committed: bool
 
-    def write(self, connection: Connection, account_ids: Sequence[int]) -> int:
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> Mapping[int, int]:
         """Move or remove the held counts of the subplans."""
         rows = [
             {"account": account_id, "at": _digest(subplan), "count": count}
@@ -164,11 +168,29 @@ class SettledSubplans:
             for subplan, count in sorted(self.subplans.items())
         ]
         if not rows:
-            return 0
+            return {}
         for statement in (_COMMIT,) if self.committed else (_FORGET, _RELEASE):
             connection.execute(statement, batch(rows))
         secret, none = secret_of(connection), Subplans()
-        return sum_of(secret, self.subplans if self.committed else none, none) - sum_of(secret, none, self.subplans)
+        committed = self.subplans if self.committed else none
+        return dict.fromkeys(account_ids, sum_of(secret, committed, none) - sum_of(secret, none, self.subplans))
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeChanges:
+    """Changes of the accounts of a line that differ, as releases read other periods of each; by the accounts' ids."""
+
+    changes: Mapping[tuple[int, ...], SpendingChange]
+
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> Mapping[int, int]:
+        """Write each change to its accounts, which must be of these."""
+        added: Counter[int] = Counter()
+        for changed, change in self.changes.items():
+            if not set(account_ids).issuperset(changed):
+                raise ValueError("expected changes of the accounts that are saved")
+            for account_id, one in change.write(connection, changed).items():
+                added[account_id] += one
+        return added
 
 
 def read_rows(connection: Connection, account_id: int) -> tuple[Subplans, Subplans] | None:

@@ -1,5 +1,6 @@
 """The distinct parts of plans, by which accounts count their spending."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal.canonical_json import canonical
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
-from service.privacy.plans.notation import write_plan
+from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import parts_of, with_parts
 
 
@@ -23,6 +24,42 @@ def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
         _mechanism_text(part) if isinstance(part, Mechanism) else canonical(write_plan(part))
         for part in _summands(plan, frozenset(tags))
     )
+
+
+def charged_to(subplans: Subplans, periods: str | None) -> Subplans:
+    """Return subplans as an account counts them that charges them to periods; None: it has none.
+
+    Args:
+        periods: as canonical JSON.
+    """
+    if periods is None:
+        return subplans
+    start = f'{_CHARGED_TO}{periods},"plan":'
+    return Counter({f"{start}{subplan}}}": count for subplan, count in subplans.items()})
+
+
+_CHARGED_TO = '{"periods":'  # no plan has a member of this name
+
+
+def periods_in(subplan: str) -> str:
+    """Return the periods that a subplan of an account with periods is charged to, as canonical JSON.
+
+    Raises:
+        ValueError: it is charged to none.
+    """
+    if not subplan.startswith(_CHARGED_TO):
+        raise ValueError("expected a subplan that is charged to periods")
+    _, end = _DECODER.raw_decode(subplan, len(_CHARGED_TO))
+    return subplan[len(_CHARGED_TO) : end]
+
+
+_DECODER = json.JSONDecoder()
+
+
+def plan_in(subplan: str) -> Plan:
+    """Return the plan of a subplan, whatever periods it is charged to."""
+    stated = json.loads(subplan)
+    return read_plan(stated["plan"] if subplan.startswith(_CHARGED_TO) else stated)
 
 
 @lru_cache(maxsize=4096)

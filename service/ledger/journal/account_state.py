@@ -10,16 +10,23 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.accounts.subplans import charged_to
+from service.ledger.accounts.window_rows import Window
+from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import chains
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.charge_sums import CapPrices, CapStates, ChargeSum
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_key, read_text, subplans_of
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
+from service.ledger.journal.window_sums import WindowSums
 from service.ledger.releases.reservation_rows import expires
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, add_totals
+from service.privacy.accounting.windows import maximum
+from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
@@ -50,12 +57,14 @@ class Charge(NamedTuple):
         subject: the plan and tags that the release spends on.
         own: whether it was registered in this account, and not in one under it.
         caps: its prices under the account's caps on tags.
+        periods: those that the account is charged for, as canonical JSON; None: it has none.
     """
 
     amount: PriceKey
     subject: SpendingKey
     own: bool
     caps: CapPrices = ()
+    periods: str | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +94,7 @@ class AccountState:
         self.neighbouring = Neighbouring.ADD_REMOVE
         self.weights = Weights()
         self.budget: Budget | None = None
+        self.periods: Periods | None = None
         self.state = "open"
         self.approval_above: str | None = None
         self.metadata: Metadata = {}  # the account's own
@@ -92,9 +102,12 @@ class AccountState:
         self.committed = 0  # committed releases, with those of the accounts under it
         self.own_committed = 0  # committed releases of its own
         self.held: dict[str, HeldRelease] = {}
-        self._committed, self._holds = ChargeSum(), ChargeSum()  # the prices of committed and of held releases
+        # The prices of committed and of held releases; with periods, of those to all periods.
+        self._committed, self._holds = ChargeSum(), ChargeSum()
+        self._common = 0  # committed and held releases to all periods
+        self._windows: WindowSums | None = None  # of the other releases of an account with periods
         self._spent: Subplans = Counter()  # subplans, except those of the plans counted in _subjects
-        self._subjects: Counter[SpendingKey] = Counter()
+        self._subjects: Counter[tuple[SpendingKey, str | None]] = Counter()
         self._volume = 0  # characters of the counted plans
         self.caps = CapStates()
 
@@ -102,16 +115,34 @@ class AccountState:
         """Count a release that is committed, here or in an account below."""
         self.committed += 1
         self.own_committed += charge.own
-        self._committed.add(charge.amount)
-        if charge.caps:
-            self.caps.commit(charge.caps)
+        self._add(charge, held=False)
+        self.caps.commit(charge.caps)
         if self._counts_subplans:
-            subject = charge.subject
+            subject = charge.subject, charge.periods
             self._subjects[subject] += 1
             if self._subjects[subject] == 1:
-                self._volume += len(subject[0])
+                self._volume += len(charge.subject[0])
             if len(self._subjects) > _DISTINCT or self._volume > _VOLUME:
                 self._add_up_subjects()
+
+    def count_by(self, periods: Periods) -> None:
+        """Count by periods, from the first entry on."""
+        self.periods, self._windows = periods, WindowSums(periods)
+
+    def _add(self, charge: Charge, count: int = 1, *, held: bool) -> None:
+        """Add a charge ``count`` times; a negative count takes it away.
+
+        Raises:
+            BrokenChain: it states periods and the account has none, or the other way round.
+            InvalidInput, ValueError: the service writes no such periods.
+        """
+        if (charge.periods is None) != (self._windows is None):
+            raise BrokenChain("expected periods of a release in an account with periods, and in no other")
+        if self._windows is not None and charge.periods is not None and charge.periods != EVERY_PERIOD:
+            self._windows.add(charge.periods, charge.amount, self.head.seq + 1, count, held=held)
+            return
+        self._common += count
+        (self._holds if held else self._committed).add(charge.amount, count)
 
     def hold(self, release: str, held: HeldRelease) -> None:
         """Hold a release.
@@ -123,7 +154,7 @@ class AccountState:
         if release in self.held:
             raise BrokenChain("the release is held already")
         price_of_key(held.charge.amount)
-        self._holds.add(held.charge.amount)
+        self._add(held.charge, held=True)
         self.caps.hold(held.charge.caps)
         self.held[release] = held
 
@@ -160,7 +191,7 @@ class AccountState:
         """
         held = self.require_held(release)
         del self.held[release]
-        self._holds.add(held.charge.amount, -1)
+        self._add(held.charge, -1, held=True)
         self.caps.hold(held.charge.caps, -1)
         if state == "committed":
             self.commit(held.charge)
@@ -171,12 +202,14 @@ class AccountState:
         was: PriceKey,
         amount: PriceKey,
         caps: Mapping[str, tuple[PriceKey, PriceKey]] = MappingProxyType({}),
+        periods: str | None = None,
     ) -> None:
         """Count a release at another price.
 
         Args:
             was: the price until now.
             caps: for each cap whose price changes too, the price until now and the new one.
+            periods: those that the account is charged for; None: it has none.
 
         Raises:
             BrokenChain: it is held at another price than ``was``.
@@ -186,13 +219,14 @@ class AccountState:
         held = self.held.get(release)
         if held is not None:
             before = dict(held.charge.caps)
-            if held.charge.amount != was or any(before.get(tag) != old for tag, (old, _) in caps.items()):
-                raise BrokenChain("the release had another price")
+            same = (held.charge.amount, held.charge.periods) == (was, periods)
+            if not same or any(before.get(tag) != old for tag, (old, _) in caps.items()):
+                raise BrokenChain("the release had another price, or other periods")
             after = before | {tag: new for tag, (_, new) in caps.items()}
             held.charge = held.charge._replace(amount=amount, caps=tuple(after.items()))
-        costs = self._committed if held is None else self._holds
-        costs.add(was, -1)
-        costs.add(amount)
+        charge = Charge(was, ("", ()), own=False, periods=periods)
+        self._add(charge, -1, held=held is not None)
+        self._add(charge._replace(amount=amount), held=held is not None)
         for tag, (old, new) in caps.items():
             cap = self.caps.find(tag)
             costs = cap.committed if held is None else cap.holds
@@ -200,8 +234,8 @@ class AccountState:
             costs.add(new)
 
     def _add_up_subjects(self) -> None:
-        for subject, count in self._subjects.items():
-            for subplan, times in subplans_of(subject).items():
+        for (subject, periods), count in self._subjects.items():
+            for subplan, times in charged_to(subplans_of(subject), periods).items():
                 self._spent[subplan] += times * count
         self._subjects.clear()
         self._volume = 0
@@ -219,13 +253,33 @@ class AccountState:
 
     @property
     def committed_totals(self) -> Totals:
-        """Return the sum of the committed prices."""
-        return self._committed.totals
+        """Return the sum of the committed prices; with periods, totals nowhere below those of any window."""
+        committed = self._committed.totals
+        if self._windows is None:
+            return committed
+        return add_totals(committed, maximum(self.weights, [one.committed for one in self._windows.windows.values()]))
 
     @property
     def totals(self) -> Totals:
-        """Return the sum of the committed and held prices."""
-        return add_totals(self._committed.totals, self._holds.totals)
+        """Return the sum of the committed and held prices; with periods, totals nowhere below those of any window."""
+        windows = self.windows
+        return add_totals(self._committed.totals, self._holds.totals) if windows is None else windows.bound
+
+    @property
+    def windows(self) -> WindowState | None:
+        """Return the windows, all of them present, and none of them stored; None without periods."""
+        if self._windows is None:
+            return None
+        present = self._windows.windows
+        common = Window(self._committed.totals, self._holds.totals, self._common)
+        most = maximum(self.weights, [window.totals for window in present.values()])
+        return WindowState(common, most, len(present), present=present)
+
+    @property
+    def is_below_zero(self) -> bool:
+        """True where more was taken away than was charged, in any window."""
+        windows = self.windows
+        return self.totals.is_below_zero if windows is None else windows.is_below_zero
 
     @property
     def releases(self) -> int:
@@ -253,7 +307,7 @@ class AccountState:
         """Return the subplans of held releases."""
         subplans: Subplans = Counter()
         for held in self.held.values():
-            subplans.update(subplans_of(held.charge.subject))
+            subplans.update(charged_to(subplans_of(held.charge.subject), held.charge.periods))
         return subplans
 
 

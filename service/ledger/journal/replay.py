@@ -89,12 +89,14 @@ def caps_of(chain: AccountState) -> tuple[Cap, ...]:
 
 
 def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
-    """Return an account as the entries of its journal leave its row."""
+    """Return an account as the entries of its journal leave its row, but for sums of its other rows."""
+    windows = chain.windows
     return replace(
         account,
         budget=chain.current_budget,
         totals=chain.totals,
         caps=caps_of(chain),
+        windows=windows if windows is None or account.windows is None else replace(windows, sum=account.windows.sum),
         state=chain.state,
         head=chain.head,
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),

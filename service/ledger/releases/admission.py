@@ -9,18 +9,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from service.errors import AccountClosed, Overrun, Unavailable
+from sqlalchemy import Connection
+
+from service.errors import AccountClosed, Conflict, Overrun, Unavailable
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
+from service.ledger.accounts.window_state import LOOKED_AT, MOST_WINDOWS, WindowState, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_alone
-from service.privacy.accounting.totals import Totals, add_price, price_as_charged
+from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
+from service.privacy.accounting.windows import decisive_window, price_as_charged_to_windows
+from service.privacy.periods import ALL, Periods, PeriodSet, set_of, write_period
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,14 @@ class AccountCharge(NamedTuple):
         totals: those of the account after the charge.
         limits: the budgets that it must fit.
         caps: the account's caps on tags after the charge.
+        windows: those of the account after the charge; None: it has no periods.
     """
 
     amount: Price
     totals: Totals
     limits: Sequence[Limit]
     caps: tuple[Cap, ...] = ()
+    windows: WindowState | None = None
 
     @property
     def cap_prices(self) -> CapPrices:
@@ -115,8 +122,13 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
     Returns:
         One for each account, root first.
     """
-    accounts_asked = zip(line, prepared.prices, prepared.caps, strict=True)
-    return [_charge_to(account, asked, caps.prices, held=held) for account, asked, caps in accounts_asked]
+    accounts_asked = zip(line, prepared.prices, prepared.caps, prepared.periods, strict=True)
+    return [
+        _charge_to(account, asked, caps.prices, held=held)
+        if periods is None or account.periods is None or account.windows is None
+        else _charge_to_windows(account, account.periods, account.windows, asked, periods.places, held=held)
+        for account, asked, caps, periods in accounts_asked
+    ]
 
 
 def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Price], *, held: bool) -> AccountCharge:
@@ -129,6 +141,71 @@ def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Pr
             cap = replace(cap, totals=limits[-1].after)  # noqa: PLW2901 - the cap after the charge
         caps.append(cap)
     return AccountCharge(amount, limits[0].after, limits, tuple(caps))
+
+
+def _charge_to_windows(
+    account: AccountRecord, periods: Periods, windows: WindowState, asked: Price, places: PeriodSet, *, held: bool
+) -> AccountCharge:
+    """Return the charge of a release to each window that it touches: one amount for all of them.
+
+    Raises:
+        Conflict: the account would have too many windows.
+    """
+    touched = {None: windows.common.totals} if places.everything else windows.totals_at(places)
+    amount = price_as_charged_to_windows(touched.values(), asked, held=held)
+    committed, kept = ([], [(amount, 1)]) if held else ([(amount, 1)], [])
+    seq = account.head.seq + 1
+    after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=1)
+    if after.number > MOST_WINDOWS:
+        raise Conflict(
+            f"the account {account.name!r} would have {after.number} windows, and can have {MOST_WINDOWS}: open"
+            " another account for further periods"
+        )
+    return AccountCharge(amount, after.bound, (_limit(account, periods, windows, places, amount),), windows=after)
+
+
+def _limit(account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price) -> Limit:
+    """Return a limit that the release fits if and only if it fits the window of each place.
+
+    Of all windows some may not be known; then their maximum decides.
+    """
+    found, most = (None, windows.most) if places.everything else (windows.totals_at(places), None)
+    if places.everything and len(windows.present) == windows.number:
+        found = {place: window.totals for place, window in windows.present.items()}
+    budget, weights = account.budget, account.weights
+    window = decisive_window(budget, weights, windows.common.totals, found or {}, amount, most)
+    name = None if window.place is None else str(write_period(periods.calendar, window.place))
+    return Limit(account.name, budget, weights, window.totals, amount, window=name)
+
+
+def with_windows(
+    connection: Connection, line: Sequence[AccountRecord], releases: Sequence[Prepared]
+) -> list[AccountRecord]:
+    """Return the accounts of a line with the windows that the releases touch.
+
+    All windows are read where a release is to all periods, and does not fit their maximum, if they are not too many.
+
+    Raises:
+        Altered: a row of a window is not as the service wrote it.
+    """
+    return [_with_windows(connection, account, number, releases) for number, account in enumerate(line)]
+
+
+def _with_windows(
+    connection: Connection, account: AccountRecord, number: int, releases: Sequence[Prepared]
+) -> AccountRecord:
+    windows = account.windows
+    if windows is None:
+        return account
+    charged = [one.places for release in releases if (one := release.periods[number]) is not None]
+    places = set_of(place for one in charged for place in one.ranges)
+    if any(one.everything for one in charged) and windows.number <= LOOKED_AT:
+        after = add_prices(account.totals, [(release.prices[number], 1) for release in releases])
+        if shortfalls(account.budget, account.weights, account.totals, after):
+            places = ALL
+    if places.everything or places.ranges:
+        windows = read_at(connection, account.id, windows, places)
+    return replace(account, windows=windows)
 
 
 def limits_of(charges: Sequence[AccountCharge]) -> Iterator[Limit]:

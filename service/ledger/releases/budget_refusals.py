@@ -70,6 +70,7 @@ def refusal_of(line: Sequence[AccountRecord], prepared: Prepared, failures: Sequ
             requested=first.requested_exact,
             remaining=first.remaining_exact,
             tag=first.tag,
+            window=first.window,
         )
 
     def search() -> float | None:
@@ -78,6 +79,7 @@ def refusal_of(line: Sequence[AccountRecord], prepared: Prepared, failures: Sequ
     return BudgetExceeded(failures, noise_multiplier=search, entry=entry)
 
 
+_FEW_WINDOWS = 500  # each of which every step of a search may have to compare
 _LONG = 1 << 14  # characters of a plan, beyond which reading it alone would delay other requests
 
 
@@ -90,6 +92,8 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], prepared: Prepared
     Returns:
         The nearest double where its text is not below the exact factor, else the next one above.
     """
+    if sum(len(account.windows.present) for account in line if account.windows is not None) > _FEW_WINDOWS:
+        return None
     plan, limits = prepared.plan(), limits_of(charges_of(line, prepared, held=False))
     if effort.of_search(plan, [limit.weights.orders for limit in limits]) > effort.LIGHT:
         return None

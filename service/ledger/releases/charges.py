@@ -13,7 +13,7 @@ from service.errors import BudgetExceeded
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import write_prices
-from service.ledger.accounts.spending_rows import ChargedSubplans
+from service.ledger.accounts.spending_rows import ChargedSubplans, SpendingChange, UnlikeChanges
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, OwnMembers, Proposed, Registration, Reserved
@@ -80,7 +80,8 @@ def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered
     at = clock.now()
     with database.read() as connection:
         found = lines.read_line(connection, releases[0].line)
-        line = [without_due_reservations(connection, account, at) for account in found]
+        present = [without_due_reservations(connection, account, at) for account in found]
+        line = admission.with_windows(connection, present, releases)
     done, _ = _admit_all(line, releases, None, at)
     return done
 
@@ -104,7 +105,7 @@ def charge(
         ReservationsDue: nothing is charged yet; the release may fit once expired reservations are released.
         ValueError: a release was prepared for another account.
     """
-    rows = _Rows(secret_of(connection), actor)
+    rows, line = _Rows(secret_of(connection), actor), admission.with_windows(connection, line, releases)
     try:
         done, after = _admit_all(line, releases, rows, at)
     except BudgetExceeded:
@@ -179,6 +180,7 @@ def _after(
             account,
             totals=charge.totals,
             caps=charge.caps,
+            windows=charge.windows,
             head=head,
             next_expiry=min(filter(None, (account.next_expiry, ends)), default=None),
             releases=account.releases + 1,
@@ -212,7 +214,7 @@ class _Rows:
         self._entries: list[journal.Row] = []
         self._tags: list[dict[str, Any]] = []
         self._holds: list[dict[str, Any]] = []
-        self.charged = ChargedSubplans(Counter(), Counter())
+        self._charged: dict[tuple[int, ...], ChargedSubplans] = {}
 
     def add(
         self, registered: Registered, line: Sequence[AccountRecord], charges: Sequence[AccountCharge]
@@ -221,19 +223,26 @@ class _Rows:
         release, own, held = registered.release, line[-1], registered.state != "committed"
         seq = own.head.seq + 1
         written = [
-            OwnMembers(price=price_key_of(budgets.write_price(charge.amount)), caps=charge.cap_prices or None)
-            for charge in charges
+            OwnMembers(
+                price=price_key_of(budgets.write_price(charge.amount)),
+                caps=charge.cap_prices or None,
+                periods=None if periods is None else periods.text,
+            )
+            for charge, periods in zip(charges, release.periods, strict=True)
         ]
         self._tags += [{"account_id": own.id, "tag": tag, "seq": seq} for tag in release.all_tags]
-        (self.charged.held if held else self.charged.committed).update(release.subplans)
-        if release.many is not None:
-            self.charged.many.append((release.many, held))
+        for spending in release.spending:
+            ids = tuple(line[number].id for number in spending.accounts)
+            charged = self._charged.setdefault(ids, ChargedSubplans(Counter(), Counter()))
+            (charged.held if held else charged.committed).update(spending.subplans)
+            if spending.many is not None:
+                charged.many.append((spending.many, held))
         if held:
             hold = {"release_id": registered.id, "expires_at": registered.expires_at if release.expires else None}
             self._holds += [
-                {**hold, "account_id": account.id, "price": json.dumps(price_of(charged.price))}
-                | {"caps": write_prices(charged.caps or ())}
-                for account, charged in zip(line, written, strict=True)
+                {**hold, "account_id": account.id, "price": json.dumps(price_of(members.price))}
+                | {"caps": write_prices(members.caps or ()), "periods": members.periods}
+                for account, members in zip(line, written, strict=True)
             ]
         entry = _entry(registered, written[-1])
         heads: list[Head] = []
@@ -251,6 +260,11 @@ class _Rows:
         stated = entry.row(Filing(own.id, seq, registered.id, registered.created_at), release.document)
         self._releases.append(stated | {"seal": release_rows.seal_of(self._secret, stated, heads[-1].hash)})
         return heads
+
+    @property
+    def charged(self) -> SpendingChange:
+        """Return the change of the accounts' spending."""
+        return UnlikeChanges(self._charged)
 
     def write(self, connection: Connection) -> None:
         """Insert all rows except those of spending, which are saved with the accounts."""

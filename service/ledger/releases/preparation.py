@@ -2,17 +2,19 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from service.errors import Fault, InvalidInput
-from service.ledger.accounts import budgets, lines, subplans
+from service.ledger.accounts import account_periods, budgets, lines
+from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.caps import Cap
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
+from service.ledger.accounts.subplans import charged_to, subplans_of
 from service.ledger.journal import canonical_json
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.database import Database
@@ -21,6 +23,7 @@ from service.ledger.storage.transaction import bound_secret
 from service.ledger.storage.writing_time import require_brief
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Definition
+from service.privacy.periods import read_periods
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
 from service.privacy.plans.tagged import as_replacement, statement_faults, tagged_part
@@ -60,6 +63,8 @@ class NewRelease:
         delta: the delta for showing its cost as (epsilon, delta); None: the account's.
         pointer: the place of the plan in the request, for faults.
         reserve_for: the duration of its reservation; None: it commits at once.
+        periods: those that it reads, as the request states them; None: it states none.
+        periods_at: their place in the request, for faults.
     """
 
     name: str
@@ -69,6 +74,22 @@ class NewRelease:
     delta: Fraction | None
     pointer: str
     reserve_for: timedelta | None = None
+    periods: object = None
+    periods_at: str = "/periods"
+
+
+class SpendingOf(NamedTuple):
+    """The parts of a release that the spending of some accounts of its line counts.
+
+    Attributes:
+        accounts: their numbers in the line.
+        subplans: the parts, if they are few.
+        many: the same parts, if they are many.
+    """
+
+    accounts: tuple[int, ...]
+    subplans: Subplans
+    many: ManySubplans | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +107,8 @@ class Prepared:
         prices: one for each account of the line.
         caps: the caps of each account of the line, with the prices under them.
         all_tags: those of the release and of every node of its plan.
-        subplans: the parts that the accounts' spending counts, if they are few.
-        many: the same parts, if they are many.
+        periods: those that each account of the line is charged for; None: it has none.
+        spending: the parts that the accounts' spending counts; accounts with other periods count other parts.
         unlike: the number of distinct parts.
         expires: whether a reservation of it expires by itself.
     """
@@ -101,8 +122,8 @@ class Prepared:
     prices: tuple[Price, ...]
     caps: tuple["CapsPrepared", ...]
     all_tags: tuple[str, ...]
-    subplans: Subplans
-    many: ManySubplans | None
+    periods: tuple[ChargedPeriods | None, ...]
+    spending: tuple[SpendingOf, ...]
     unlike: int
     reserve_for: timedelta | None
     expires: bool
@@ -136,12 +157,15 @@ def prepare(
     if deltas is None:
         deltas = deltas_of(database, line, releases)
     secret, caps = bound_secret(database), lines.caps_of(database, line)
-    known: dict[tuple[int, tuple[str, ...], bool], Prepared] = {}  # by plan: equal plans in a batch are one object
+    # By plan: equal plans in a batch are one object.
+    known: dict[tuple[int, tuple[str, ...], bool, tuple[str | None, ...]], Prepared] = {}
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
-        key = id(release.plan), release.tags, release.reserve_for is None
+        periods = _charged_periods(line, release)
+        texts = tuple(None if one is None else one.text for one in periods)
+        key = id(release.plan), release.tags, release.reserve_for is None, texts
         if key not in known:
-            known[key] = _prepared(secret, line, caps, release, delta, prices)
+            known[key] = _prepared(secret, line, caps, release, periods, delta, prices)
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
     _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
     return prepared
@@ -158,9 +182,11 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     depth, number = len(line.ids), len(releases)
     orders = sum(map(len, line.orders))
     held = sum(release.reserve_for is not None for release in releases)
-    equal = {id(release.subplans): release for release in releases if release.many is None}.values()  # counted together
+    few = [release for release in releases if release.spending[0].many is None]
+    equal = {id(release.spending): release for release in few}.values()  # counted together
     unlike = sum(release.unlike for release in equal)
-    unlike += sum(release.unlike for release in releases if release.many is not None)
+    unlike += sum(release.unlike for release in releases if release.spending[0].many is not None)
+    windows = sum(one.places.number for release in releases for one in release.periods if one is not None)
     tags = sum(len(release.all_tags) for release in releases)
     size = sum(len(release.written) for release in releases)
     under_caps = [price for release in releases for caps in release.caps for price in caps.prices.values()]
@@ -170,19 +196,22 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         + held * depth * _HOLD
         + unlike * depth * _SUBPLAN
         + tags * _TAG
+        + windows * (_WINDOW + max(map(len, line.orders)) * _WINDOW_ORDER)
         + size * (depth + 2) * _CHARACTER  # the release's row and the answer contain the plan too
     )
     require_brief(
         microseconds,
         pointer,
         f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
-        f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}",
+        f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}"
+        + (f", windows of their periods {windows}" if windows else ""),
     )
 
 
 # Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a price under a cap,
-# of a character of a plan.
+# of a character of a plan, of a window and an order's part of it.
 _RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
+_WINDOW, _WINDOW_ORDER = 100, 1.5
 
 
 Pricing = Callable[[Priced, Neighbouring, tuple[Fraction, ...]], Price]
@@ -230,6 +259,25 @@ def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbou
     return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices)
 
 
+def _charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:
+    """Return the periods that each account of the line is charged for.
+
+    Raises:
+        InvalidInput: the release states none where the account has periods, or the other way round, or other than it
+            may.
+    """
+    own, at = line.periods[-1], release.periods_at
+    if own is None and release.periods is not None:
+        raise InvalidInput.at(at, f"expected none, as the account {line.name!r} has no periods")
+    if own is not None and release.periods is None:
+        raise InvalidInput.at(at, f"expected the periods that the release reads, as {line.name!r} counts by periods")
+    stated = None if own is None else read_periods(own.calendar, release.periods, at)
+    return tuple(
+        None if account is None or periods is None else account_periods.charged(account, periods, at)
+        for account, periods in zip(line.periods, account_periods.along(line.periods, stated), strict=True)
+    )
+
+
 def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) -> list[Fraction]:
     """Return the delta for showing each release's cost: the account's, unless the release states another.
 
@@ -249,15 +297,15 @@ def _prepared(
     line: Line,
     caps: Sequence[AccountCaps],
     release: NewRelease,
+    periods: tuple[ChargedPeriods | None, ...],
     delta: Fraction,
     prices: Mapping[int, Prices] | None,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
-    counted = subplans.subplans_of(release.plan, release.tags)
+    counted = subplans_of(release.plan, release.tags)
     found = prices_of(line, caps, release, release.plan) if prices is None else prices[id(release)]
-    many = ManySubplans.of(secret, counted)
     return Prepared(
         name=release.name,
         document=json.dumps(release.document, ensure_ascii=False),
@@ -268,9 +316,18 @@ def _prepared(
         prices=found.accounts,
         caps=found.caps,
         all_tags=tuple(sorted(tags)),
-        subplans=counted if many is None else Counter(),
-        many=many,
+        periods=periods,
+        spending=tuple(_spending(secret, counted, periods)),
         unlike=len(counted),
         reserve_for=release.reserve_for,
         expires=release.reserve_for is not None and reservation_rows.expires(release.plan),
     )
+
+
+def _spending(secret: Secret, subplans: Subplans, periods: Sequence[ChargedPeriods | None]) -> Iterator[SpendingOf]:
+    texts = [None if one is None else one.text for one in periods]
+    for text in dict.fromkeys(texts):
+        charged = charged_to(subplans, text)
+        many = ManySubplans.of(secret, charged)
+        numbers = tuple(number for number, other in enumerate(texts) if other == text)
+        yield SpendingOf(numbers, charged if many is None else Counter(), many)

@@ -25,8 +25,9 @@ FIXED = (
     Release.delta,
     Release.created_at,
     Release.expires_at,
+    Release.periods,
 )
-_OPTIONAL: tuple[str, ...] = ()  # added after the first seals, and null in the rows of most releases
+_OPTIONAL: tuple[str, ...] = ("periods",)  # added after the first seals, and null in the rows of most releases
 _NAMES = tuple(column.key for column in FIXED if column.key not in _OPTIONAL)
 _PURPOSE = "release"
 _DIGITS = 64  # of a digest

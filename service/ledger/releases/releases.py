@@ -31,7 +31,8 @@ class ReleaseRecord:
     """A stored release; ``head`` is the journal entry that charged it, ``expires_at`` that of its reservation.
 
     ``plan_text`` is the plan in the client's words, as the ledger stores it. A long plan takes seconds to parse, so it
-    is parsed on demand, after the transaction. ``metadata`` is the release's metadata.
+    is parsed on demand, after the transaction. ``metadata`` is the release's metadata. ``periods`` are those that it
+    reads, as canonical JSON; None: its account has none.
     """
 
     id: str
@@ -44,6 +45,7 @@ class ReleaseRecord:
     head: Head
     expires_at: str | None = None
     metadata: Metadata = field(default_factory=dict)
+    periods: str | None = None
 
     @property
     def document(self) -> dict[str, Any]:
@@ -245,4 +247,5 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord
         head=Head(row.seq, row.hash),
         expires_at=row.expires_at,
         metadata=read_metadata(row.metadata, f"release {row.id!r}"),
+        periods=row.periods,
     )

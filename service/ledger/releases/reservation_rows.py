@@ -12,8 +12,8 @@ from service.ledger.storage.transaction import batch, secret_of
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of
 
-COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.caps, Hold.seal)
-_OPTIONAL = ("caps",)  # added after the first seals, and null in most rows
+COLUMNS = (Hold.release_id, Hold.account_id, Hold.price, Hold.expires_at, Hold.caps, Hold.periods, Hold.seal)
+_OPTIONAL = ("caps", "periods")  # added after the first seals, and null in most rows
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 
 State = Literal["proposed", "reserved", "committed", "voided", "expired"]

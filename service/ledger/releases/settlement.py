@@ -10,24 +10,25 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
-from service.ledger.accounts import accounts, budgets, caps, lines, subplans
+from service.ledger.accounts import accounts, lines, subplans
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans
+from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.releases.held_charges import HeldCharge, windows_of, with_settled_windows, without
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -35,11 +36,11 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.privacy.accounting.totals import add_prices
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
 _CHARACTERS = 1 << 16  # of their plans together, except one longer plan
+_WINDOWS = 1000  # that they touch together, except one release's
 _PAUSE = 0.2  # seconds between checks for expired holds that a charge left
 _LOOKS = 50  # checks after which the holds of all accounts are read, whichever process left some
 _PAGE = 500
@@ -91,66 +92,65 @@ def settle(
     change: SpendingChange = NOTHING
     state = settlement.next_state()
     gone = state in ("voided", "expired")
-    prices = _prices(connection, ids)
+    charges = _charges(connection, ids)
     missing = next(
-        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in prices), None
+        (held_id for held_id in ids for account_id in account_ids if (held_id, account_id) not in charges), None
     )
     if missing is not None:
         raise reservation_rows.altered(missing)
     entries: list[journal.Row] = []
     after: list[AccountRecord] = []
     for account in line:
+        own = [charges[held_id, account.id] for held_id in ids]
+        seq = account.head.seq + 1
         for held in settled:
             row, head = settlement.following(account.chain, actor=actor, release_id=held.id, at=at)
             entries.append(row)
             account = replace(account, head=head)  # noqa: PLW2901 - the account as each entry leaves it
+        if state not in HELD and account.windows is not None:
+            account = with_settled_windows(connection, account, own, seq, gone=gone)  # noqa: PLW2901
+        elif gone:
+            account = without(account, own)  # noqa: PLW2901
         if gone:
-            account = _without(account, Counter(prices[held_id, account.id] for held_id in ids))  # noqa: PLW2901
             if account.totals.is_below_zero or any(cap.totals.is_below_zero for cap in account.caps):
                 raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
+            account = replace(account, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
     release_rows.update_states(connection, ids, state)
     journal.write(connection, entries)
     if state not in HELD:
-        counted: Subplans = Counter()
-        for held in settled:
-            counted.update(held.subplans)
-        change = SettledSubplans(counted, committed=state == "committed")
+        change = _change(line, settled, charges, committed=state == "committed")
         connection.execute(_FORGET, batch([{"release": release_id} for release_id in ids]))
         after = [_with_next_expiry(connection, account, settled) for account in after]
     return accounts.save(connection, after, change)
 
 
-class _HeldAmounts(NamedTuple):
-    """The additions of a hold to an account's totals and to those of its caps, as its row states them."""
-
-    price: str
-    caps: str | None
-
-
-def _without(account: AccountRecord, gone: Counter[_HeldAmounts]) -> AccountRecord:
-    """Return the account without these holds, counted by what they added.
-
-    Reservations are often alike, and prices take long to parse.
-    """
-    if not gone:
-        return account
-    amounts = [(budgets.read_price(json.loads(held.price)), -count) for held, count in gone.items()]
-    under_caps = [(caps.read_prices(held.caps), count) for held, count in gone.items() if held.caps is not None]
-    return replace(
-        account,
-        totals=add_prices(account.totals, amounts),
-        caps=caps.without(account.caps, under_caps) if under_caps else account.caps,
-        releases=account.releases - gone.total(),
-    )
+def _change(
+    line: Sequence[AccountRecord],
+    settled: Sequence[Held],
+    charges: Mapping[tuple[str, int], HeldCharge],
+    *,
+    committed: bool,
+) -> SpendingChange:
+    """Return the change of spending; accounts in which all the releases have equal periods have one in common."""
+    together: defaultdict[tuple[str | None, ...], list[int]] = defaultdict(list)
+    for account in line:
+        together[tuple(charges[held.id, account.id].periods for held in settled)].append(account.id)
+    changes: dict[tuple[int, ...], SpendingChange] = {}
+    for periods, account_ids in together.items():
+        counted: Subplans = Counter()
+        for held, stated in zip(settled, periods, strict=True):
+            counted.update(subplans.charged_to(held.subplans, stated))
+        changes[tuple(account_ids)] = SettledSubplans(counted, committed=committed)
+    return UnlikeChanges(changes)
 
 
-def _prices(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], _HeldAmounts]:
-    prices: dict[tuple[str, int], _HeldAmounts] = {}
+def _charges(connection: Connection, release_ids: Sequence[str]) -> dict[tuple[str, int], HeldCharge]:
+    charges: dict[tuple[str, int], HeldCharge] = {}
     for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.release_id.in_(release_ids))):
         reservation_rows.require_seal(connection, row)
-        prices[row.release_id, row.account_id] = _HeldAmounts(row.price, row.caps)
-    return prices
+        charges[row.release_id, row.account_id] = HeldCharge(row.price, row.caps, row.periods)
+    return charges
 
 
 def _with_next_expiry(connection: Connection, account: AccountRecord, settled: Sequence[Held]) -> AccountRecord:
@@ -203,7 +203,7 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
 def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
     """Return overdue releases by the account that registered them; few enough to settle in a moment."""
     query = (
-        select(Release.id, Account.name, func.length(Release.plan).label("size"))
+        select(Release.id, Account.name, func.length(Release.plan).label("size"), Hold.periods)
         .select_from(Hold)
         .join(Release, Release.id == Hold.release_id)
         .join(Account, Account.id == Release.account_id)
@@ -214,11 +214,13 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
     if release_id is not None:
         query = query.where(Hold.release_id == release_id)
     due: defaultdict[str, list[str]] = defaultdict(list)
-    size = 0
+    size = windows = 0
     with database.read() as connection:
+        periods = connection.execute(select(Account.periods).where(Account.id == account_id)).scalar_one()
         for row in connection.execute(query):
             size += row.size
-            if size > _CHARACTERS and due:
+            windows += windows_of(periods, row.periods)
+            if due and (size > _CHARACTERS or windows > _WINDOWS):
                 break
             due[row.name].append(row.id)
     return due
@@ -306,15 +308,16 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
         Altered: a hold is not as the service wrote it.
     """
     expired: Subplans = Counter()
-    stated: Counter[tuple[str, str]] = Counter()
-    gone: Counter[_HeldAmounts] = Counter()
+    stated: Counter[tuple[str, str, str | None]] = Counter()
+    charges: list[HeldCharge] = []
     for row in _due(connection, account, at, Release.plan, Release.tags):
-        gone[_HeldAmounts(row.price, row.caps)] += 1
-        stated[row.plan, row.tags] += 1
-    for (plan, tags), count in stated.items():
-        for subplan, occurrences in subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags)).items():
+        charges.append(HeldCharge(row.price, row.caps, row.periods))
+        stated[row.plan, row.tags, row.periods] += 1
+    for (plan, tags, periods), count in stated.items():
+        counted = subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags))
+        for subplan, occurrences in subplans.charged_to(counted, periods).items():
             expired[subplan] += occurrences * count
-    return PresentAccount(_without(account, gone), expired)
+    return PresentAccount(_left_by(connection, account, charges), expired)
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
@@ -323,7 +326,18 @@ def without_due_reservations(connection: Connection, account: AccountRecord, at:
     Raises:
         Altered: a hold is not as the service wrote it.
     """
-    return _without(account, Counter(_HeldAmounts(row.price, row.caps) for row in _due(connection, account, at)))
+    due = [HeldCharge(row.price, row.caps, row.periods) for row in _due(connection, account, at)]
+    return _left_by(connection, account, due)
+
+
+def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[HeldCharge]) -> AccountRecord:
+    if not charges:
+        return account
+    if account.windows is None:
+        left = without(account, charges)
+    else:
+        left = with_settled_windows(connection, account, charges, account.head.seq, gone=True)
+    return replace(left, releases=account.releases - len(charges))
 
 
 def _due(

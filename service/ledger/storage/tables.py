@@ -116,6 +116,8 @@ class Account(Base):
     spending_sum: Mapped[str | None]  # keyed and masked, of its rows of spending; null: older, not added up yet
     caps: Mapped[str | None]  # JSON: its caps on tags, in the order of the tags; null: none
     cap_totals: Mapped[str | None]  # JSON: the totals that admission compares with each cap, by tag; null: no caps
+    periods: Mapped[str | None]  # JSON: calendar and participation, fixed at opening; null: it has none
+    period_state: Mapped[str | None]  # JSON: as in `window_state`; null: it has no periods
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
@@ -142,6 +144,7 @@ class Release(Base):
     created_at: Mapped[str]
     expires_at: Mapped[str | None]  # of a reservation, as it was made
     seal: Mapped[str | None]  # as in `release_rows`: of all but price and accountant; null: older, not sealed yet
+    periods: Mapped[str | None]  # JSON: those that it reads, in its account's calendar; null: the account has none
     __table_args__ = (
         UniqueConstraint("account_id", "seq"),
         CheckConstraint(
@@ -170,7 +173,22 @@ class Hold(Base):
     expires_at: Mapped[str | None]  # null: it does not expire by itself
     seal: Mapped[str | None]  # HMAC of the whole row with the installation's secret; null: older, and not sealed yet
     caps: Mapped[str | None]  # JSON: the amount added to the totals of each cap, by tag; null: none
+    periods: Mapped[str | None]  # JSON: those that it is charged to, in this account's calendar; null: it has none
     __table_args__ = (Index("holds_due", "account_id", "expires_at", "release_id"),)
+
+
+class WindowTotals(Base):
+    """The totals of the releases that touch one window of an account with periods, but for those to all periods."""
+
+    __tablename__ = "window_totals"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    place: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    committed: Mapped[str]  # JSON, as `accounts.totals`
+    held: Mapped[str]
+    releases: Mapped[int]  # committed and held
+    seq: Mapped[int]  # of the last entry that changed it
+    seal: Mapped[str]  # HMAC of the whole row with the installation's secret
+    __table_args__ = (CheckConstraint("releases >= 0 AND seq > 0", name="window_totals_counts"),)
 
 
 class ReleaseTag(Base):

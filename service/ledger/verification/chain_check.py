@@ -238,8 +238,8 @@ class Audit:
         self.draws.check_repeats()
         try:
             _ = self.chain.spent, self.chain.reserved, self.chain.next_expiry
-            sums = [self.chain.totals, *(cap.totals for cap in self.chain.caps.values())]
-            if not any(totals.is_below_zero for totals in sums):
+            caps = [cap.totals for cap in self.chain.caps.values()]
+            if not self.chain.is_below_zero and not any(totals.is_below_zero for totals in caps):
                 return
         except UNREADABLE:
             pass

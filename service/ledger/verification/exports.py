@@ -42,6 +42,7 @@ from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.ledger.verification.chain_check import Audit
+from service.ledger.verification.period_audit import PeriodAudit
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
 
@@ -213,6 +214,7 @@ class Reader:
         self._planned: dict[str, str] = {}  # releases, with the text of their plan among these
         self._read_plan = lru_cache(maxsize=1)(read_text)  # draws of one plan mostly come together
         self._numbers = DeclaredNumbers()
+        self._periods = PeriodAudit()
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -304,9 +306,12 @@ class Reader:
         audit = expected.audit
         entry = audit.check_text(body, digest)
         drawn = None
+        if isinstance(entry.content, Registration):
+            self._periods.check_release(audit.chain.periods, entry.release_id, entry.content)
         match entry.content:
             case AccountOpened() as opening:
                 self._check_parent(expected, opening)
+                self._periods.open(audit.chain.name, opening)
             case Registration(plan=plan) if '"partitions"' in plan or '"choice"' in plan:
                 self._planned[entry.release_id] = self._plans.setdefault(plan, plan)
             case Drawn() as said:

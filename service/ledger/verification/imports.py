@@ -128,6 +128,8 @@ class _Writer:
             created_at=chain.created_at,
             head=BEFORE_FIRST,
             parent=chain.parent,
+            periods=chain.periods,
+            windows=chain.windows,
         )
         above = None if chain.parent is None else self._accounts[chain.parent].id
         return replace(account, id=accounts.insert_row(self._connection, account, above))
@@ -219,6 +221,7 @@ class _Writer:
         holds = [
             {"release_id": release, "account_id": account.id, "price": json.dumps(price_of(held.charge.amount))}
             | {"expires_at": ends_by_itself(held), "caps": write_prices(held.charge.caps)}
+            | {"periods": held.charge.periods}
             for release, held in chain.held.items()
         ]
         if holds:

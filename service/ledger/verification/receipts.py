@@ -55,6 +55,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
             "delta": exact_text(release.delta),
             "created_at": release.created_at,
             "expires_at": release.expires_at,
+            **({} if release.periods is None else {"periods": json.loads(release.periods)}),
         },
         "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
         "charged": {"price": price, "accountant": charged.accountant, **({"caps": under_caps} if under_caps else {})},
@@ -131,6 +132,8 @@ def _check_entry(receipt: dict[str, Any]) -> None:
     if not isinstance(said, Registration):
         raise BadSignature("the entry registers no release")
     stated = {"name": said.name, "plan": json.loads(said.plan), "tags": list(said.tags), "delta": said.delta}
+    if said.periods is not None or "periods" in release:
+        stated["periods"] = None if said.periods is None else json.loads(said.periods)
     different = [name for name, value in stated.items() if value != release[name]]
     if different:
         raise BadSignature(f"the release's {different[0]} is not that of its journal entry")

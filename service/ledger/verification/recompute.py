@@ -8,15 +8,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger.accounts import accounts, budgets, lines
+from service.ledger.accounts import account_periods, accounts, budgets, lines, window_state
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import read_prices, write_prices
 from service.ledger.accounts.lines import Line
+from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import chains, entry_texts, journal
 from service.ledger.journal.account_state import Charge
 from service.ledger.journal.entries import (
@@ -41,6 +42,8 @@ from service.ledger.verification.chain_check import Audit
 from service.privacy.accounting.pricing import ACCOUNTANT, Price
 from service.privacy.accounting.privacy_filter import Shortfall, shortfalls
 from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
+from service.privacy.accounting.windows import price_as_charged_to_windows
+from service.privacy.periods import Periods, PeriodSet, set_of
 
 ACTOR = Actor("recompute")
 _AT_ONCE = 500  # releases that are priced again in one transaction
@@ -51,13 +54,17 @@ class Difference:
     """A release whose price in an account, or under a cap on a tag, differs from the present accountant's.
 
     Attributes:
+        periods: those that the account is charged for, as canonical JSON; None: it has none.
         caps: by the tags of caps under which it differs, the old price and the present accountant's.
+        held: whether it is held, when the differences were found.
     """
 
     release: str
     old: PriceKey
     asked: Price
+    periods: str | None = None
     caps: Mapping[str, tuple[PriceKey, Price]] = field(default_factory=dict)
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +122,10 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     with database.read() as connection:
         account = accounts.read_account(connection, name)
         found = differences(connection, account)
-    if apply and (found.releases or found.counted):
-        return _apply(database, account, found)
-    priced = _with_prices(account, found)
-    return _result(priced.account, priced.prices, priced.under_caps)
+        if not apply or not (found.releases or found.counted):
+            priced = _with_prices(connection, account, found)
+            return _result(priced.account, priced.prices, priced.under_caps)
+    return _apply(database, account, found)
 
 
 def differences(connection: Connection, account: AccountRecord) -> Differences:
@@ -139,14 +146,15 @@ def differences(connection: Connection, account: AccountRecord) -> Differences:
                 found.note(stated.release_id, charge)
             case Voided() | Expired():
                 found.forget(stated.release_id)
-            case PriceChanged(price=amount, caps=caps):
+            case PriceChanged(price=amount, caps=caps, periods=periods):
                 plan, tags = release_rows.sealed_plan_and_tags(connection, stated.release_id)
                 subject = entry_texts.write(json.loads(plan)), tuple(json.loads(tags))
                 under = tuple((tag, new) for tag, (_, new) in (caps or {}).items())
-                found.note(stated.release_id, Charge(amount, subject, True, under))
+                found.note(stated.release_id, Charge(amount, subject, True, under, periods))
             case CapsChanged() as changed:
                 found.take_caps(changed)
-    return Differences(list(found.wrong.values()), found.counted)
+    held = audit.chain.held
+    return Differences([replace(one, held=one.release in held) for one in found.wrong.values()], found.counted)
 
 
 class _Found:
@@ -164,7 +172,7 @@ class _Found:
         caps |= self._audit.caps.wrong(release, charge.subject, charge.caps)
         plan = charge.subject[0]
         if caps or not self._audit.is_right(plan, charge.amount):
-            self.wrong[release] = Difference(release, charge.amount, self._audit.asked(plan), caps)
+            self.wrong[release] = Difference(release, charge.amount, self._audit.asked(plan), charge.periods, caps)
 
     def forget(self, release: str) -> None:
         """Leave out a release that counts no more."""
@@ -191,12 +199,14 @@ class _Priced(NamedTuple):
     under_caps: list[CapDifference]
 
 
-def _with_prices(account: AccountRecord, found: Differences) -> _Priced:
+def _with_prices(connection: Connection, account: AccountRecord, found: Differences) -> _Priced:
     """Return the account with the new prices.
 
     Raises:
         Altered: more is taken away than was charged.
     """
+    if account.periods is not None and account.windows is not None:
+        return _with_prices_in_windows(connection, account, account.periods, account.windows, found.releases)
     totals, prices, under_caps = account.totals, [], list[CapDifference]()
     for difference in found.releases:
         release = difference.release
@@ -228,6 +238,40 @@ def _exchanged_under(
     totals, amount = _exchanged(release, cap.totals, old, asked)
     caps = tuple(replace(cap, totals=totals) if cap.tag == tag else cap for cap in account.caps)
     return replace(account, caps=caps), amount
+
+
+def _with_prices_in_windows(
+    connection: Connection, account: AccountRecord, periods: Periods, windows: WindowState, found: list[Difference]
+) -> _Priced:
+    """Return the account with the new prices in the windows that the releases touch; as ``_with_prices``."""
+    touched = [account_periods.stated(periods, one.periods or "").places for one in found]
+    everywhere = set_of(place for places in touched for place in places.ranges)
+    state = before = window_state.read_at(connection, account.id, windows, everywhere)
+    prices: list[tuple[str, PriceKey, PriceKey]] = []
+    for number, (difference, places) in enumerate(zip(found, touched, strict=True)):
+
+        def charged(
+            state: WindowState,
+            amount: Price,
+            count: int,
+            seq: int = account.head.seq + 1 + number,
+            places: PeriodSet = places,
+            held: bool = difference.held,
+        ) -> WindowState:
+            some = [(amount, count)]
+            return state.charged(
+                account.weights, places, seq, committed=[] if held else some, held=some if held else []
+            )
+
+        state = charged(state, price_of_key(difference.old), -1)
+        if state.is_below_zero:
+            raise release_rows.altered(difference.release)
+        totals = [state.common.totals] if places.everything else list(state.totals_at(places).values())
+        amount = price_as_charged_to_windows(totals, difference.asked, held=True)
+        state = charged(state, amount, 1)
+        prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
+    state = window_state.lowered(connection, account.id, account.weights, state, before.present)
+    return _Priced(replace(account, windows=state, totals=state.bound), prices, [])
 
 
 def _result(
@@ -266,20 +310,25 @@ def _write(connection: Connection, line: Line, seen: Head, found: Differences) -
     if any(kind in (PriceChanged.KIND, CapsChanged.KIND) for kind, _ in since):
         raise Conflict(f"account {account.name!r} is being priced again by another process, or its caps changed")
     gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
-    left = [difference for difference in found.releases if difference.release not in gone]
-    priced = _with_prices(account, replace(found, releases=left))
+    holds = {
+        one.release: connection.execute(_HOLD, {"release": one.release, "account": account.id}).all()
+        for one in found.releases
+    }
+    present = [replace(one, held=bool(holds[one.release])) for one in found.releases if one.release not in gone]
+    priced = _with_prices(connection, account, replace(found, releases=present))
     account = priced.account
     rows: list[journal.Row] = []
-    for release, old, new in priced.prices:
-        caps = {one.tag: (one.old, one.new) for one in priced.under_caps if one.release == release}
-        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT, caps=caps or None)
+    for one, (release, old, new) in zip(present, priced.prices, strict=True):
+        caps = {under.tag: (under.old, under.new) for under in priced.under_caps if under.release == release}
+        entry = PriceChanged(was=old, price=new, accountant=ACCOUNTANT, caps=caps or None, periods=one.periods)
         row, head = entry.following(account.chain, actor=ACTOR, release_id=release, at=at)
         rows.append(row)
         account = replace(account, head=head)
         changed = entry.rows(Filing(account.id, head.seq, release, at)).changed
         own = (Release.id == release, Release.account_id == account.id)
         connection.execute(update(Release).where(*own).values(changed))
-        _write_hold(connection, account.id, release, changed["price"], {tag: new for tag, (_, new) in caps.items()})
+        for hold in holds[release]:
+            _write_hold(connection, hold, changed["price"], {tag: new for tag, (_, new) in caps.items()})
     counted = tuple(
         ChangedCap(cap.tag, cap.budget, counted=one.new)
         for cap in account.caps
@@ -292,16 +341,15 @@ def _write(connection: Connection, line: Line, seen: Head, found: Differences) -
         account = replace(account, head=head)
     if rows:
         journal.write(connection, rows)
-        accounts.save(connection, [account])
+        (account,) = accounts.save(connection, [account])
     return priced._replace(account=account)
 
 
-def _write_hold(connection: Connection, account_id: int, release: str, price: str, caps: dict[str, PriceKey]) -> None:
-    for hold in connection.execute(_HOLD, {"release": release, "account": account_id}).all():
-        reservation_rows.require_seal(connection, hold)
-        under = tuple((dict(read_prices(hold.caps)) | caps).items())
-        new = {**hold._mapping, "price": price, "caps": write_prices(under)}
-        reservation_rows.save(connection, secret_of(connection), new)
+def _write_hold(connection: Connection, hold: Row[*tuple[Any, ...]], price: str, caps: dict[str, PriceKey]) -> None:
+    reservation_rows.require_seal(connection, hold)
+    under = tuple((dict(read_prices(hold.caps)) | caps).items())
+    new = {**hold._mapping, "price": price, "caps": write_prices(under)}
+    reservation_rows.save(connection, secret_of(connection), new)
 
 
 _HOLD = select(*reservation_rows.COLUMNS).where(

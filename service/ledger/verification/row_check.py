@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, false, select
 
+from service.ledger.accounts import account_periods
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import checked_layout
@@ -82,7 +83,7 @@ class RowVerifier:
         if len(rows) + len(below) != 1:
             return False
         own = bool(rows)
-        _, release, name, delta, created_at, expires_at, stated, own_tags, *others = (rows or below)[0]
+        _, release, name, delta, created_at, expires_at, stated, own_tags, _, *others = (rows or below)[0]
         accountant = ACCOUNTANT
         if own:
             stored, accountant, state, *_ = others
@@ -105,6 +106,8 @@ class RowVerifier:
         if own and (state, price_key_in(stored)) != ("committed", found.amount):
             return False
         charge = Charge(found.amount, subject, own, **found.optional)
+        if charge.periods != self._periods_of((rows or below)[0], own=own):
+            return False
         self._audit.take_committed(entry, release, accountant, charge)
         if found.key is not None:
             self._audit.check_key(found.key, found.actor, created_at, own=own)
@@ -150,10 +153,21 @@ class RowVerifier:
             raise BadRow(entry.seq, "the release was not registered where the entry states")
         self._check_stated(entry, said, row)
 
+    def _periods_of(self, row: Row[*tuple[Any, ...]], *, own: bool) -> str | None:
+        """Return the periods that the account is charged for by the release of a row, here or in an account below."""
+        account = self._audit.chain.periods
+        if own:
+            return None if row.periods is None else str(row.periods)
+        if account is None:
+            return None
+        return account_periods.read_by_another(account, row.origin_periods, row.periods)
+
     def _check_stated(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
         stated = said.row(entry.filing(self._account), row.plan)
         if any(stated[column] != row._mapping[column] for column in _SAME):
             raise BadRow(entry.seq, "the release's name, delta or time is not that of its entry")
+        if said.periods != self._periods_of(row, own=said.own):
+            raise BadRow(entry.seq, "the release's periods are not those of its entry")
         if spending_key_in(row.plan, row.tags)[0] != said.charge.subject:
             raise BadRow(entry.seq, "the release's plan or tags are not those of its entry")
 
@@ -258,10 +272,25 @@ class RowVerifier:
 
 
 _SAME = ("id", "name", "delta", "created_at", "expires_at")  # equal in a row and its entry
-_STATED = (Release.id, Release.name, Release.delta, Release.created_at, Release.expires_at, Release.plan, Release.tags)
+_STATED = (
+    Release.id,
+    Release.name,
+    Release.delta,
+    Release.created_at,
+    Release.expires_at,
+    Release.plan,
+    Release.tags,
+    Release.periods,
+)
 _RELEASE = (Release.seq, *_STATED, Release.price, Release.accountant, Release.state, Release.account_id, Release.seal)
 _BELOW = (
-    select(Entry.seq, *_STATED, Account.name.label("origin"), Release.seq.label("origin_seq"))
+    select(
+        Entry.seq,
+        *_STATED,
+        Account.name.label("origin"),
+        Release.seq.label("origin_seq"),
+        Account.periods.label("origin_periods"),
+    )
     .join(Release, Release.id == Entry.release_id)
     .join(Account, Account.id == Release.account_id)
     .where(Entry.kind.in_(("committed", "reserved", "proposed")), Release.account_id != Entry.account_id)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, func, select
 
 from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
-from service.ledger.accounts import account_rows, budgets
+from service.ledger.accounts import account_periods, account_rows, budgets
 from service.ledger.accounts.caps import write_cap_totals, write_caps, write_prices
 from service.ledger.accounts.spending_rows import is_sum
 from service.ledger.journal.account_state import AccountState, ends_by_itself
@@ -31,6 +31,7 @@ from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.row_check import RowVerifier
+from service.ledger.verification.window_check import check_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
+    check_windows(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)
     _check_spending(connection, chain, account, cursors)
 
@@ -125,12 +127,12 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "admission": (account.admission, budgets.write_weights(chain.weights)),
         "created_at": (account.created_at, chain.created_at),
         "parent": (account.parent, chain.parent),
+        "periods": (account.periods, None if chain.periods is None else account_periods.write(chain.periods)),
     }
     caps = caps_of(chain)
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
     present = {
         "budget": (account.budget, budget),
-        "totals": (account.totals, budgets.write_totals(chain.totals)),
         "state": (account.state, chain.state),
         "approval_above": (account.approval_above, chain.approval_above),
         "next_expiry": (account.next_expiry, chain.next_expiry),
@@ -138,6 +140,8 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "caps": (account.caps, write_caps(caps)),
         "cap_totals": (account.cap_totals, write_cap_totals(caps)),
     }
+    if chain.periods is None:  # or else they are those of its windows
+        present["totals"] = (account.totals, budgets.write_totals(chain.totals))
     below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
     if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
         raise BadRow(chain.head.seq, "the releases are not those of the account and of the accounts under it")
@@ -155,7 +159,8 @@ def _check_holds(connection: Connection, chain: AccountState, account: Row[Any],
     missing = set(chain.held)
     for row in stream(connection, query, cursors):
         held = chain.held.get(row.release_id)
-        if held is None or (price_key_in(row.price), row.expires_at) != (held.charge.amount, ends_by_itself(held)):
+        stored = price_key_in(row.price), row.periods, row.expires_at
+        if held is None or stored != (held.charge.amount, held.charge.periods, ends_by_itself(held)):
             raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")
         if row.caps != write_prices(held.charge.caps):
             raise BadRow(chain.head.seq, "a row of holds does not follow from the journal")

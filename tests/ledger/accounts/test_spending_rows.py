@@ -49,7 +49,7 @@ from tests.ledger.charging import (
     unseal,
     void,
 )
-from tests.ledger.ledgers import NAMES, Clock, describe, everything, exported
+from tests.ledger.ledgers import NAMES, OLD_NAMES, Clock, describe, everything, everything_old, exported
 from tests.ledger.verification.test_recompute import older
 from tests.ledger.writing import run
 
@@ -364,10 +364,10 @@ def _said(database: Database) -> list[Any]:
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_ledger_of_0_4_0_is_added_up_once(database: Database, monkeypatch: pytest.MonkeyPatch, said: bool) -> None:
-    everything(database, Clock(monkeypatch))
+    everything_old(database, Clock(monkeypatch))
     right = _stored(database)
     _as_before(database, said=said)
-    for name in NAMES:
+    for name in OLD_NAMES:
         with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
             account_of(database, name)
         assert _ADOPTED in str(refused.value.for_operator)
@@ -376,11 +376,11 @@ def test_a_ledger_of_0_4_0_is_added_up_once(database: Database, monkeypatch: pyt
         assert bad is not None
         assert bad.reason == _ADOPTED
     adopt(database, SECRET, None)
-    assert _said(database)[-1]["spending"] == len(NAMES)
+    assert _said(database)[-1]["spending"] == len(OLD_NAMES)
     assert _stored(database) == right
-    _check(database, *NAMES)
+    _check(database, *OLD_NAMES)
     charge(database, _A, name="agency")
-    _check(database, *NAMES)
+    _check(database, *OLD_NAMES)
 
     numbers = _said(database)
     _as_before(database, said=False)

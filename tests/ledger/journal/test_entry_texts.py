@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from service.ledger.journal import replay
+from service.ledger.journal.account_state import Charge
 from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.entry_texts import price_key_of, spending_key_of
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Kind, following
@@ -45,7 +46,7 @@ def test_names_cannot_pass_for_what_is_beside_them(text: str, origin: str | None
     above: dict[str, Any] = {} if origin is None else {"origin": {"account": text, "seq": 7}}
     body = _body("committed", _content(text, **above), account=text, actor=text, key=text if named else None)
     content = json.loads(body)["content"]
-    assert registered(body) == (price_key_of(content["price"]), spending_key_of(content), origin is None, ())
+    assert registered(body) == Charge(price_key_of(content["price"]), spending_key_of(content), origin is None)
 
 
 def test_all_other_entries_are_left_to_be_parsed() -> None:

@@ -29,6 +29,7 @@ _MAY_CHANGE = {
         "partitions_undeclared",
         "seal",
         "spending_sum",
+        "period_state",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
@@ -38,6 +39,7 @@ _MAY_CHANGE = {
     "tabulations": set(),
     "partitions_drawn": {"drawn", "seal"},
     "descriptions": set(),
+    "window_totals": {"committed", "held", "releases", "seq", "seal"},
 }
 FIXED = [
     (table, column.name)
@@ -45,6 +47,9 @@ FIXED = [
     for column in Base.metadata.tables[table].columns
     if column.name not in free
 ]
+
+
+MONTHS = {"calendar": "month", "participation": {"offsets": [0]}}
 
 
 def _rows(database: Database) -> dict[str, list[Any]]:
@@ -63,6 +68,8 @@ def _ledger(database: Database, name: str = "people") -> None:
     describe(database, name, description="people of a country")
     tabulate(database, name, charge(database, LEVEL, name=name)[0].id, ["g", "h"], "02")
     reserve(database, plan, name=name)
+    open_account(database, f"{name}-by-month", periods=MONTHS)
+    charge(database, plan, name=f"{name}-by-month", periods={"list": ["2026-01"]})
     assert all(_rows(database).values())
 
 
@@ -79,7 +86,7 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
         return  # its triggers are for each row, and no row is changed
     _ledger(database)
     for table, column in FIXED:
-        if where and table == "partitions_drawn":
+        if where and table in ("partitions_drawn", "window_totals"):
             continue  # whose rows may change, each by itself
         _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
 
@@ -103,6 +110,15 @@ def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, ch
     run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
     with pytest.raises(RuntimeError, match="refused"):
         run(database, f"UPDATE partitions_drawn SET {change}")
+
+
+@pytest.mark.parametrize("change", ["held = held", "seq = seq", "seq = 1", "place = 7, seq = seq + 1"])
+def test_a_window_changes_only_with_a_later_entry(database: Database, change: str) -> None:
+    open_account(database, periods=MONTHS)
+    charge(database, LEVEL, periods={"list": ["2026-01"]})
+    run(database, "UPDATE window_totals SET seq = seq + 1")
+    with pytest.raises(RuntimeError, match="refused"):
+        run(database, f"UPDATE window_totals SET {change}")
 
 
 def test_nothing_is_deleted(database: Database) -> None:
@@ -148,7 +164,7 @@ def test_an_account_changes_only_with_an_entry(database: Database) -> None:
         _refused(database, f"UPDATE accounts SET {change}")
     run(database, "UPDATE accounts SET releases = 7, head_seq = head_seq + 1")
     with database.read() as connection:
-        assert connection.execute(text("SELECT releases FROM accounts")).scalar_one() == 7
+        assert connection.execute(text("SELECT DISTINCT releases FROM accounts")).scalar_one() == 7
 
 
 def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database) -> None:
@@ -186,11 +202,11 @@ def test_a_release_goes_only_forward(database: Database, state: str) -> None:
         "UPDATE spending SET reserved = -1",
         "UPDATE accounts SET head_seq = head_seq + 1, releases = -1",
         "UPDATE accounts SET head_seq = head_seq + 1, state = 'shut'",
-        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at, seal, caps FROM holds",
-        "INSERT INTO holds SELECT release_id, 99, price, expires_at, seal, caps FROM holds",
-        "INSERT INTO holds SELECT release_id, account_id, price, expires_at, seal, caps FROM holds",
+        "INSERT INTO holds SELECT 'nobody', account_id, price, expires_at, seal, caps, periods FROM holds",
+        "INSERT INTO holds SELECT release_id, 99, price, expires_at, seal, caps, periods FROM holds",
+        "INSERT INTO holds SELECT release_id, account_id, price, expires_at, seal, caps, periods FROM holds",
         "INSERT INTO releases SELECT 'new', account_id, 99, name, plan, tags, delta, 'reserved', price, accountant,"
-        " created_at, NULL FROM releases LIMIT 1",
+        " created_at, NULL, seal, periods FROM releases LIMIT 1",
     ],
 )
 def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
@@ -243,6 +259,7 @@ _OTHER_KEY = {
     "repetition": "99",
     "turn": "99",
     "draw_id": "'new'",
+    "place": "99",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from service.ledger import jobs
-from service.ledger.accounts import accounts, registry, spending, spending_history
+from service.ledger.accounts import accounts, registry, spending, spending_history, worst_windows
 from service.ledger.draws import draws, partitions, stored_draws
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation.high_water import last_entries, lost_entries, missing_entries
@@ -86,12 +86,30 @@ def _everything(database: Database, later: Callable[[], None]) -> None:
     with pytest.raises(Exception, match="cap on rho"):
         charge(database, {"type": "geometric", "epsilon": "9"})
     (due,) = reserve(database, _PLAN)
+    _count_by_periods(database)
     _run_jobs(database)
     _remove(database)
     later()
     _read(database, due)
     charge(database, _PLAN)  # which lets it expire
     assert release_of(database, due).state == "expired"
+
+
+def _count_by_periods(database: Database) -> None:
+    open_account(database, "monthly", periods={"calendar": "month", "participation": {"offsets": [0, 2]}})
+    (held,) = reserve(database, _PLAN, name="monthly", periods={"from": "2026-01", "to": "2026-09"})
+    charge(database, _PLAN, name="monthly", periods={"list": ["2026-01", "2026-06"]})
+    charge(database, _PLAN, name="monthly", periods="all")
+    with pytest.raises(Exception, match="cap on rho"):
+        charge(database, {"type": "geometric", "epsilon": "9"}, name="monthly", periods="all")
+    void(database, held, "monthly")
+    with database.read() as connection:
+        account = accounts.read_account(connection, "monthly")
+        worst_windows.worst_window(connection, account)
+        worst_windows.worst_window(connection, account, 24_313)
+        ends = worst_windows.touched_periods(connection, account)
+        assert ends is not None
+        assert len(list(worst_windows.period_views(connection, account, *ends))) == 9
 
 
 def _run_jobs(database: Database) -> None:

@@ -34,7 +34,7 @@ from tests.ledger.charging import SECRET, asking, carry_out, charge, open_accoun
 from tests.ledger.keys import make_key
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
 from tests.ledger.roles import APPLICATION, application_url, run_script
-from tests.ledger.storage.test_append_only import FIXED
+from tests.ledger.storage.test_append_only import FIXED, MONTHS
 from tests.ledger.verification.test_recompute import older
 from tests.postgres_server import libpq_url
 
@@ -120,6 +120,9 @@ def test_all_that_the_service_writes_is_allowed(
     for cost in ("1", "2"):
         kept_figures.keep(served, secret, [kept_figures.KeptFigures("subject", "state", cost)])
     everything(served, Clock(monkeypatch))
+    open_account(served, "by-month", periods=MONTHS)
+    for _ in range(2):
+        charge(served, A, name="by-month", periods={"list": ["2026-01"]})
     assert remove_noisy(served, _LATER, _LATER) > 0
     with served.read() as connection:
         assert all(verify(connection, name).valid for name in NAMES)

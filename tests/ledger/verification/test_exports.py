@@ -30,7 +30,18 @@ from service.ledger.verification.exports import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal
-from tests.ledger.ledgers import ACTIONS, NAMES, A, Clock, Step, draw_what_is_held, everything, exported, play
+from tests.ledger.ledgers import (
+    ACTIONS,
+    NAMES,
+    OLD_NAMES,
+    A,
+    Clock,
+    Step,
+    draw_what_is_held,
+    everything,
+    exported,
+    play,
+)
 
 _SAME = (
     "accounts",
@@ -82,7 +93,7 @@ def test_a_random_ledger_is_rebuilt_from_its_export(
         file = exported(original, signer)
         _imported(copy, file, signer)
         assert _contents(copy) == _contents(original)
-        for name in NAMES:
+        for name in OLD_NAMES:
             assert account_of(copy, name) == account_of(original, name)
             assert len(entries_of(copy, name)) == len(entries_of(original, name))
         assert exported(copy, signer) == file

@@ -134,6 +134,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
     accounts = {account["id"]: account for account in rows["accounts"]}
     if table == "accounts":
         fixed = {"id", "name", "unit", "neighbouring", "description", "admission", "created_at", "parent_id"}
+        fixed.add("periods")
         seq = 1 if column in fixed else row["head_seq"] + (column == "head_seq")
         return row["name"], seq
     if table in ("branches_taken", "tabulations"):
@@ -147,7 +148,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
         seqs = [draw["seq"] for draw in draws if draw["mechanism"] == name or name in levels]
         return account["name"], min(seqs)
     account = accounts[row["account_id"]]
-    return account["name"], row["seq"] if "seq" in row else account["head_seq"]
+    return account["name"], row["seq"] if "seq" in row and table != "window_totals" else account["head_seq"]
 
 
 def _verdicts_in(connection: Connection) -> dict[str, BadEntry | None]:

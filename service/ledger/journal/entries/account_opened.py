@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from service.ledger.accounts import budgets
+from service.ledger.accounts import account_periods, budgets
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
@@ -19,9 +19,10 @@ from service.ledger.journal.entries.base import (
     exact,
     text_or_none,
 )
-from service.ledger.journal.entries.caps_changed import CAPS, ChangedCap
+from service.ledger.journal.entries.caps_changed import CAPS, CAPS_WITH_PERIODS, ChangedCap
 from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
+from service.privacy.periods import Periods, read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
 
@@ -39,6 +40,10 @@ def _write_admission(weights: Weights) -> str:
     return canonical(json.loads(budgets.write_weights(weights)))
 
 
+def _read_periods(value: object) -> Periods:
+    return read_account_periods(value, "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOpened(OfAccount):
     """An account as a steward opened it.
@@ -48,6 +53,7 @@ class AccountOpened(OfAccount):
         approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
         caps: on tags; None: there are none.
+        periods: the calendar and participation by which it counts; None: it has none.
         parent: the account that it is under; None: it is a root, as in entries of the first version.
     """
 
@@ -61,10 +67,15 @@ class AccountOpened(OfAccount):
     description: Text
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
+    periods: Annotated[Periods | None, Form(_read_periods, account_periods.write, omitted=True)] = None
     unit: Text
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """Open the account."""
+        """Open the account.
+
+        Raises:
+            BrokenChain: it has caps that the service does not open an account with.
+        """
         chain.created_at = entry.time
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
@@ -73,3 +84,7 @@ class AccountOpened(OfAccount):
             if cap.admission is None or cap.counted is not None or cap.held:
                 raise BrokenChain(WRONG)
             chain.caps[cap.tag] = CapState(cap.budget, cap.admission, entry.seq)
+        if self.periods is not None:
+            if self.caps:
+                raise BrokenChain(CAPS_WITH_PERIODS)
+            chain.count_by(self.periods)

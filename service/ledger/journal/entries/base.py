@@ -19,7 +19,7 @@ from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import CanonicalObject, canonical
 from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.charge_sums import CapPrices
-from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of, write
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, Row
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage.tables import Base
@@ -103,6 +103,12 @@ def read_amount(value: Any) -> PriceKey:
     return amount
 
 
+def _read_periods(value: object) -> str:
+    if not isinstance(value, str | dict):
+        raise TypeError("expected periods")
+    return write(value)
+
+
 Text = Annotated[str, Form(text)]
 TextOrNone = Annotated[str | None, Form(text_or_none)]
 Whole = Annotated[int, Form(whole)]
@@ -122,6 +128,9 @@ def _write_cap_prices(prices: CapPrices) -> str:
 CapPricesField = Annotated[CapPrices | None, Form(_read_cap_prices, _write_cap_prices, omitted=True)]
 BUDGET = Form(budgets.read_budget, lambda budget: canonical(budgets.write_budget(budget)))
 BudgetField = Annotated[Budget, BUDGET]
+
+
+PeriodsField = Annotated[str | None, Form(_read_periods, str, omitted=True)]
 
 
 class Filing(NamedTuple):

@@ -22,6 +22,7 @@ class Refused(OfAccount):
         remaining: of the cap, exactly.
         requested: of the cap, exactly; None where it is infinite.
         tag: of the cap, where it is one on a tag.
+        window: the name of the window that the cap is of; None: the account has none, or it is not known.
     """
 
     KIND: ClassVar[Kind] = "refused"
@@ -35,6 +36,7 @@ class Refused(OfAccount):
     remaining: TextOrNone
     requested: TextOrNone
     tag: Annotated[str | None, Form(text, omitted=True)] = None
+    window: Annotated[str | None, Form(text, omitted=True)] = None
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return False: pipelines ask for releases."""

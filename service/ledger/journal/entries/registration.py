@@ -22,6 +22,7 @@ from service.ledger.journal.entries.base import (
     Filing,
     Form,
     ParsedEntry,
+    PeriodsField,
     Rows,
     Text,
     TextOrNone,
@@ -72,10 +73,12 @@ class OwnMembers(NamedTuple):
     Attributes:
         price: the price that the account was charged.
         caps: the prices under its caps on tags.
+        periods: those that it was charged for, as canonical JSON.
     """
 
     price: PriceKey
     caps: CapPrices | None = None
+    periods: str | None = None
 
 
 def _read_plan(value: object) -> str:
@@ -99,6 +102,7 @@ class Registration(Content):
         caps: its prices under the account's caps on tags; None where it carries none of the tags.
         delta: the delta for showing its cost, an exact number.
         origin: of a release of an account under this one.
+        periods: those that it is charged for, in the account's own calendar, as canonical JSON; None: it has none.
         plan: as canonical JSON.
         price: the price that the account was charged.
         tags: its own.
@@ -111,6 +115,7 @@ class Registration(Content):
     delta: Text
     name: Text
     origin: Annotated[Origin | None, Form(Origin.read, Origin.write, omitted=True)] = None
+    periods: PeriodsField = None
     plan: Annotated[str, Form(_read_plan, str)]
     price: AmountField
     tags: Annotated[tuple[str, ...], Form(_read_tags, lambda tags: canonical(list(tags)))]
@@ -118,7 +123,7 @@ class Registration(Content):
     @property
     def charge(self) -> Charge:
         """Return the release as the account counts it."""
-        return Charge(self.price, (self.plan, self.tags), self.own, self.caps or ())
+        return Charge(self.price, (self.plan, self.tags), self.own, self.caps or (), self.periods)
 
     @property
     def own(self) -> bool:
@@ -167,6 +172,7 @@ class Registration(Content):
             "accountant": self.accountant,
             "created_at": filing.time,
             "expires_at": self.held_until,
+            "periods": self.periods,
         }
 
     def rows(self, filing: Filing) -> Rows:

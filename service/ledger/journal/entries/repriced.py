@@ -14,6 +14,7 @@ from service.ledger.journal.entries.base import (
     Filing,
     Form,
     ParsedEntry,
+    PeriodsField,
     Rows,
     Text,
     read_amount,
@@ -41,6 +42,7 @@ class PriceChanged(Content):
     Attributes:
         accountant: the version of the accountant that priced it.
         caps: for each cap on a tag whose price of it changes too, the price until now and the new one.
+        periods: those that the account is charged for, as canonical JSON; None: it has none.
         price: the new one.
         was: the price until now.
     """
@@ -50,6 +52,7 @@ class PriceChanged(Content):
 
     accountant: Text
     caps: Annotated[RepricedCaps | None, Form(_read_caps, _write_caps, omitted=True)] = None
+    periods: PeriodsField = None
     price: AmountField
     was: AmountField
 
@@ -62,7 +65,7 @@ class PriceChanged(Content):
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release at the new price."""
-        chain.reprice(entry.release_id, self.was, self.price, self.caps or {})
+        chain.reprice(entry.release_id, self.was, self.price, self.caps or {}, self.periods)
 
     def rows(self, filing: Filing) -> Rows:  # noqa: ARG002
         """Return the release's new price and accountant."""

@@ -41,7 +41,16 @@ _OPTIONAL: dict[type[Content], set[str]] = {
     Drawn: {"groups", "layout_hash", "level"},
 }
 """Members that an entry may lack."""
-_UNRECORDED: dict[type[Content], set[str]] = {AccountReopened: {"proposal"}, ChangeProposed: {"state"}}
+_UNRECORDED: dict[type[Content], set[str]] = {
+    AccountOpened: {"periods"},
+    AccountReopened: {"proposal"},
+    ChangeProposed: {"state"},
+    Committed: {"periods"},
+    PriceChanged: {"periods"},
+    Proposed: {"periods"},
+    Refused: {"window"},
+    Reserved: {"periods"},
+}
 """Optional members that no recorded entry has."""
 
 

@@ -1,0 +1,128 @@
+"""Route of the periods of an account: what the worst window that holds each has spent and left."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import CurrentDatabase, ok
+from service.api.http.paging import Cursor, Limit, page, read_cursor
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes.accounts import AccountPath
+from service.api.schemas.exact_numbers import number_up
+from service.api.schemas.guarantees import HeadBody, Remaining, head_body, remaining_body
+from service.api.schemas.periods import WindowBody, read_query_period, window_body
+from service.errors import InvalidInput, NotFound
+from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.worst_windows import PeriodView, period_views, touched_periods
+from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.storage import clock
+from service.privacy.accounting.privacy_filter import spent_of_cap
+from service.privacy.periods import Periods, write_period
+
+router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
+
+_MOST_COMPARED = 50_000  # pairs of a period and an offset on a page
+
+
+class PeriodBody(BaseModel):
+    """A period, with the window of the largest loss of those that hold it."""
+
+    period: str | int
+    window: WindowBody
+    spent: float | None = Field(
+        description="The window's loss by committed releases, by admission's count, those to all periods included;"
+        " rounded up; null: infinite."
+    )
+    counted: float | None = Field(description="spent with reservations: the figure that is compared with the cap.")
+    remaining: Remaining
+    releases: int = Field(description="The number of committed and held releases that touch the window.")
+
+
+class CommonBody(BaseModel):
+    """The releases to all periods, which every window has, also one that nothing else touched."""
+
+    spent: float | None
+    counted: float | None
+    releases: int
+
+
+class PeriodPage(BaseModel):
+    """Periods of an account, in order."""
+
+    items: list[PeriodBody]
+    next_cursor: str | None
+    common: CommonBody
+    head: HeadBody
+
+
+@router.get("/{account}/periods", response_model=PeriodPage)
+def list_periods(
+    account: AccountPath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    first: Annotated[
+        str | None, Query(alias="from", max_length=20, description="The first period; without it, the first read one.")
+    ] = None,
+    last: Annotated[
+        str | None, Query(alias="to", max_length=20, description="The last period; without it, the last read one.")
+    ] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the periods of an account with periods.
+
+    Each period is shown with the window of the largest loss, in the budget's figure, of those that hold it: what a unit
+    that was in this period's data has lost at most, and what is left for it. An account without periods has no such
+    list: 404.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        record = without_due_reservations(connection, accounts.read_account(connection, account), clock.now())
+        if record.periods is None or record.windows is None:
+            raise NotFound("list of periods of the account", account)
+        stated = read_query_period(record, first, "from"), read_query_period(record, last, "to")
+        if stated[0] is not None and stated[1] is not None and stated[1] < stated[0]:
+            raise InvalidInput.at("/query/to", "expected a period not before /query/from")
+        ends = touched_periods(connection, record) or (0, -1)
+        begins, until = (given if given is not None else found for given, found in zip(stated, ends, strict=True))
+        if cursor is not None:
+            begins = max(begins, _after(cursor))
+        end = min(until, begins + _at_most(record.periods, limit) - 1)
+        views = list(period_views(connection, record, begins, end)) if begins <= end else []
+    body = page([_period_body(record.periods, view) for view in views], end if views and end < until else None)
+    return ok(body | {"common": _common_body(record), "head": head_body(record.head)})
+
+
+def _at_most(periods: Periods, limit: int) -> int:
+    """Return the number of periods of a page: fewer where each is in many windows."""
+    return max(1, min(limit, _MOST_COMPARED // max(1, periods.windows_of_each)))
+
+
+def _after(cursor: str) -> int:
+    last = read_cursor(cursor)
+    if not last.lstrip("-").isdecimal() or len(last) > 15 or not last.isascii():
+        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+    return int(last) + 1
+
+
+def _period_body(periods: Periods, view: PeriodView) -> dict[str, Any]:
+    return {
+        "period": write_period(periods.calendar, view.period),
+        "window": window_body(periods, view.place),
+        "spent": None if view.committed is None else number_up(view.committed),
+        "counted": None if view.counted is None else number_up(view.counted),
+        "remaining": remaining_body(view.account),
+        "releases": view.account.releases,
+    }
+
+
+def _common_body(account: AccountRecord) -> dict[str, Any]:
+    if account.windows is None:
+        raise ValueError("expected an account with periods")
+    common = account.windows.common
+    figures = [spent_of_cap(account.budget, account.weights, one) for one in (common.committed, common.totals)]
+    spent, counted = [None if figure is None else number_up(figure) for figure in figures]
+    return {"spent": spent, "counted": counted, "releases": common.releases}

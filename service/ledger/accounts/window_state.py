@@ -1,0 +1,158 @@
+"""The windows of an account with periods: what its row says of them, and how charges change them.
+
+The row holds the totals of releases to all periods, which every window has, and the maximum over windows of the other
+totals, figure by figure. Their sum bounds every window (P-4 in ``docs/mathematics/periods.md``): it is the account's
+``totals``. Releases to some periods change the rows of the windows that they touch (``window_rows``), which are read
+under the lock of the account, and written with its row.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import Connection
+
+from service.ledger.accounts import budgets
+from service.ledger.accounts.spending_rows import sum_after
+from service.ledger.accounts.window_rows import EMPTY, Window, Windows, altered, is_sum, read_windows, write_windows
+from service.ledger.storage.transaction import secret_of
+from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.privacy_filter import Weights
+from service.privacy.accounting.totals import Totals, add_totals
+from service.privacy.accounting.windows import maximum, reaches
+from service.privacy.periods import ALL, PeriodSet
+
+MOST_WINDOWS = 1_000_000
+"""The largest number of windows of an account."""
+LOOKED_AT = 20_000
+"""The largest number of windows that are all read under an account's lock; they take a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """The windows of an account.
+
+    Attributes:
+        common: of the releases to all periods.
+        most: nowhere below the totals of any window, common ones aside: their maximum, unless charges were taken away
+            while there were more than ``LOOKED_AT`` windows.
+        number: of windows that were ever touched.
+        sum: the stored sum of their rows; None for an account that is not saved yet.
+        stored: the windows that were read in this transaction; it must read what it changes.
+        present: the same windows, and new ones, as the transaction has changed them.
+    """
+
+    common: Window = EMPTY
+    most: Totals = field(default_factory=Totals)
+    number: int = 0
+    sum: str | None = None
+    stored: Windows = field(default_factory=dict, compare=False)
+    present: Windows = field(default_factory=dict, compare=False)
+
+    @property
+    def bound(self) -> Totals:
+        """Return totals that are nowhere below those of any window, common ones included."""
+        return add_totals(self.common.totals, self.most)
+
+    @property
+    def is_below_zero(self) -> bool:
+        """True where more was taken away than was charged, of the common totals or of a window that was read."""
+        return any(window.is_below_zero for window in (self.common, *self.present.values()))
+
+    def totals_at(self, places: PeriodSet) -> dict[int, Totals]:
+        """Return the totals of the windows at some places, all of which were read, without the common ones."""
+        return {place: self.present.get(place, EMPTY).totals for place in places.members}
+
+    def charged(
+        self,
+        weights: Weights,
+        places: PeriodSet,
+        seq: int,
+        *,
+        committed: Sequence[tuple[Price, int]] = (),
+        held: Sequence[tuple[Price, int]] = (),
+        releases: int = 0,
+    ) -> "WindowState":
+        """Return the windows after an entry that charges the windows at some places, or all.
+
+        Args:
+            places: they were read in this transaction.
+            seq: as for ``Window.changed``, like the rest.
+        """
+        if places.everything:
+            common = self.common.changed(0, committed=committed, held=held, releases=releases)
+            return replace(self, common=common)
+        changed = {
+            place: self.present.get(place, EMPTY).changed(seq, committed=committed, held=held, releases=releases)
+            for place in places.members
+        }
+        return replace(
+            self,
+            most=maximum(weights, [self.most, *(window.totals for window in changed.values())]),
+            number=self.number + sum(place not in self.present for place in changed),
+            present={**self.present, **changed},
+        )
+
+
+def read_at(connection: Connection, account_id: int, state: WindowState, places: PeriodSet) -> WindowState:
+    """Return the windows of an account with those at some places, or with all of them.
+
+    Raises:
+        Altered: a row is not as the service wrote it; of all rows, also that one is missing or an older one.
+    """
+    found = read_windows(connection, account_id, places)
+    if places.everything and not is_sum(secret_of(connection), account_id, state.sum, found):
+        raise altered(account_id)
+    return replace(state, stored={**state.stored, **found}, present={**found, **state.present})
+
+
+def lowered(
+    connection: Connection, account_id: int, weights: Weights, state: WindowState, before: Windows
+) -> WindowState:
+    """Return the windows after charges were taken away, with their maximum found anew where it may be lower.
+
+    Args:
+        state: with the windows as they are now.
+        before: the windows from which charges were taken away, as they were.
+    """
+    if not any(reaches(weights, state.most, window.totals) for window in before.values()):
+        return state
+    if state.number > LOOKED_AT:
+        return state  # the maximum stays an upper bound
+    state = read_at(connection, account_id, state, ALL)
+    return replace(state, most=maximum(weights, [window.totals for window in state.present.values()]))
+
+
+def save_windows(connection: Connection, account_id: int, state: WindowState) -> WindowState:
+    """Write the changed windows of a locked account; return what its row is to say of them."""
+    added, secret = write_windows(connection, account_id, state.stored, state.present), secret_of(connection)
+    if not added and state.sum is not None:
+        return state
+    return replace(state, sum=sum_after(secret, account_id, state.sum, added), stored=state.present)
+
+
+def write_state(state: WindowState) -> str:
+    """Return the text of windows for the account's row."""
+    common = {
+        "committed": budgets.write_totals(state.common.committed),
+        "held": budgets.write_totals(state.common.held),
+        "releases": state.common.releases,
+    }
+    return json.dumps(
+        {"common": common, "most": budgets.write_totals(state.most), "number": state.number, "sum": state.sum},
+        separators=(",", ":"),
+    )
+
+
+def read_state(text: str) -> WindowState:
+    """Return the windows that an account's row states, none of which is read yet."""
+    document = json.loads(text)
+    common = document["common"]
+    return WindowState(
+        common=Window(
+            budgets.stored_totals(common["committed"]), budgets.stored_totals(common["held"]), common["releases"]
+        ),
+        most=budgets.stored_totals(document["most"]),
+        number=document["number"],
+        sum=document["sum"],
+    )

@@ -1,0 +1,87 @@
+"""Charges of held releases to one account, as they are given back or committed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from service.ledger.accounts import account_periods, budgets, caps, window_state
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.journal.chains import UNREADABLE
+from service.ledger.releases import reservation_rows
+from service.privacy.accounting.totals import add_prices
+from service.privacy.periods import set_of
+
+
+class HeldCharge(NamedTuple):
+    """A charge of a held release to an account: its price, its prices under caps and its periods, as texts."""
+
+    price: str
+    caps: str | None
+    periods: str | None
+
+
+def without(account: AccountRecord, charges: Iterable[HeldCharge]) -> AccountRecord:
+    """Return an account that has no periods without these charges.
+
+    Reservations are often alike, and prices take long to parse.
+    """
+    counts = Counter((charge.price, charge.caps) for charge in charges)
+    amounts = [(budgets.read_price(json.loads(price)), -count) for (price, _), count in counts.items()]
+    under_caps = [(caps.read_prices(stated), count) for (_, stated), count in counts.items() if stated is not None]
+    return replace(
+        account,
+        totals=add_prices(account.totals, amounts),
+        caps=caps.without(account.caps, under_caps) if under_caps else account.caps,
+    )
+
+
+def with_settled_windows(
+    connection: Connection, account: AccountRecord, charges: Sequence[HeldCharge], seq: int, *, gone: bool
+) -> AccountRecord:
+    """Return an account whose windows hold these charges no longer; otherwise committed, unless they are gone.
+
+    Args:
+        seq: the number of the entry that settles the first of them; the next ones settle the others.
+
+    Raises:
+        Altered: a window holds less.
+    """
+    if account.periods is None or account.windows is None:
+        raise ValueError("expected an account with periods")
+    stated = [account_periods.stated(account.periods, charge.periods or "") for charge in charges]
+    places = set_of(place for one in stated for place in one.places.ranges)
+    state = before = window_state.read_at(connection, account.id, account.windows, places)
+    for number, (charge, one) in enumerate(zip(charges, stated, strict=True)):
+        amount = budgets.read_price(json.loads(charge.price))
+        state = state.charged(
+            account.weights,
+            one.places,
+            seq + number,
+            committed=[] if gone else [(amount, 1)],
+            held=[(amount, -1)],
+            releases=-1 if gone else 0,
+        )
+    if state.is_below_zero:
+        raise reservation_rows.altered(account.name)
+    if gone:
+        state = window_state.lowered(connection, account.id, account.weights, state, before.present)
+    return replace(account, windows=state, totals=state.bound)
+
+
+def windows_of(account: str | None, stated: str | None) -> int:
+    """Return the number of windows that a held release touches, by texts of rows that may not be as they were written.
+
+    Args:
+        account: the periods of the account; None: it has none.
+        stated: the periods of the release.
+    """
+    if account is None or stated is None:
+        return 0
+    try:
+        return account_periods.stated(account_periods.read(account), stated).places.number
+    except UNREADABLE:  # its settlement will refuse it
+        return 0

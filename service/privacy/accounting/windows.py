@@ -1,0 +1,176 @@
+"""Totals of the windows of an account with periods, and the admission of a release by every window that it touches.
+
+A window is the set of periods in which one unit can take part. The filter of the account's budget runs for each window
+by itself, over the releases that touch it: those to all periods, which make up the common total, and those to some of
+its own. ``docs/mathematics/periods.md`` proves that this is enough, and numbers the statements that are cited here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import reduce
+
+from service.privacy.accounting.pricing import QUANTA, Price
+from service.privacy.accounting.privacy_filter import Budget, Weights, shortfalls, spent_of_cap
+from service.privacy.accounting.totals import LossSum, Totals, add_price, add_totals, price_as_charged
+from service.privacy.periods import Periods, PeriodSet
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTotals:
+    """The totals of an account with periods.
+
+    Attributes:
+        common: of the releases to all periods; every window has them, also one that is in ``windows`` for nothing.
+        windows: of the other releases, by place (P-2); a place that is missing has none.
+    """
+
+    common: Totals = field(default_factory=Totals)
+    windows: Mapping[int, Totals] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The window with the largest loss in the budget's own figure.
+
+    Attributes:
+        place: of the window; None: no window has more than the common totals.
+        totals: of the window, common ones included.
+    """
+
+    place: int | None
+    totals: Totals
+
+
+def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held: bool = False) -> Price:
+    """Return the one amount that is added to all these totals: each figure exact, or rounded up once for all.
+
+    Rounded up where ``price_as_charged`` rounds for any of them; a figure that is rounded already stays as it is.
+
+    Args:
+        totals: all those to which the amount will be added, before it is.
+        asked: the price to add.
+        held: the charge can be taken away again.
+    """
+    return reduce(lambda amount, one: price_as_charged(one, amount, held=held), totals, asked)
+
+
+def decisive_window(
+    budget: Budget,
+    weights: Weights,
+    common: Totals,
+    windows: Mapping[int, Totals],
+    amount: Price,
+    most: Totals | None = None,
+) -> Worst:
+    """Return totals before a charge that it fits if and only if it fits every window that it touches (P-1).
+
+    The maximum of the windows is compared first (P-4). Where the charge does not fit that, each window is compared, and
+    the one that it exceeds most is returned, or any where it fits all of them.
+
+    Args:
+        common: of the releases to all periods.
+        windows: all those that the charge touches, without common totals; none: only ``most`` is known of them.
+        most: nowhere below their totals; None: their maximum.
+    """
+    highest = maximum(weights, list(windows.values())) if most is None else most
+    together = Worst(None, add_totals(common, highest))
+    if not windows or not shortfalls(budget, weights, together.totals, add_price(together.totals, amount)):
+        return together
+
+    def excess(window: Worst) -> tuple[bool, bool, Fraction]:
+        for gap in shortfalls(budget, weights, window.totals, add_price(window.totals, amount)):
+            return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
+        return False, False, Fraction(0)
+
+    return max((Worst(place, add_totals(common, totals)) for place, totals in windows.items()), key=excess)
+
+
+def worst(
+    budget: Budget, weights: Weights, periods: Periods, totals: WindowTotals, including: int | None = None
+) -> Worst:
+    """Return the window with the largest loss in the budget's figure; the first of several.
+
+    Its other figures bound those of its own units alone: another window can have more of them (P-4).
+
+    Args:
+        totals: with every window, or with those that hold the period ``including``.
+        including: a period that the window must hold.
+    """
+    found = [Worst(None, totals.common)] if including is None else []
+    places = sorted(totals.windows)
+    if including is not None:
+        places = list(periods.touched(PeriodSet(((including, including),))).members)
+    found += [Worst(place, add_totals(totals.common, totals.windows.get(place, Totals()))) for place in places]
+    return max(found, key=lambda one: _figure(budget, weights, one.totals))
+
+
+def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fraction]:
+    """Return the figure that is compared with the cap, as a key: infinite is the largest."""
+    figure = spent_of_cap(budget, weights, totals)
+    return figure is None, figure or Fraction(0)
+
+
+def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
+    """Return the maximum of totals, each figure by itself.
+
+    Under pure, zCDP and RDP budgets a charge fits it if and only if it fits each; under (epsilon, delta) it fits each
+    where it fits the maximum (P-4). A curve without quanta is 0 there, and changes no maximum.
+    """
+    if not several:
+        return Totals()
+    comparable = _comparable_curves(weights, several)
+    return Totals(
+        epsilon=LossSum(max(one.epsilon.finite for one in several), max(one.epsilon.infinite for one in several)),
+        rho=LossSum(max(one.rho.finite for one in several), max(one.rho.infinite for one in several)),
+        delta=max(one.delta for one in several),
+        linear=max(one.linear for one in comparable),
+        quanta=tuple(map(max, zip(*(one.quanta for one in comparable if one.quanta), strict=True))),
+        infinite=tuple(map(max, zip(*(one.infinite for one in several if one.infinite), strict=True))),
+    )
+
+
+def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
+    """Return whether totals, of one of those of which ``most`` is the maximum, attain it in some figure above 0."""
+    if most == Totals():
+        return False
+    highest, one = _comparable_curves(weights, [most, totals])
+    pairs = [
+        (highest.epsilon.finite, one.epsilon.finite),
+        (highest.epsilon.infinite, one.epsilon.infinite),
+        (highest.rho.finite, one.rho.finite),
+        (highest.rho.infinite, one.rho.infinite),
+        (highest.delta, one.delta),
+        (highest.linear, one.linear),
+        *zip(highest.quanta, one.quanta, strict=False),  # one of them is empty where all its figures are 0
+        *zip(highest.infinite, one.infinite, strict=False),
+    ]
+    return any(figure and figure == other for figure, other in pairs)
+
+
+def _comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
+    """Return totals whose Rényi curves are either all linear or all in quanta, so that each order has one figure.
+
+    At a single order everything is linear, exactly. At several orders the linear parts are rounded up to quanta:
+    an upper bound of each total, so also of their maximum.
+    """
+    if not any(one.quanta for one in several):
+        return several
+    if len(weights.orders) == 1:
+        (order,) = weights.orders
+        return [
+            replace(one, linear=one.linear + Fraction(sum(one.quanta), QUANTA) / order, quanta=()) for one in several
+        ]
+    return [replace(one, linear=Fraction(0), quanta=_in_quanta(weights, one)) for one in several]
+
+
+def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
+    """Return the curve at each order in whole quanta, rounded up; of a curve that is 0, nothing."""
+    if not totals.linear:
+        return totals.quanta
+    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator
+    rests = totals.quanta or (0,) * len(weights.orders)
+    return tuple(
+        rest - order.numerator * top // (order.denominator * bottom)
+        for rest, order in zip(rests, weights.orders, strict=True)
+    )
