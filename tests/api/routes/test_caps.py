@@ -238,3 +238,15 @@ def test_draws_reservations_and_replays_count_once(client: Client) -> None:
     json_of(client.post(f"{PEOPLE}/releases?dry_run=true", json=dry))
     assert json_of(client.get(PEOPLE))["caps"][0]["counted_exact"] == "0.2"
     assert json_of(client.get(f"{PEOPLE}/verify"))["valid"]
+
+
+def test_an_account_with_periods_takes_no_caps(client: Client) -> None:
+    periods = {"calendar": "month", "participation": {"offsets": [0]}}
+    body = {"name": "people", "unit": "person", "neighbouring": "add_remove", "budget": ZCDP, "periods": periods}
+    (fault,) = problem_of(client.post("/v1/accounts", json=body | {"caps": [cap()]}), "validation")["errors"]
+    assert (fault["pointer"], fault["detail"]) == ("/caps", "expected none on an account with periods")
+    problem_of(client.get(PEOPLE), "not_found")
+    open_account(client, periods=periods)
+    before = head_of(client)
+    assert pointers_of(client.patch(PEOPLE, json={"caps": [cap()]})) == ["/caps"]
+    assert head_of(client) == before

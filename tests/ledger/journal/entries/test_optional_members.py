@@ -196,3 +196,30 @@ def test_members_at_other_places_are_refused_when_the_service_starts(kind: type[
 def test_a_charge_is_the_contents() -> None:
     content = _content("n", None, None, _ORIGIN)
     assert content.charge == Charge(_PRICE, (content.plan, ("n",)), own=False)
+
+
+@pytest.mark.parametrize("origin", [None, _ORIGIN])
+@pytest.mark.parametrize("caps", [None, (("a", _PRICE), ("b", _PRICE))])
+@pytest.mark.parametrize("periods", [None, '"all"', '{"from":"2026-01","to":"2026-03"}'])
+def test_caps_and_periods_are_read_beside_each_other(origin: Any, caps: Any, periods: str | None) -> None:
+    said: dict[str, Any] = {"accountant": "1", "delta": "0", "name": "n", "price": _PRICE, "tags": ("n",)}
+    content = Committed(caps=caps, origin=origin, periods=periods, plan='{"type":"p"}', **said)
+    body = _body(content)
+    assert committed_texts.registered(body) == content.charge
+    assert content.charge[3:] == (caps or (), periods)
+    found = committed_texts.find_unknown(
+        body,
+        start_of("people"),
+        accountant="1",
+        delta="0",
+        name="n",
+        origin=origin,
+        plan=content.plan,
+        tags='["n"]',
+        release="r",
+        seq=1,
+        time="now",
+    )
+    stated = {name: value for name, value in (("caps", caps), ("periods", periods)) if value is not None}
+    assert found == ("ann", _PRICE, "key", stated)
+    assert Committed.read(json.loads(body)["content"]) == content
