@@ -143,6 +143,8 @@ class Audit:
         charged, caps = self._charged.get(release), content.caps or {}
         if charged is None or charged.amount != content.was:
             raise BrokenChain("the release had another price")
+        if charged.periods != content.periods:
+            raise BrokenChain("the release had other periods")
         under = dict(charged.caps)
         if any(under.get(tag) != was for tag, (was, _) in caps.items()):
             raise BrokenChain("the release had another price under a cap")
