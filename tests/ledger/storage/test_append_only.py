@@ -29,6 +29,8 @@ _MAY_CHANGE = {
         "partitions_undeclared",
         "seal",
         "spending_sum",
+        "caps",
+        "cap_totals",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),

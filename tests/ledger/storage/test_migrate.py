@@ -62,7 +62,7 @@ def test_a_count_of_turns_beyond_32_bits_fits_every_integer_column(database: Dat
     run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now',"
-        " 1000000000000, '', NULL, NULL, NULL, 0, 0, 0, NULL, NULL)",
+        " 1000000000000, '', NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL)",
     )
     with database.read() as connection:
         assert connection.execute(text("SELECT head_seq FROM accounts")).scalar_one() == 10**12
