@@ -243,7 +243,7 @@ def test_a_hold_whose_time_was_changed_does_not_end(database: Database) -> None:
     open_account(database)
     (release,) = reserve(database, _PLAN)
     over = "2000-01-01T00:00:00.000000Z"
-    row = f"INSERT INTO holds SELECT release_id, account_id, price, '{over}', seal, periods FROM holds_before"
+    row = f"INSERT INTO holds SELECT release_id, account_id, price, '{over}', seal, caps, periods FROM holds_before"
     run(
         database,
         "CREATE TABLE holds_before AS SELECT * FROM holds",
@@ -530,7 +530,8 @@ def test_a_hold_that_nobody_wrote_leaves_no_time_behind(database: Database) -> N
     first, next_one = reserve(database, _PLAN)[0], reserve(database, _PLAN, hours=2)[0]
     forged = kept | {"release_id": charged.id, "expires_at": "2001-01-01T00:00:00.000000Z"}
     for row in (forged, kept):
-        run(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal, NULL)", **row)
+        values = ":release_id, :account_id, :price, :expires_at, :seal, :caps, :periods"
+        run(database, f"INSERT INTO holds VALUES ({values})", **row)
     commit(database, first)
     assert account_of(database).next_expiry == release_of(database, next_one).expires_at
     run(database, "DELETE FROM holds WHERE release_id <> :release", release=next_one)
@@ -549,7 +550,8 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
     time.forward(2)
     charge(database, _PLAN)
     assert release_of(database, expired).state == "expired"
-    run(database, "INSERT INTO holds VALUES (:release_id, :account_id, :price, :expires_at, :seal, NULL)", **kept)
+    values = ":release_id, :account_id, :price, :expires_at, :seal, :caps, :periods"
+    run(database, f"INSERT INTO holds VALUES ({values})", **kept)
     time.forward(4)
     before = account_of(database)
     with database.read() as connection:

@@ -30,6 +30,8 @@ _MAY_CHANGE = {
         "seal",
         "spending_sum",
         "period_state",
+        "caps",
+        "cap_totals",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
