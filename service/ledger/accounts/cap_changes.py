@@ -30,7 +30,14 @@ from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Hold, Release
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.pricing import ACCOUNTANT
-from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_of_cap
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Weights,
+    open_weights,
+    order_rule,
+    spent_of_cap,
+)
 from service.privacy.accounting.totals import Totals, add_price
 from service.privacy.plans.notation import read_plan
 
@@ -73,10 +80,12 @@ class CapsChange:
     Attributes:
         stated: the caps that are set; others stay.
         known: prices of earlier releases, so that those which were found before a lock are not found again under it.
+        weights: those of new caps by tag, likewise.
     """
 
     stated: Sequence[StatedCap]
     known: KnownPrices = field(default_factory=dict)
+    weights: dict[str, Weights] = field(default_factory=dict)
 
     def frees(self, account: AccountRecord) -> bool:
         """Return whether a cap permits more than before."""
@@ -84,11 +93,14 @@ class CapsChange:
         return any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.stated)
 
     def prepare(self, connection: Connection, account: AccountRecord) -> None:
-        """Price what new caps count, before the account is locked, since this takes long."""
+        """Find what new caps count and how they admit, before the account is locked, since this takes long."""
         present = {cap.tag: cap for cap in account.caps}
         for one in self.stated:
+            cap = replace(present[one.tag], budget=one.budget) if one.tag in present else self._new_cap(account, one)
+            if cap.weights.shares and cap.budget.definition is Definition.APPROXIMATE:
+                order_rule(cap.budget, cap.weights)
             if one.tag not in present:
-                self._counted(connection, account, _new_cap(account, one))
+                self._counted(connection, account, cap)
 
     def apply(
         self, connection: Connection, account: AccountRecord, at: str
@@ -111,7 +123,7 @@ class CapsChange:
             if old is not None and old.budget == one.budget:
                 continue
             if old is None:
-                cap = _new_cap(account, one)
+                cap = self._new_cap(account, one)
                 counted, held = self._counted(connection, account, cap)
                 cap = replace(cap, totals=_sum(counted, held))
                 changed.append(ChangedCap(one.tag, one.budget, cap.weights, counted, held))
@@ -144,14 +156,16 @@ class CapsChange:
                 held.append((release, amount))
         return self._price(account, cap, committed), tuple(held)
 
+    def _new_cap(self, account: AccountRecord, stated: StatedCap) -> Cap:
+        weights = self.weights.get(stated.tag)
+        if weights is None:
+            weights = self.weights[stated.tag] = open_weights(stated.budget)
+        return Cap(stated.tag, stated.budget, weights, account.head.seq + 1)
+
     def _price(self, account: AccountRecord, cap: Cap, subplans: Subplans) -> PriceKey:
         stated = promised_since_opening(account.caps)
         amount = price_of_earlier(subplans, cap, account.neighbouring, stated=stated, known=self.known)
         return price_key_of(write_price(amount))
-
-
-def _new_cap(account: AccountRecord, stated: StatedCap) -> Cap:
-    return Cap(stated.tag, stated.budget, open_weights(stated.budget), account.head.seq + 1)
 
 
 def _sum(counted: PriceKey, held: CapPrices) -> Totals:
