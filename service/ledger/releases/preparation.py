@@ -220,9 +220,9 @@ def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None
         InvalidInput: one does not, or its tags contradict its promise.
     """
     faults: dict[str, Fault] = {}  # by pointer: of the release's own account first
-    for account, own in reversed(caps):
-        tags = [cap.tag for cap in own]
-        for fault in statement_faults(release.plan, tags, account, release.pointer, release.tags) if tags else ():
+    for above, (account, own) in enumerate(reversed(caps)):
+        tags, name = [cap.tag for cap in own], None if above else account
+        for fault in statement_faults(release.plan, tags, name, release.pointer, release.tags) if tags else ():
             faults.setdefault(fault.pointer, fault)
     if faults:
         raise InvalidInput(list(faults.values()))

@@ -13,10 +13,12 @@ from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, InvalidInput, Unavailable
 from service.ledger.accounts import account_changes, cap_changes
+from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.spending_history import spending_history
+from service.ledger.idempotent_write import Operation
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import read_text
 from service.ledger.releases import charges, preparation
@@ -450,3 +452,38 @@ def test_no_admission_rule_is_computed_under_the_lock(database: Database, monkey
     carry_out(database, changing)
     monkeypatch.undo()
     assert {cap.tag for cap in account_of(database).caps} == {"race", "income", "hispanic"}
+
+
+def test_reservations_and_charges_since_a_cap_was_counted_are_counted_too(database: Database) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    reserve(database, noise("0.01"))
+    charge(database, noise("0.02"))
+    changing = setting(database, "race")
+    reserve(database, noise("0.03"))
+    charge(database, noise("0.04"))
+    carry_out(database, changing)
+    assert spent(database) == {"race": 4 * Fraction("0.1")}
+    with database.read() as connection:
+        assert verify(connection, "people").valid
+
+
+@pytest.mark.parametrize(
+    ("limit", "register", "reason"), [("_FEW", reserve, "were reserved"), ("_MANY", charge, "changed while")]
+)
+def test_a_cap_waits_where_too_much_came_since_it_was_counted(
+    database: Database, monkeypatch: pytest.MonkeyPatch, limit: str, register: Callable[..., object], reason: str
+) -> None:
+    monkeypatch.setattr(cap_changes, limit, 0)
+    open_account(database, definition="zcdp", rho="1000")
+    changing = setting(database, "race")
+    register(database, noise("0.01"))
+    with pytest.raises(Unavailable, match=reason):
+        carry_out(database, changing)
+    assert spent(database) == {}
+    carry_out(database, setting(database, "race"))
+
+
+def setting(database: Database, tag: str) -> Operation[ChangedAccount]:
+    """Return the operation that sets a new cap, with what it counts found already."""
+    change = CapsChange([StatedCap(tag, read_budget(ZCDP | {"rho": "100"}))])
+    return account_changes.change_account(database, ANN, "people", change, "/caps")
