@@ -103,11 +103,9 @@ def _faults(
         return
     contradicting = sorted(capped & (tags | release_tags))
     if promise is not None and contradicting:
-        beside = "expected none beside "
-        named = f"{beside}the tag {contradicting[0]!r}, on which the account {account} has a cap"
-        yield Fault(
-            f"{promise}/reads", f"{beside}a tag on which an account above has a cap" if account is None else named
-        )
+        capped_by = f"the tag {contradicting[0]!r}, on which the account {account} has a cap"
+        beside = "a tag on which an account above has a cap" if account is None else capped_by
+        yield Fault(f"{promise}/reads", f"expected none beside {beside}")
     elif promise is None and not tags:
         whose = "an account above" if account is None else f"the account {account}"
         yield Fault(at, f'expected tags, or "reads": "nothing capped", as {whose} has caps')
