@@ -1,12 +1,12 @@
 """Changes of caps on tags by stewards: what a new cap counts of earlier releases, and the entry that sets it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, select
 
-from service.errors import BudgetExceeded, Conflict, Fault, InvalidInput
+from service.errors import BudgetExceeded, Conflict, Fault, InvalidInput, Unavailable
 from service.ledger.accounts import accounts, lines, spending
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
@@ -26,15 +26,28 @@ from service.ledger.accounts.subplans import subplans_of
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entries import CapsChanged, ChangedCap
 from service.ledger.journal.entry_texts import NOTHING, PriceKey, price_key_of, price_of_key
+from service.ledger.journal.journal import Head
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Hold, Release
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.pricing import ACCOUNTANT
-from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_of_cap
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Weights,
+    open_weights,
+    order_rule,
+    spent_of_cap,
+)
 from service.privacy.accounting.totals import Totals, add_price
 from service.privacy.plans.notation import read_plan
 
 _MOST_HOLDS = 1000  # that a new cap counts one by one, in its entry and in their rows
+_FEW = 20  # reservations whose plans are read under the lock, as they came while the others were priced
+_MANY = 2000  # distinct charged plans; more are counted before the lock alone
+
+HeldPrices = dict[tuple[str, str], PriceKey]
+"""Prices of held releases under new caps, by tag and release."""
 
 
 def opened_caps(stated: Sequence[StatedCap]) -> tuple[Cap, ...]:
@@ -78,10 +91,16 @@ class CapsChange:
     Attributes:
         stated: the caps that are set; others stay.
         known: prices of earlier releases, so that those which were found before a lock are not found again under it.
+        weights: those of new caps by tag, likewise.
+        held: prices of held releases, likewise.
+        counted: prices of the committed releases under new caps, by tag, and the account's head when they were counted.
     """
 
     stated: Sequence[StatedCap]
     known: KnownPrices = field(default_factory=dict)
+    weights: dict[str, Weights] = field(default_factory=dict)
+    held: HeldPrices = field(default_factory=dict)
+    counted: dict[str, tuple[Head, PriceKey]] = field(default_factory=dict)
 
     def frees(self, account: AccountRecord) -> bool:
         """Return whether a cap permits more than before."""
@@ -89,7 +108,7 @@ class CapsChange:
         return any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.stated)
 
     def prepare(self, connection: Connection, account: AccountRecord) -> None:
-        """Price what new caps count, before the account is locked, since this takes long.
+        """Find what new caps count and how they admit, before the account is locked, since this takes long.
 
         Raises:
             Conflict: too many releases are held to count them under a new cap.
@@ -98,9 +117,14 @@ class CapsChange:
         if account.periods is not None:
             raise no_caps_with_periods()
         present = {cap.tag: cap for cap in account.caps}
+        new: list[Cap] = []
         for one in self.stated:
+            cap = replace(present[one.tag], budget=one.budget) if one.tag in present else self._new_cap(account, one)
+            if cap.weights.shares and cap.budget.definition is Definition.APPROXIMATE:
+                order_rule(cap.budget, cap.weights)
             if one.tag not in present:
-                self._counted(connection, account, _new_cap(account, one))
+                new.append(cap)
+        self._count(connection, account, new)
 
     def apply(
         self, connection: Connection, account: AccountRecord, at: str
@@ -118,15 +142,18 @@ class CapsChange:
         lines.refuse_few_due(connection, [account], at)
         changed: list[ChangedCap] = []
         after = dict(present)
+        new = [self._new_cap(account, one) for one in self.stated if one.tag not in present]
+        held = self._count(connection, account, new, most=_FEW)
         for number, one in enumerate(self.stated):
             old = present.get(one.tag)
             if old is not None and old.budget == one.budget:
                 continue
             if old is None:
-                cap = _new_cap(account, one)
-                counted, held = self._counted(connection, account, cap)
-                cap = replace(cap, totals=_sum(counted, held))
-                changed.append(ChangedCap(one.tag, one.budget, cap.weights, counted, held))
+                cap, counted = self._new_cap(account, one), self.counted[one.tag][1]
+                prices = tuple((release, self.held[one.tag, release]) for release in held)
+                of_held = tuple(price for price in prices if price[1] != NOTHING)
+                cap = replace(cap, totals=_sum(counted, of_held))
+                changed.append(ChangedCap(one.tag, one.budget, cap.weights, counted, of_held))
             else:
                 require_same_kind(old.budget, one.budget, f"/caps/{number}/budget", "cap's")
                 cap = replace(old, budget=one.budget)
@@ -142,28 +169,48 @@ class CapsChange:
         entry = CapsChanged(accountant=ACCOUNTANT, caps=tuple(sorted(changed, key=lambda cap: cap.tag)))
         return entry, replace(account, caps=tuple(after[tag] for tag in sorted(after)))
 
-    def _counted(self, connection: Connection, account: AccountRecord, cap: Cap) -> tuple[PriceKey, CapPrices]:
-        """Return the price of the committed releases under a new cap, and that of each held one by its id.
+    def _count(
+        self, connection: Connection, account: AccountRecord, caps: Sequence[Cap], most: int = _MOST_HOLDS
+    ) -> list[str]:
+        """Find the prices of the committed releases and of each held one under new caps, unless they are known.
+
+        Args:
+            most: reservations whose plans may be read.
+
+        Returns:
+            The ids of the held releases, in their order.
 
         Raises:
             Conflict: too many releases are held.
+            Unavailable: too much came since most of it was counted.
         """
-        committed, _ = spending.counts(connection, account)
-        held: list[tuple[str, PriceKey]] = []
-        for release, subplans in _holds(connection, account):
-            amount = self._price(account, cap, subplans)
-            if amount != NOTHING:
-                held.append((release, amount))
-        return self._price(account, cap, committed), tuple(held)
+        if not caps:
+            return []
+        if any(self.counted.get(cap.tag, (None,))[0] != account.head for cap in caps):
+            committed, _ = spending.counts(connection, account)
+            if self.counted and len(committed) > _MANY:
+                raise Unavailable("the account's releases changed while they were counted: try again", retry_after=1)
+            for cap in caps:
+                self.counted[cap.tag] = account.head, self._price(account, cap, committed)
+        held = _held(connection, account)
+        unknown = [release for release in held if any((cap.tag, release) not in self.held for cap in caps)]
+        if len(unknown) > most:
+            raise Unavailable("releases were reserved while the others were counted: try again", retry_after=1)
+        for release, subplans in _subplans_of(connection, unknown):
+            for cap in caps:
+                self.held[cap.tag, release] = self._price(account, cap, subplans)
+        return held
+
+    def _new_cap(self, account: AccountRecord, stated: StatedCap) -> Cap:
+        weights = self.weights.get(stated.tag)
+        if weights is None:
+            weights = self.weights[stated.tag] = open_weights(stated.budget)
+        return Cap(stated.tag, stated.budget, weights, account.head.seq + 1)
 
     def _price(self, account: AccountRecord, cap: Cap, subplans: Subplans) -> PriceKey:
         stated = promised_since_opening(account.caps)
         amount = price_of_earlier(subplans, cap, account.neighbouring, stated=stated, known=self.known)
         return price_key_of(write_price(amount))
-
-
-def _new_cap(account: AccountRecord, stated: StatedCap) -> Cap:
-    return Cap(stated.tag, stated.budget, open_weights(stated.budget), account.head.seq + 1)
 
 
 def _sum(counted: PriceKey, held: CapPrices) -> Totals:
@@ -173,23 +220,30 @@ def _sum(counted: PriceKey, held: CapPrices) -> Totals:
     return totals
 
 
-def _holds(connection: Connection, account: AccountRecord) -> list[tuple[str, Subplans]]:
-    """Return the releases that are held in an account, or in those under it, in the order of their ids.
+def _held(connection: Connection, account: AccountRecord) -> list[str]:
+    """Return the ids of the releases that are held in an account, or in those under it, in their order.
 
     Raises:
         Altered: a hold is not as the service wrote it.
         Conflict: they are too many.
     """
-    query = select(*reservation_rows.COLUMNS, Release.plan, Release.tags).join(Release, Release.id == Hold.release_id)
-    query = query.where(Hold.account_id == account.id).order_by(Hold.release_id).limit(_MOST_HOLDS + 1)
-    rows = connection.execute(query).all()
+    query = select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id)
+    rows = connection.execute(query.order_by(Hold.release_id).limit(_MOST_HOLDS + 1)).all()
     if len(rows) > _MOST_HOLDS:
         raise Conflict(
             f"more than {_MOST_HOLDS} releases are reserved or proposed: settle some of them before setting a new cap"
         )
     for row in rows:
         reservation_rows.require_seal(connection, row)
-    return [(row.release_id, subplans_of(read_plan(json.loads(row.plan)), json.loads(row.tags))) for row in rows]
+    return [row.release_id for row in rows]
+
+
+def _subplans_of(connection: Connection, held: Sequence[str]) -> Iterator[tuple[str, Subplans]]:
+    """Yield these releases with the parts that spending counts, in the order of their ids."""
+    query = select(Release.id, Release.plan, Release.tags).where(Release.id.in_(held)).order_by(Release.id)
+    with connection.execute(query.execution_options(yield_per=_FEW)) as rows:
+        for row in rows:
+            yield row.id, subplans_of(read_plan(json.loads(row.plan)), json.loads(row.tags))
 
 
 def save_holds(connection: Connection, account: AccountRecord, entry: CapsChanged) -> None:

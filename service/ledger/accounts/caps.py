@@ -109,7 +109,7 @@ def write_prices(prices: CapPrices) -> str | None:
     return json.dumps({tag: price_of(amount) for tag, amount in prices}, ensure_ascii=False)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def read_prices(stored: str | None) -> CapPrices:
     """Return what a hold adds to the totals of the caps.
 

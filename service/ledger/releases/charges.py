@@ -62,6 +62,8 @@ def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[R
         AccountClosed, BudgetExceeded: nothing is charged.
     """
     line = releases[0].line
+    for own in {id(own): own for release in releases for own in release.caps}.values():
+        own.compute_rules()
 
     def work(connection: Connection, at: str) -> list[Registered]:
         return charge(connection, lines.lock_line(connection, line, at), releases, request.actor, at)

@@ -22,7 +22,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from service.ledger.storage.writing_time import require_brief
 from service.privacy.accounting.pricing import Price, price
-from service.privacy.accounting.privacy_filter import Definition
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, order_rule
 from service.privacy.periods import read_periods
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
@@ -36,10 +36,17 @@ class CapsPrepared(NamedTuple):
     Attributes:
         known: each cap's tag, and the number of the entry that set it.
         prices: the release's price under each cap whose tag it carries, by tag.
+        rules: the budgets of these caps, with their weights, whose admission needs ``order_rule``.
     """
 
     known: tuple[tuple[str, int], ...]
     prices: dict[str, Price]
+    rules: tuple[tuple[Budget, Weights], ...]
+
+    def compute_rules(self) -> None:
+        """Compute what admission needs, before any account is locked, since many of these take long."""
+        for budget, weights in self.rules:
+            order_rule(budget, weights)
 
     def are_of(self, caps: Sequence[Cap]) -> bool:
         """Return whether these are an account's caps."""
@@ -242,21 +249,23 @@ def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None
         InvalidInput: one does not, or its tags contradict its promise.
     """
     faults: dict[str, Fault] = {}  # by pointer: of the release's own account first
-    for account, own in reversed(caps):
-        tags = [cap.tag for cap in own]
-        for fault in statement_faults(release.plan, tags, account, release.pointer, release.tags) if tags else ():
+    for above, (account, own) in enumerate(reversed(caps)):
+        tags, name = [cap.tag for cap in own], None if above else account
+        for fault in statement_faults(release.plan, tags, name, release.pointer, release.tags) if tags else ():
             faults.setdefault(fault.pointer, fault)
     if faults:
         raise InvalidInput(list(faults.values()))
 
 
 def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbouring, pricing: Pricing) -> CapsPrepared:
-    prices = {}
+    prices, rules = {}, []
     for cap in caps:
         part = tagged_part(release.plan, release.tags, cap.tag)
         if part is not None:
             prices[cap.tag] = pricing(as_replacement(part, neighbouring), neighbouring, cap.weights.orders)
-    return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices)
+            if cap.weights.shares:
+                rules.append((cap.budget, cap.weights))
+    return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices, tuple(rules))
 
 
 def _charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:

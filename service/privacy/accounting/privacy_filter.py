@@ -151,7 +151,7 @@ def order_rule(budget: Budget, weights: Weights) -> OrderRule:
     return _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
 
 
-@memoised(maxsize=256)
+@memoised(maxsize=1024)  # several lines of accounts with as many caps as they may have
 def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> OrderRule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
     conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))

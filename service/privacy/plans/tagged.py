@@ -70,7 +70,7 @@ def _without_profiles(node: Condensed) -> Condensed:
 
 
 def statement_faults(
-    plan: Plan, capped: Collection[str], account: str, pointer: str, release_tags: Collection[str] = ()
+    plan: Plan, capped: Collection[str], account: str | None, pointer: str, release_tags: Collection[str] = ()
 ) -> Iterator[Fault]:
     """Yield a fault for each mechanism without a statement, and for each promise that a tag contradicts.
 
@@ -79,7 +79,8 @@ def statement_faults(
 
     Args:
         capped: the tags with a cap.
-        account: the name of the account that has the caps, for the detail.
+        account: the name of the account that has the caps, for the detail; None: one above, of which a caller may know
+            neither the name nor the tags.
         pointer: the JSON pointer of ``plan``.
         release_tags: the release's own.
     """
@@ -89,7 +90,7 @@ def statement_faults(
 def _faults(
     plan: Plan,
     capped: frozenset[str],
-    account: str,
+    account: str | None,
     at: str,
     tags: frozenset[str],
     release_tags: frozenset[str],
@@ -102,7 +103,9 @@ def _faults(
         return
     contradicting = sorted(capped & (tags | release_tags))
     if promise is not None and contradicting:
-        detail = f"expected none beside the tag {contradicting[0]!r}, on which the account {account} has a cap"
-        yield Fault(f"{promise}/reads", detail)
+        capped_by = f"the tag {contradicting[0]!r}, on which the account {account} has a cap"
+        beside = "a tag on which an account above has a cap" if account is None else capped_by
+        yield Fault(f"{promise}/reads", f"expected none beside {beside}")
     elif promise is None and not tags:
-        yield Fault(at, f'expected tags, or "reads": "nothing capped", as the account {account} has caps')
+        whose = "an account above" if account is None else f"the account {account}"
+        yield Fault(at, f'expected tags, or "reads": "nothing capped", as {whose} has caps')

@@ -12,8 +12,13 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import BudgetExceeded, Conflict, InvalidInput, Unavailable
-from service.ledger.accounts import cap_changes
+from service.ledger.accounts import account_changes, cap_changes
+from service.ledger.accounts.account_changes import ChangedAccount
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.cap_changes import CapsChange
+from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.spending_history import spending_history
+from service.ledger.idempotent_write import Operation
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import read_text
 from service.ledger.releases import charges, preparation
@@ -22,7 +27,9 @@ from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
+from service.privacy.accounting import privacy_filter
 from service.privacy.accounting.privacy_filter import spent_of_cap
+from service.privacy.numerics.keyed import memoised
 from tests.ledger.charging import (
     ANN,
     BOB,
@@ -279,11 +286,13 @@ def test_a_cap_below_what_is_spent_is_refused(database: Database) -> None:
             "the cap's definition, rdp",
         ),
         ({"hispanic": {"definition": "rdp", "alpha": "3", "epsilon": "1"}}, "/caps/0/budget/alpha", "the cap's order"),
-        ({f"tag {n}": ZCDP for n in range(20)}, "/caps", "at most 20 caps of an account, got 21"),
+        ({"race": ZCDP}, "/caps/0/budget/definition", "the cap's definition, approximate"),
+        ({f"tag {n}": ZCDP for n in range(20)}, "/caps", "at most 20 caps of an account, got 22"),
     ],
 )
 def test_a_cap_that_cannot_be_is_refused(database: Database, caps: Any, pointer: str, detail: str) -> None:
-    open_account(database, caps={"hispanic": {"definition": "rdp", "alpha": "2", "epsilon": "1"}})
+    race = {"definition": "approximate", "epsilon": "1", "delta": "1e-6"}
+    open_account(database, caps={"hispanic": {"definition": "rdp", "alpha": "2", "epsilon": "1"}, "race": race})
     with pytest.raises(InvalidInput, match=detail) as refused:
         set_caps(database, caps)
     assert [fault.pointer for fault in refused.value.faults] == [pointer]
@@ -423,3 +432,58 @@ def test_pricing_again_corrects_what_caps_count(database: Database, older: pytes
     entries = entries_of(database)
     stated = [read_text(entry.body).content for entry in entries if entry.kind == "repriced"]
     assert all(content.caps is None or set(content.caps) == {"hispanic"} for content in stated)  # type: ignore[attr-defined]
+
+
+def test_no_admission_rule_is_computed_under_the_lock(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes milliseconds, and an account may have twenty caps."""
+    approximate = {"definition": "approximate", "epsilon": "50", "delta": "1e-7"}
+    open_account(database, definition="zcdp", rho="1000", caps=dict.fromkeys(("race", "income"), approximate))
+    plan = {"type": "discrete_gaussian", "sigma_squared": "90", "tags": ["race", "income"]}
+    monkeypatch.setattr(privacy_filter, "_rule", memoised(maxsize=16)(privacy_filter._rule.__wrapped__))
+    registering = charges.register(ANN, prepared(database, plan))
+    cap = StatedCap("hispanic", read_budget(approximate | {"delta": "1e-8"}))
+    changing = account_changes.change_account(database, ANN, "people", CapsChange([cap]), "/caps")
+
+    def computed(*_: object) -> Fraction:
+        raise AssertionError("a rule is computed under the lock")
+
+    monkeypatch.setattr(privacy_filter, "conversion", computed)
+    carry_out(database, registering)
+    carry_out(database, changing)
+    monkeypatch.undo()
+    assert {cap.tag for cap in account_of(database).caps} == {"race", "income", "hispanic"}
+
+
+def test_reservations_and_charges_since_a_cap_was_counted_are_counted_too(database: Database) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    reserve(database, noise("0.01"))
+    charge(database, noise("0.02"))
+    changing = setting(database, "race")
+    reserve(database, noise("0.03"))
+    charge(database, noise("0.04"))
+    carry_out(database, changing)
+    assert spent(database) == {"race": 4 * Fraction("0.1")}
+    with database.read() as connection:
+        assert verify(connection, "people").valid
+
+
+@pytest.mark.parametrize(
+    ("limit", "register", "reason"), [("_FEW", reserve, "were reserved"), ("_MANY", charge, "changed while")]
+)
+def test_a_cap_waits_where_too_much_came_since_it_was_counted(
+    database: Database, monkeypatch: pytest.MonkeyPatch, limit: str, register: Callable[..., object], reason: str
+) -> None:
+    monkeypatch.setattr(cap_changes, limit, 0)
+    open_account(database, definition="zcdp", rho="1000")
+    changing = setting(database, "race")
+    register(database, noise("0.01"))
+    with pytest.raises(Unavailable, match=reason):
+        carry_out(database, changing)
+    assert spent(database) == {}
+    carry_out(database, setting(database, "race"))
+
+
+def setting(database: Database, tag: str) -> Operation[ChangedAccount]:
+    """Return the operation that sets a new cap, with what it counts found already."""
+    change = CapsChange([StatedCap(tag, read_budget(ZCDP | {"rho": "100"}))])
+    return account_changes.change_account(database, ANN, "people", change, "/caps")
