@@ -14,9 +14,10 @@ from service.ledger.accounts import window_rows
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries import AccountOpened, CapsChanged, read_text
+from service.ledger.journal.entries import AccountOpened, CapsChanged, PriceChanged, read_text
 from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.storage.database import Database
+from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.privacy.accounting.privacy_filter import spent_of_cap
@@ -160,3 +161,17 @@ def test_a_journal_in_which_an_account_has_both_is_refused(database: Database) -
     monthly.content.replay(chain, monthly)
     with pytest.raises(BrokenChain, match="has caps"):
         changed.content.replay(chain, changed)
+
+
+def test_a_repricing_states_the_periods_of_its_release(database: Database) -> None:
+    open_account(database, periods=_PANEL)
+    (charged,) = charge(database, _TAGGED, periods=_MONTH)
+    audit = Audit("people")
+    entries = entries_of(database)
+    for entry in entries:
+        audit.take(entry)
+    stated: Any = read_text(entries[-1].body).content
+    with pytest.raises(BrokenChain, match="other periods"):
+        audit._take_price(
+            charged.id, PriceChanged(was=stated.price, price=stated.price, accountant="1", periods='"all"')
+        )
