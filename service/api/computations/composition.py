@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from service.api.charts import pictures
 from service.api.charts.balance_figures import OfGuarantee, drawn_at, guarantee_picture
-from service.api.http.dependencies import heavy_in_helpers, leave_to_helper, ok
+from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
@@ -104,7 +104,7 @@ class RhoBody(BaseModel):
     responses=pictures.responses("The guarantee; or its privacy profile or Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
-@heavy_in_helpers
+@in_helpers
 def compose(
     body: Composition,
     request: Request,
@@ -123,7 +123,7 @@ def compose(
     kind, orders = pictures.wanted(request), _orders(body.orders)
     if kind is not None:
         deltas = drawn_at(picture, deltas)
-    _check_work(request, plan, orders, deltas, quick=kind is None)
+    _check_work(request, plan, orders, deltas)
     cost = cost_of(plan, body.neighbouring, deltas, orders)
     if kind is None:
         return ok(cost)
@@ -135,7 +135,7 @@ def compose(
     response_model=GuaranteeBody | DeltaBody | RhoBody,
     openapi_extra=examples.body(examples.CONVERSION),
 )
-@heavy_in_helpers
+@in_helpers
 def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response:
     """Convert between notions of privacy loss.
 
@@ -151,7 +151,6 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
             )
     deltas = () if body.delta is None else read_deltas([body.delta], ["/delta"])
     if body.to is not None:
-        leave_to_helper(request)
         return ok(_rhos(epsilon, deltas[0]))
     plan, orders = _plan(body), _curve_orders(body)
     _check_work(request, plan, orders, deltas)
@@ -161,13 +160,9 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
     return ok(figures[0] | {"analyses": figures})
 
 
-def _check_work(
-    request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: tuple[Fraction, ...], *, quick: bool = True
-) -> None:
-    work = effort.of_guarantee(condense(plan), len(orders), len(deltas))
-    check_work(request.app.state.settings.max_work, work, "/plan")
-    if not quick or work > effort.QUICK:
-        leave_to_helper(request)
+def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: tuple[Fraction, ...]) -> None:
+    most = request.app.state.settings.max_work
+    check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
 
 
 def _delta_figure(statement: DeltaStatement) -> dict[str, Any]:

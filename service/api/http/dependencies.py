@@ -171,19 +171,9 @@ def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a handler in a helper process where its body is large; if it writes, then only through ``Change.write``."""
+    """Run a handler in a helper process where its body is large; it writes only through ``Change.write``."""
     setattr(handler, IN_HELPERS, _HEAVY)
     return handler
-
-
-def leave_to_helper(request: Request) -> None:
-    """Leave the answer of a request to a helper process, before the request has any effect.
-
-    Raises:
-        AnswerInHelper: there are helper processes.
-    """
-    if request.app.state.helpers is not None:
-        raise AnswerInHelper
 
 
 def read_by_helpers(finish: Callable[[Change, Any], Response]) -> Callable[..., Any]:

@@ -22,7 +22,6 @@ from service.api.http.dependencies import (
     Streamed,
     heavy_in_helpers,
     in_writers,
-    leave_to_helper,
     ok,
     prefers,
     respond,
@@ -338,8 +337,8 @@ def _leave_large(request: Request, size: int) -> None:
     Raises:
         AnswerInHelper: there are many counts, and there are helper processes.
     """
-    if size > _MANY:
-        leave_to_helper(request)
+    if size > _MANY and request.app.state.helpers is not None:
+        raise AnswerInHelper
 
 
 def _plan_text(request: Request, connection: Connection, release: str) -> str:

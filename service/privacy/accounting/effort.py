@@ -14,9 +14,6 @@ from service.privacy.plans.walking import condense, leaves, mechanisms_of
 LIGHT = 50.0
 """Work up to this is done at once, in the process that receives the request."""
 
-QUICK = 20.0
-"""A computation up to this is not worth a helper process: in fact it takes less than half of it."""
-
 _READ = 0.2  # a part, in arrays with others
 _TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # one tight figure, and all of them: ``tight.work`` bounds both
 _FOR_TIGHT = 8.0  # each mechanism of few

@@ -56,7 +56,6 @@ _MIXED = {
     "parts": [{"type": "discrete_gaussian", "sigma_squared": f"{40 + k}.5"} for k in range(6)]
     + [{"type": "geometric", "scale": f"{20 + k}.25"} for k in range(12)],
 }
-_HELPED = {"type": "sequence", "parts": [{"type": "geometric", "scale": str(20 + k)} for k in range(6)]}  # by helpers
 _WIDE = {"definition": "zcdp", "rho": 100}
 _APPROXIMATE = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
 
@@ -170,18 +169,6 @@ def test_work_up_to_the_bound_is_no_fault() -> None:
         check_work(100, 100.1, "/plan")
 
 
-def test_small_computations_need_no_helper(app: FastAPI) -> None:
-    with client_of(app) as client:
-        for address, asked in (
-            ("compositions", {"plan": concentrated("0.1")}),
-            ("conversions", {"rho": "1/2", "delta": "1e-6"}),
-        ):
-            json_of(client.post(f"/v1/{address}", json=asked))
-            assert app.state.helpers._idle == []
-        json_of(client.post("/v1/compositions", json={"plan": _HELPED}))
-        assert len(app.state.helpers._idle) == 1
-
-
 def test_who_hangs_up_ends_the_work_and_others_are_answered(app: FastAPI) -> None:
     helpers = app.state.helpers
     with serving(app) as address, Client(base_url=address, headers=bearer(STEWARD), timeout=60) as client:
@@ -191,12 +178,12 @@ def test_who_hangs_up_ends_the_work_and_others_are_answered(app: FastAPI) -> Non
             connection.sendall(_slow())
         until(lambda: helpers.queue.busy == 1 and helpers.queue.waiting == 2)  # one at a time of one principal
         other = make_key(client, "auditor")
-        json_of(client.post("/v1/compositions", json={"plan": _HELPED}, headers=other))
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}, headers=other))
         for connection in hanging:
             connection.close()
         until(lambda: helpers.queue.busy == helpers.queue.waiting == 0)
         assert helpers.hung_up == 3
-        json_of(client.post("/v1/compositions", json={"plan": _HELPED}))
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
 
 
 def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> None:
@@ -207,7 +194,7 @@ def test_requests_of_one_principal_beyond_the_queue_are_429(app: FastAPI) -> Non
         for connection in waiting:
             connection.sendall(_slow())
         until(lambda: app.state.helpers.queue.waiting == 2)
-        answer = client.post("/v1/compositions", json={"plan": _HELPED})
+        answer = client.post("/v1/compositions", json={"plan": concentrated("0.1")})
         problem_of(answer, "too_many_requests")
         assert int(answer.headers["Retry-After"]) > 0
         for connection in waiting:
@@ -234,18 +221,18 @@ def test_a_key_whose_clients_hang_up_over_and_over_is_refused_until_they_stop(ap
 def test_what_takes_too_long_is_503_and_ended(database: Database, secret: Secret) -> None:
     app = application(database, secret, helper_processes=2)
     with client_of(app) as client:
-        json_of(client.post("/v1/compositions", json={"plan": _HELPED}))  # one helper is ready
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))  # one helper is ready
         app.state.helpers._seconds = 2.0
         plan = {"type": "sequence", "parts": [_offset(k) for k in range(100)]}
         problem_of(client.post("/v1/compositions", json={"plan": plan}), "unavailable")
         assert app.state.helpers.overran == 1
         app.state.helpers._seconds = 600.0
-        json_of(client.post("/v1/compositions", json={"plan": _HELPED}))
+        json_of(client.post("/v1/compositions", json={"plan": concentrated("0.1")}))
 
 
 def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
     with client_of(app) as client:
-        asked = {"plan": _HELPED}
+        asked = {"plan": concentrated("0.1")}
         json_of(client.post("/v1/compositions", json=asked))
         app.state.helpers._idle[-1].end()
         problem_of(client.post("/v1/compositions", json=asked), "unavailable")
@@ -269,7 +256,7 @@ def test_an_unforeseen_error_in_a_helper_is_a_whole_answer_and_the_helper_lives_
         json_of(client.get("/v1/accounts/people/journal"))
         (helper,) = helpers._idle
         for _ in range(2):
-            answer = client.post("/v1/compositions", json={"plan": _HELPED})
+            answer = client.post("/v1/compositions", json={"plan": concentrated("0.1")})
             problem_of(answer, "internal")
             assert int(answer.headers["Content-Length"]) == len(answer.content)
         json_of(client.get("/v1/accounts/people/journal"))
