@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
@@ -482,6 +483,8 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
 
     async def ask(path: str, name: str, length: int) -> None:
         async def receive() -> Message:
+            if read[path] >= length:  # the client waits
+                await asyncio.Event().wait()
             read[path] += 1 << 16
             return {"type": "http.request", "body": bytes(1 << 16), "more_body": read[path] < length}
 
@@ -492,8 +495,9 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
     async def run() -> None:
         asked = (("/first", "a", size), ("/second", "a", size), ("/small", "a", 1 << 16), ("/others", "b", size))
         tasks = [asyncio.create_task(ask(*one)) for one in asked]
-        for _ in range(100):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while len(worked) < 3:
+                await asyncio.sleep(0.001)
         assert sorted(worked) == ["/first", "/others", "/small"]
         assert read["/second"] <= (0 if announced else (1 << 18) + (1 << 16))
         ended.set()
@@ -502,6 +506,46 @@ def test_large_bodies_of_one_principal_are_read_in_turn(announced: bool) -> None
 
     asyncio.run(run())
     assert limits.otherwise.taken == limits.turns.busy == 0
+
+
+def test_bodies_that_their_clients_gave_up_are_not_worked_on(serve: Serve) -> None:
+    """They arrived whole while they waited for their principal's turn; the kernel kept them."""
+    app, client = serve()
+    open_account(client, budget=_ROOM)
+    query = urlencode({"name": "counts", "mechanism": json.dumps(pure(1))})
+    body = counts([9] * 40_000)
+    head = (
+        f"POST /v1/accounts/people/draws?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n"
+        f"Content-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    other = make_key(client, "auditor")
+    json_of(client.get("/v1/accounts/people", headers=other))  # who is present, so the steward has one turn at a time
+    with contextlib.ExitStack() as stack:
+        for line in [stack.enter_context(_line(client)) for _ in range(20)]:
+            line.sendall(head.encode() + body)
+    until(lambda: app.state.metrics.in_progress == 0)
+    drawn = json_of(client.get("/v1/accounts/people/releases?limit=100"))["items"]
+    assert len(drawn) < 10  # those that began before their clients hung up
+
+
+def test_a_request_that_waited_in_vain_is_not_worked_on(serve: Serve) -> None:
+    """A request whose client hangs up before its turn has no effect."""
+    app, client = serve()
+    open_account(client, budget=_ROOM)
+    content = json.dumps({"name": "a release", "plan": pure(1)}).encode()
+    head = _head(length=len(content)).replace(b"/v1/compositions", b"/v1/accounts/people/releases")
+    turns, name, held = app.state.turns, json_of(client.get("/v1/principal"))["name"], 0
+    while turns._has_room(name):
+        turns._take(name)
+        held += 1
+    with contextlib.ExitStack() as stack:
+        for line in [stack.enter_context(_line(client)) for _ in range(5)]:
+            line.sendall(head + content)
+        until(lambda: turns.waiting == 5)
+    for _ in range(held):
+        turns.leave(name)
+    until(lambda: app.state.metrics.in_progress == 0)
+    assert json_of(client.get("/v1/accounts/people/releases"))["items"] == []
 
 
 def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:

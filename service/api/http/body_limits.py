@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http import problems
+from service.api.http.disconnects import has_hung_up
 from service.api.http.fair_places import FairPlaces
 from service.api.http.memory_room import ROOM
 from service.api.http.problems import Problem
@@ -177,6 +178,8 @@ class _Body:
         await self._wait_for_turn()
         self._take(self.size)
         self.whole = not message.get("more_body", False)
+        if self.whole and self.has_turn and await has_hung_up(self.receive):
+            return {"type": "http.disconnect"}
         return message
 
     def reserve(self, more: int) -> None:

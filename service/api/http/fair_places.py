@@ -63,19 +63,22 @@ class FairPlaces:
             return self._busy.total()
 
     @asynccontextmanager
-    async def place(self, principal: str, *, begun: bool = False) -> AsyncIterator[None]:
+    async def place(self, principal: str, *, begun: bool = False) -> AsyncIterator[bool]:
         """Hold a place, once one is free.
 
         Args:
             principal: the caller.
             begun: the request held a place before, so it may wait whatever the limit.
 
+        Yields:
+            Whether the request had to wait.
+
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
         """
-        await self.enter(principal, begun=begun)
+        waited = await self.enter(principal, begun=begun)
         try:
-            yield
+            yield waited
         finally:
             self.leave(principal)
 
@@ -84,8 +87,11 @@ class FairPlaces:
         with self._mutex:
             self._leave(principal)
 
-    async def enter(self, principal: str, *, begun: bool = False) -> None:
+    async def enter(self, principal: str, *, begun: bool = False) -> bool:
         """Take a place, once one is free; the arguments are those of ``place``.
+
+        Returns:
+            Whether the request had to wait.
 
         Raises:
             TooManyRequests: too many of the principal's requests wait already.
@@ -94,7 +100,7 @@ class FairPlaces:
             self._mark_present(principal)
             if principal not in self._queues and self._has_room(principal):
                 self._take(principal)
-                return
+                return False
             queue = self._queues.get(principal, deque[_Place]())
             if len(queue) >= self._most and not begun:
                 self.refused += 1
@@ -112,6 +118,7 @@ class FairPlaces:
                 else:  # it received its place at the same moment
                     self._leave(principal)
             raise
+        return True
 
     def _mark_present(self, principal: str) -> None:
         self._seen[principal] = self._clock()

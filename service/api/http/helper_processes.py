@@ -23,13 +23,14 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
+from service.api.http.disconnects import client_gone, disconnected
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
 from service.api.http.helper_loop import END, FAILED, FOLLOWS, STOPPED, WRITE, serve
 from service.api.http.kept_figures import TO_KEEP
 from service.api.http.memory_room import Take, room_of
 from service.api.identity.throttle import GIVEN_UP
-from service.errors import InvalidInput, ServiceError, TooManyRequests, Unavailable
+from service.errors import ServiceError, TooManyRequests, Unavailable
 from service.ledger.accounts import kept_figures
 from service.ledger.storage.database import Database
 
@@ -96,7 +97,7 @@ class Helpers:
             scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
         last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
         if last is None:
-            raise _client_gone()
+            raise client_gone()
         await messages.pass_on()  # the helper is free by now, however slowly the client reads
         await send(last)
         if to_keep := request.scope["state"].get(TO_KEEP):
@@ -175,7 +176,7 @@ class Helpers:
 
         last = await self._until_disconnect(request, self._work(request, scope, body, None, keep))
         if last is None:
-            raise _client_gone()
+            raise client_gone()
         start, *parts = messages
         headers = dict(start["headers"])
         if headers[b"content-type"] == _PICKLED:
@@ -187,7 +188,7 @@ class Helpers:
 
     async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
         """Return the result of some work, which is cancelled when the client hangs up; None where it was."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request.receive))
         try:
             await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -368,19 +369,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HelperResult, tell)
 
 
-def _client_gone() -> InvalidInput:
-    """Return an answer for a client that is gone; it only prevents a log line about a failure of the service."""
-    return InvalidInput.at("", "expected the client to wait for its answer")
-
-
 def helper_scope(scope: Scope) -> dict[str, Any]:
     """Return the parts of a request that a helper receives: no key and no cookies, and the principal from its state."""
     passed_on = {name: scope[name] for name in _PASSED_ON if name in scope}
     state = {name: scope["state"][name] for name in ("principal", "request_id") if name in scope["state"]}
     headers = [(name, value) for name, value in scope["headers"] if name in _HEADERS]
     return passed_on | {"headers": headers, "state": state, "root_path": "", "client": None}
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from service.api.http import problems
 from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
+from service.api.http.disconnects import client_gone, has_hung_up
 from service.api.http.expected_head import check_kept
 from service.api.http.helper_processes import Helped
 from service.api.http.json_size import HELD, check_items, check_size, items_in
@@ -90,7 +91,9 @@ class StrictRoute(APIRoute):
             if finish is not None and len(body) > _LONG and state.helpers is not None:
                 await check_kept(request)
                 return await _read_in_helper(request, body, finish)
-            async with state.turns.place(request.state.principal.name):
+            async with state.turns.place(request.state.principal.name) as waited:
+                if waited:
+                    await _require_client(request)
                 if reads_body:  # FastAPI accepts a model as it is; it would parse anything else on the event loop
                     request._json = await to_thread.run_sync(_model_of, model, body) if large else parse(body)
                 await check_kept(request)
@@ -137,6 +140,7 @@ class StreamRoute(StrictRoute):
                 async for part in request.stream():
                     body += part
             except ClientDisconnect:
+                _count_abandoned(request)
                 raise _incomplete_body() from None
             request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
             return await handle(request)
@@ -169,9 +173,28 @@ async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., R
     result = await state.helpers.read(request, body)
     if isinstance(result, Response):
         return result
-    async with state.turns.place(request.state.principal.name):
+    async with state.turns.place(request.state.principal.name) as waited:
+        if waited:
+            await _require_client(request)
         answer: Response = await change.in_thread(partial(finish, change, result))
     return answer
+
+
+async def _require_client(request: Request) -> None:
+    """Require that the client still waits, before work that nobody would receive.
+
+    Raises:
+        InvalidInput: the client has hung up.
+    """
+    await request.body()  # otherwise the look at the connection would take it
+    if await has_hung_up(request.receive):
+        _count_abandoned(request)
+        raise client_gone()
+
+
+def _count_abandoned(request: Request) -> None:
+    """Count that the client of a request hung up, against its key."""
+    request.scope["state"].get(GIVEN_UP, lambda: None)()
 
 
 async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
@@ -192,7 +215,7 @@ async def _whole_body(request: Request, largest: int, most_items: int) -> bytes:
                 measured = len(body)
                 check_items(items, most_items)
     except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
-        request.scope["state"].get(GIVEN_UP, lambda: None)()
+        _count_abandoned(request)
         raise _incomplete_body() from None
     request._body = body  # type: ignore[assignment] # the result of later calls of `await request.body()`
     return body  # type: ignore[return-value] # a copy would hold the interpreter while it is made
