@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, ServiceError, Unauthenticated, Unavailable
+from service.ledger.accounts import lines
 from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.journal import journal
 from service.ledger.releases.budget_refusals import record_refusal
@@ -88,12 +89,28 @@ def idempotent_write(
     try:
         answer, result = _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
     except _Answered as answered:
+        if request.account is not None:
+            _find_again(database, request.account)
         return Outcome(answered.answer, None)
     except BudgetExceeded as refusal:
         if operation.charges is not None:
             record_refusal(database, request, operation.charges, refusal)
         raise
     return Outcome(answer or answer_of(result), result)
+
+
+def _find_again(database: Database, account: str) -> None:
+    """Read the rows of an account and those above it, before an answer about them is repeated.
+
+    Their heads are remembered and marked then, so that what was answered cannot be lost unnoticed, whichever process
+    committed it. The first answer may never have been given: its process may have been killed, or not have learnt
+    whether it committed.
+
+    Raises:
+        Unavailable: a row is older than, or does not follow from, a known head.
+    """
+    with database.read() as connection:
+        lines.line_above(connection, account)
 
 
 def check_before_lock(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:

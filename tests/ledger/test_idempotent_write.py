@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
@@ -11,12 +12,15 @@ from service.errors import BudgetExceeded, Conflict, IdempotencyConflict, Ledger
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.access.keys import create_key, list_keys
 from service.ledger.idempotent_write import Operation, Outcome, idempotent_write
+from service.ledger.installation.high_water import HighWaterFile
+from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.journal.journal import ExpectedHead, Head, has_entry
+from service.ledger.releases import charges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.secret import Secret
-from tests.ledger.charging import account_of, asking, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, asking, charge, entries_of, open_account, prepared
 from tests.ledger.writing import never
 
 _REQUEST = asking("ann", "k", "digest")
@@ -137,3 +141,18 @@ def test_a_ledger_without_an_entry_that_was_seen_is_not_written(database: Databa
     assert len(entries_of(database)) == 1, "not even the refusal is noted"
     charge(database, _HALF, request=seen)
     assert len(entries_of(database)) == 2
+
+
+def test_what_is_answered_again_is_marked(database: Database, replica: Database, tmp_path: Path) -> None:
+    """The process that committed it was killed, or never learnt that it did; the repeated answer must not be lost."""
+    open_account(database)
+    file = HighWaterFile(tmp_path / "mark", SECRET)
+    keeper = MarkKeeper(replica, file)
+    keeper.advance(everything=True)
+    request = replace(asking("ann", "k", "digest"), account="people")
+    act = charges.register(request, prepared(database, _HALF))
+    first = idempotent_write(database, request, act, lambda _: Answer(201, "1")).answer
+    again = idempotent_write(replica, request, act, lambda _: Answer(201, "2")).answer
+    assert again == replace(first, replayed=True)
+    keeper.advance()
+    assert file.marked(["people"]) == {"people": account_of(database).head}

@@ -130,7 +130,15 @@ async def change_of(
         large = len(parts[-1]) > _LARGE
         digest = await to_thread.run_sync(request_digest, *parts) if large else request_digest(*parts)
     expected_head = getattr(request.state, "kept", None)
-    identity = idempotency.Request(principal.name, idempotency_key, digest, secret, expected_head, principal.key_id)
+    identity = idempotency.Request(
+        principal.name,
+        idempotency_key,
+        digest,
+        secret,
+        expected_head,
+        principal.key_id,
+        request.path_params.get("account"),
+    )
     return Change(
         state.database,
         secret,

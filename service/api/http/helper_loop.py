@@ -23,7 +23,8 @@ FAILED = 1  # exit status after an error
 END = "end"  # type of the message that follows a request's last one
 WRITE = "write"  # type of a message that has the serving process write; its answer comes before the rest
 FOLLOWS = "follows"  # key of a message: the bytes of its body, which follows separately and is not copied on the way
-_BROUGHT_BACK = ("problem", TO_KEEP, STOPPED)  # keys of a request's state that a helper returns
+READ_ENTRIES = "read_entries"  # likewise: those that it was the first to read, for the high-water mark
+_BROUGHT_BACK = ("problem", TO_KEEP, STOPPED, READ_ENTRIES)  # keys of a request's state that a helper returns
 _LARGE = 1 << 20  # bytes of a body that follows separately
 _NICENESS = 10
 
@@ -47,6 +48,7 @@ def serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     forbid_dumps()
     os.nice(_NICENESS)
     app = application()
+    app.state.database.remembers = True
     app.add_exception_handler(_RefusedWrite, _empty_answer)
     app.add_exception_handler(Exception, _failure)
     with asyncio.Runner() as runner:
@@ -97,7 +99,10 @@ async def _answer(app: FastAPI, scope: Scope, body: bytes, pipe: Connection) -> 
             logging.getLogger("service.helpers").exception("request")  # without its message, which might quote input
             if not whole:
                 os._exit(FAILED)
-        scope["state"][STOPPED] = app.state.database.stopped
+        scope["state"] |= {
+            STOPPED: app.state.database.stopped,
+            READ_ENTRIES: app.state.database.take_committed(),
+        }
         left_behind = {name: scope["state"][name] for name in _BROUGHT_BACK if name in scope["state"]}
         await send({"type": END, "state": left_behind})
     except BrokenPipeError:  # the server has gone

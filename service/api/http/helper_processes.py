@@ -26,13 +26,14 @@ from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ
 from service.api.http.disconnects import client_gone, disconnected
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
-from service.api.http.helper_loop import END, FAILED, FOLLOWS, STOPPED, WRITE, serve
+from service.api.http.helper_loop import END, FAILED, FOLLOWS, READ_ENTRIES, STOPPED, WRITE, serve
 from service.api.http.kept_figures import TO_KEEP
 from service.api.http.memory_room import Take, room_of
 from service.api.identity.throttle import GIVEN_UP
 from service.errors import ServiceError, TooManyRequests, Unavailable
 from service.ledger.accounts import kept_figures
 from service.ledger.storage.database import Database
+from service.ledger.storage.newest_heads import AT_START
 
 _PICKLED = b"application/x-python-pickle"  # media type of answers that are not for clients
 _LAST_WORDS = 5.0  # seconds until a process that ended has its exit status
@@ -215,6 +216,7 @@ class Helpers:
                 if change is not None and message["type"] == WRITE:
                     message = await self._write(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
+                database.learn(request.scope["state"].pop(READ_ENTRIES, ()))
                 if reason := request.scope["state"].pop(STOPPED, None):
                     database.stop(reason)
                 return last
@@ -275,7 +277,7 @@ class _Helper:
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self.idle = True
-        self._moment = 0  # number of the last commit that was sent to it
+        self._moment = AT_START  # of the heads that were sent to it
         self.take: Take = room_of({"state": {}})
 
     def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:

@@ -14,6 +14,7 @@ from service.api.http.kept_figures import subject_of
 from service.api.schemas.guarantees import cost_text
 from service.errors import InvalidInput, ServiceError
 from service.ledger.accounts import kept_figures as known, lines
+from service.ledger.accounts.caps import identity_of
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import preparation, releases
 from service.ledger.releases.preparation import NewRelease, Prepared, Prices
@@ -194,7 +195,7 @@ def _key(request: _PricingRequest, line: Line) -> str:
         json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
         json.dumps(request.release.tags if any(own for _, own in request.caps) else ()),
-        *(f"{account} {cap.tag} {cap.since}" for account, own in request.caps for cap in own),
+        *(" ".join(map(str, (account, *identity_of(cap)))) for account, own in request.caps for cap in own),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -3,6 +3,7 @@
 ``docs/mathematics/caps.md`` says what a cap guarantees, and proves it.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,16 @@ class Cap:
     weights: Weights
     since: int
     totals: Totals = _NONE
+
+
+def identity_of(cap: Cap) -> tuple[str, int, str]:
+    """Return all of a cap that prices under it depend on: its tag, the entry that set it, a digest of its weights."""
+    return cap.tag, cap.since, _digest(cap.weights)
+
+
+@lru_cache(maxsize=1024)
+def _digest(weights: Weights) -> str:
+    return hashlib.sha256(budgets.write_weights(weights).encode()).hexdigest()
 
 
 def promised_since_opening(caps: Iterable[Cap]) -> bool:

@@ -8,6 +8,7 @@ installation's. The installation's secret authenticates it, so that no other par
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -203,13 +204,18 @@ class HighWaterFile:
             return 0, {}
         with self._opened() as file:
             file.execute("BEGIN")
-            if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'moves'").fetchone() is None:
+            tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+            if "heads" not in tables:
                 return 0, {}
-            first, last = file.execute("SELECT min(number), max(number) FROM moves").fetchone()
-            if last is None or last == number:
+            first = last = 0
+            if "moves" in tables:  # version 0.6.0 made none
+                first, last = file.execute(
+                    "SELECT ifnull(min(number), 0), ifnull(max(number), 0) FROM moves"
+                ).fetchone()
+            if last == number:
                 return number, {}
             moved = "SELECT * FROM heads WHERE journal IN (SELECT journal FROM moves WHERE number > ?)"
-            listed = first - 1 <= number < last
+            listed = 0 < first <= number + 1 <= last
             rows = file.execute(moved, (number,)) if listed else file.execute("SELECT * FROM heads")
             return last, {name: Head(seq, digest) for name, seq, digest in rows}
 
@@ -247,8 +253,12 @@ class HighWaterFile:
         try:
             for path in (self.path, Path(f"{self.path}-journal")):
                 path.unlink(missing_ok=True)
+            self._make()
         except OSError as error:
             raise self._unwritable(error) from None
+        with self._opened() as file:  # other processes must not take its first movements for old ones
+            file.executescript(_TABLES)
+            file.execute("INSERT INTO sqlite_sequence VALUES ('moves', ?)", (time.time_ns(),))
         self.advance(heads, {}, at, in_use=False)
 
     def _all(self, file: sqlite3.Connection) -> Mark | None:

@@ -2,8 +2,10 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
@@ -38,6 +40,8 @@ from service.ledger.verification.backup import require_sound_file
 _PAUSE = 0.5  # seconds between checks for committed entries
 _REFRESH = 120  # checks after which the time is written even if nothing was committed
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
+_LINKING = 1.0  # seconds of a look in which known and marked heads are linked, if there are many
+_AT_ONCE = 100  # journals that are looked up together
 _TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
 _SHOWN = 20  # journals that a message names
 _LIMIT = 5.0  # seconds without a check of the schema or a write of the mark: ten times as long as both usually take
@@ -134,6 +138,9 @@ class MarkKeeper:
         self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked
         self._everything = 0.0  # seconds that the last comparison of all journals took
         self._last_move = 0  # of a head in the mark, by any process
+        self._to_link = deque[
+            tuple[str, Head, Head]
+        ]()  # a known and a marked head of a journal, which one chain must have
         self._own_marks = dict[str, Head]()  # the heads that this process marked, until it sees that they moved
         self._unwatched, self._changing = False, threading.Lock()
         database.remembers = True
@@ -355,31 +362,36 @@ class MarkKeeper:
             last, heads = self.file.moved_since(self._last_move)
         except BrokenMark:  # reported when it is written
             return
-        own = {name for name, head in heads.items() if self._own_marks.pop(name, None) == head}
-        apart = self._not_linked({name: head for name, head in heads.items() if name not in own})
-        self._database.newest.add(known_heads(heads))
+        newest = self._database.newest
+        for name, marked in heads.items():
+            if self._own_marks.pop(name, None) == marked or name == INSTALLATION:
+                continue  # entries of the installation's journal are linked as they are read
+            known = newest.last(name)
+            if known is not None and Head(known.seq, known.hash) != marked:
+                lower, higher = sorted((Head(known.seq, known.hash), marked), key=lambda head: head.seq)
+                self._to_link.append((name, lower, higher))
+        newest.add(known_heads(heads))
         self._last_move = last
-        if apart:
+        if apart := self._link():
             self._stop("another server marked another version of a journal; nothing is written", apart)
 
-    def _not_linked(self, marked: Mapping[str, Head]) -> list[MissingEntry]:
-        """Return those of the marked heads that are not of one chain with the known heads of their journals.
+    def _link(self) -> list[MissingEntry]:
+        """Link pairs of a known and a marked head for a while; return those that are not of one chain.
 
-        The installation's journal is left out: its entries are linked as they are read.
+        A command may mark thousands of journals at once. The rest is left to the next looks.
         """
-        newest = self._database.newest
-        known = {name: newest.last(name) for name in marked if name != INSTALLATION}
-        ends = {name: (Head(one.seq, one.hash), marked[name]) for name, one in known.items() if one is not None}
-        unlike = {name: sorted(pair, key=lambda head: head.seq) for name, pair in ends.items() if pair[0] != pair[1]}
-        if not unlike:
+        if not self._to_link:
             return []
-        with self._reading() as connection:  # begun after both were committed
-            ids = {name: account_id for account_id, name, *_ in last_entries(connection, list(unlike))}
-            return [
-                MissingEntry(name, lower, higher.seq)
-                for name, (lower, higher) in unlike.items()
-                if name not in ids or not is_linked(connection, ids[name], lower, higher)
-            ]
+        apart, until = list[MissingEntry](), time.monotonic() + _LINKING
+        with self._reading() as connection:  # begun after all of them were committed
+            while self._to_link and time.monotonic() < until:
+                some = list(islice(self._to_link, _AT_ONCE))
+                ids = {name: account_id for account_id, name, *_ in last_entries(connection, [one[0] for one in some])}
+                for name, lower, higher in some:
+                    if name not in ids or not is_linked(connection, ids[name], lower, higher):
+                        apart.append(MissingEntry(name, lower, higher.seq))
+                    self._to_link.popleft()
+        return apart
 
     def _follow_ends(self, *, sound: bool) -> tuple[bool, bool]:
         """Read which keys were ended by any process.

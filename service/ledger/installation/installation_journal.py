@@ -167,6 +167,8 @@ def follow(database: Database, secret: Secret) -> int:
                 database.require_present(KnownHead(INSTALLATION, last.seq, last.hash), moment)
         found = KnownHead(INSTALLATION, last.seq, last.hash)
         database.require_present(found, moment)
+    if followed is not None and found != followed:
+        database.note_read([NewEntry(NO_ACCOUNT, found.seq, found.hash)])
     database.followed = found
     database.newest.add([found])
     return last.seq

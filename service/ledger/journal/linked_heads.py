@@ -60,8 +60,9 @@ def require_linked(connection: Connection, account_id: int, head: KnownHead) -> 
         if not is_linked(connection, account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
             raise database.went_back(head.account, head.seq)
     info[LINKED][head.account] = head
-    if EFFECTS not in info:  # a write transaction's row may be one that it wrote itself, which is not committed yet
-        database.newest.add_linked(head, known)
+    # A write transaction's row may be one that it wrote itself, which is not committed yet.
+    if EFFECTS not in info and database.newest.add_linked(head, known):
+        database.note_read([NewEntry(account_id, head.seq, head.hash, head.account)])
 
 
 class Walk:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from service.errors import Fault, InvalidInput
 from service.ledger.accounts import account_periods, budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
-from service.ledger.accounts.caps import Cap
+from service.ledger.accounts.caps import Cap, identity_of
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
 from service.ledger.accounts.subplans import charged_to, subplans_of
@@ -34,12 +34,12 @@ class CapsPrepared(NamedTuple):
     """The caps of an account as a release was prepared for them.
 
     Attributes:
-        known: each cap's tag, and the number of the entry that set it.
+        known: the identity of each cap.
         prices: the release's price under each cap whose tag it carries, by tag.
         rules: the budgets of these caps, with their weights, whose admission needs ``order_rule``.
     """
 
-    known: tuple[tuple[str, int], ...]
+    known: tuple[tuple[str, int, str], ...]
     prices: dict[str, Price]
     rules: tuple[tuple[Budget, Weights], ...]
 
@@ -50,7 +50,7 @@ class CapsPrepared(NamedTuple):
 
     def are_of(self, caps: Sequence[Cap]) -> bool:
         """Return whether these are an account's caps."""
-        return self.known == tuple((cap.tag, cap.since) for cap in caps)
+        return self.known == tuple(map(identity_of, caps))
 
 
 class Prices(NamedTuple):
@@ -265,7 +265,7 @@ def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbou
             prices[cap.tag] = pricing(as_replacement(part, neighbouring), neighbouring, cap.weights.orders)
             if cap.weights.shares:
                 rules.append((cap.budget, cap.weights))
-    return CapsPrepared(tuple((cap.tag, cap.since) for cap in caps), prices, tuple(rules))
+    return CapsPrepared(tuple(map(identity_of, caps)), prices, tuple(rules))
 
 
 def _charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:

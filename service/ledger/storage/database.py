@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,7 @@ class Database:
             WeakValueDictionary()
         )  # waiting to expire an account's holds
         self.holds_due = threading.Event()  # set when a request left expired reservations behind
-        self.remembers = False  # whether committed entries are kept, for the high-water mark's keeper to take
+        self.remembers = False  # whether entries are kept, for the high-water mark's keeper to take
         self._done = Effects()
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
@@ -163,10 +163,21 @@ class Database:
             return self._done.counts.copy()
 
     def take_committed(self) -> list[NewEntry]:
-        """Return the entries that this process committed since the last call, if it remembers them."""
+        """Return the entries that this process committed, or was the first to read, since the last call."""
         with self._counting:
             taken, self._done.entries = self._done.entries, []
             return taken
+
+    def note_read(self, entries: Iterable[NewEntry]) -> None:
+        """Record entries that were read, as what is answered from them must not be lost unnoticed either."""
+        if self.remembers:
+            with self._counting:
+                self._done.entries += entries
+
+    def learn(self, entries: Sequence[NewEntry]) -> None:
+        """Record entries that a helper was the first to read."""
+        self.newest.add(KnownHead(entry.account, entry.seq, entry.hash) for entry in entries)
+        self.note_read(entries)
 
     def put_back_committed(self, entries: list[NewEntry]) -> None:
         """Return entries to the list of committed ones after a failure, so that the next call takes them again."""
@@ -209,7 +220,7 @@ class Database:
         return end is not None and end <= at
 
     def has_committed(self) -> bool:
-        """Return whether committed entries wait to be taken."""
+        """Return whether entries wait to be taken."""
         return bool(self._done.entries)
 
     def connections(self) -> dict[str, Connections]:

@@ -27,7 +27,7 @@ NO_ACCOUNT, INSTALLATION = 0, ""
 
 
 class NewEntry(NamedTuple):
-    """An entry that a transaction added to a journal.
+    """An entry that a transaction added to a journal, or found at its end.
 
     Attributes:
         account: the account's name as the entry states it.

@@ -31,6 +31,7 @@ class Request:
     secret: Secret = field(repr=False)
     kept: ExpectedHead | None = None  # an entry that the journal must hold; otherwise the request is refused
     key_id: str | None = None  # of the principal's API key, for the journal
+    account: str | None = None  # that the request is to, by name
 
     @property
     def identity(self) -> str | None:

@@ -16,6 +16,7 @@ from service.ledger.storage.group_commit import INSTALLATION
 
 _JOURNALS = 100_000  # whose newest head is known: the most recently changed ones
 _TOLD = 10_000  # whose heads another process gets as it starts; the most recently changed ones
+AT_START = 0  # the moment before any addition
 _LOOKED_AT = 8  # earlier heads of a journal that one addition examines: more than one, so that in the end all are
 
 
@@ -71,15 +72,20 @@ class NewestHeads:
         with self._changing:
             self._add(heads)
 
-    def add_linked(self, head: KnownHead, known: KnownHead | None) -> None:
+    def add_linked(self, head: KnownHead, known: KnownHead | None) -> bool:
         """Record a head that follows from the newest known one, unless another head was recorded meanwhile.
 
         Two transactions may have been shown two versions of a journal. Only the first of them counts.
+
+        Returns:
+            Whether it was recorded.
         """
         with self._changing:
             newest = self._heads.get(head.account)
-            if (None if newest is None else newest.head) == known:
-                self._add([head])
+            if (None if newest is None else newest.head) != known:
+                return False
+            self._add([head])
+            return True
 
     def _add(self, heads: Iterable[KnownHead]) -> None:
         moment, oldest = self.moment + 1, min(self._open, default=self.moment)
@@ -90,16 +96,18 @@ class NewestHeads:
                 self._heads[name] = _Known(moment, head, last)
                 self._heads.move_to_end(name)
                 _forget_before(last, oldest)
-        while len(self._heads) > _JOURNALS:
-            name, known = self._heads.popitem(last=False)
-            if name == INSTALLATION:  # which decides whether keys are valid
-                self._heads[name] = known
+        while len(self._heads) > _JOURNALS:  # the installation's journal decides whether keys are valid
+            del self._heads[next(name for name in self._heads if name != INSTALLATION)]
         self.moment = moment
 
     def after(self, moment: int) -> tuple[int, list[KnownHead]]:
-        """Return the present moment, and the newest heads that were added after an earlier one, for another process."""
+        """Return the present moment, and the newest heads that were added after an earlier one, for another process.
+
+        Args:
+            moment: ``AT_START`` for a process that reads the marked heads itself: it gets the most recent ones alone.
+        """
         with self._changing:
-            newest = islice(reversed(self._heads.values()), _TOLD)
+            newest = islice(reversed(self._heads.values()), _TOLD if moment == AT_START else None)
             return self.moment, [known.head for known in takewhile(lambda known: known.moment > moment, newest)]
 
     def last(self, account: str) -> KnownHead | None:

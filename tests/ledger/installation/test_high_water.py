@@ -225,3 +225,9 @@ def test_other_processes_learn_which_heads_moved(tmp_path: Path, monkeypatch: py
     assert file.moved_since(9) == (5, heads | {"a": _head(2)}), "the file is another one"
     assert file.moved_since(high_water.BEFORE_ALL) == (5, heads | {"a": _head(2)})
     assert HighWaterFile(tmp_path / "none", SECRET).moved_since(4) == (0, {})
+    with closing(sqlite3.connect(file.path)) as older:  # as version 0.6.0 wrote it
+        older.execute("DROP TABLE moves")
+    assert file.moved_since(high_water.BEFORE_ALL) == (0, heads | {"a": _head(2)})
+    assert file.moved_since(0) == (0, {})
+    file.replace({"a": _head(3)}, AT)
+    assert file.moved_since(5)[1] == {"a": _head(3)}, "no movement of a new file is taken for an old one"

@@ -12,7 +12,7 @@ from service.errors import StartupRefused, Unavailable
 from service.ledger.access import key_events, key_rows
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.accounts import accounts, lines
-from service.ledger.installation import installation_journal
+from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark, remember_marked
 from service.ledger.installation.signing import signer_of
@@ -21,11 +21,13 @@ from service.ledger.journal.journal import Head
 from service.ledger.releases import charges
 from service.ledger.storage import clock, newest_heads
 from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.verification import exports
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
+from tests.ledger.keys import make_key
 from tests.ledger.ledgers import exported
 from tests.ledger.writing import unprotected
 
@@ -508,3 +510,81 @@ def test_an_export_is_refused_before_its_first_line(database: Database, old: Cal
     old()
     with database.read() as connection, pytest.raises(Unavailable, match=_BACK):
         exports.members(connection)
+
+
+def test_another_process_is_told_all_heads_since_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that came while it was idle; only at its start it reads the marked ones itself."""
+    monkeypatch.setattr(newest_heads, "_TOLD", 2)
+    monkeypatch.setattr(newest_heads, "_JOURNALS", 5)
+    known = NewestHeads()
+    known.add(_heads((INSTALLATION, 1, "i")))
+    moment, told = known.after(newest_heads.AT_START)
+    assert told == _heads((INSTALLATION, 1, "i"))
+    for number in range(6):
+        known.add(_heads((f"a{number}", 1, "h")))
+    later, told = known.after(moment)
+    assert told == _heads(*((f"a{number}", 1, "h") for number in (5, 4, 3, 2))), "all that are known"
+    assert known.last(INSTALLATION) is not None
+    known.add(_heads(("b", 1, "h")))
+    assert known.after(later)[1] == _heads(("b", 1, "h")), "the installation's journal hides none"
+    assert len(known.after(newest_heads.AT_START)[1]) == 2
+
+
+def test_a_head_that_was_read_is_marked(database: Database, replica: Database, file: HighWaterFile) -> None:
+    """Otherwise what was answered from it could be taken back unnoticed, if the process that made it was killed."""
+    open_account(database)
+    MarkKeeper(database, file).advance(everything=True)
+    keeper = MarkKeeper(replica, file)
+    assert account_of(replica).head.seq == 1
+    keeper.advance()
+    charge(database, PLAN)
+    assert not replica.has_committed()
+    head = account_of(replica).head
+    assert replica.has_committed()
+    keeper.advance()
+    assert file.marked(["people"]) == {"people": head}
+    account_of(replica)
+    assert not replica.has_committed(), "what is known is not read anew"
+
+
+def test_a_head_that_a_helper_read_is_marked(database: Database, replica: Database, file: HighWaterFile) -> None:
+    open_account(database)
+    keeper = MarkKeeper(database, file)
+    keeper.advance(everything=True)
+    with closing(open_database(database.url)) as helper:
+        helper.secret, helper.remembers = SECRET, True
+        charge(replica, PLAN)
+        head = account_of(helper).head
+        database.learn(helper.take_committed())
+    keeper.advance()
+    assert file.marked(["people"]) == {"people": head}
+
+
+def test_a_key_that_another_process_ended_is_marked(database: Database, replica: Database, file: HighWaterFile) -> None:
+    keeper = MarkKeeper(replica, file)
+    keeper.advance(everything=True)
+    installation_journal.follow(replica, SECRET)
+    make_key(database)
+    last = installation_journal.follow(replica, SECRET)
+    keeper.advance()
+    assert file.marked([INSTALLATION])[INSTALLATION].seq == last > 0
+
+
+def test_many_marked_heads_are_linked_over_several_looks(
+    database: Database, replica: Database, file: HighWaterFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that marks thousands of journals at once keeps no server from looking at the schema."""
+    open_account(database)
+    MarkKeeper(database, file).advance(everything=True)
+    keeper = MarkKeeper(replica, file)
+    keeper._remember_marked()
+    charge(database, PLAN)
+    MarkKeeper(database, file).advance(everything=True)
+    monkeypatch.setattr(high_water_keeper, "_LINKING", 0)
+    keeper._remember_marked()
+    assert [one[0] for one in keeper._to_link] == ["people"]
+    assert replica.newest.number("people") == 2, "it is known at once"
+    monkeypatch.undo()
+    keeper._remember_marked()
+    assert not keeper._to_link
+    assert replica.stopped is None
