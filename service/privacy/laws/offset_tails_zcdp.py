@@ -139,7 +139,7 @@ def _bessel(k: int, i: int) -> int:
 
 
 def _bits(mechanism: TailParameters, degree: int) -> int:
-    """Return a working precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and near its bound."""
+    """Return a working precision: M_k is near (s²/2v)^k and its bound, and is made of moments near s²/v."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
     return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 

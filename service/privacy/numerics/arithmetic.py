@@ -192,7 +192,7 @@ class _Balls:
         return x * x.coth() - 1
 
     def either(self, _x: Number, _small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
-        """Return the one form: cancellation only asks for more precision, and ``numbers.ceiling`` raises it."""
+        """Return the form for large losses: against cancellation, ``numbers.ceiling`` raises the precision."""
         return large()
 
     def off_centre(self, moved: Number) -> Number:
