@@ -110,7 +110,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """Run an experiment, and return its result as an object of JSON.
+    """Run an experiment, and return its result as a JSON object.
 
     Args:
         progress: called with the completed share, from 0 to 1.
@@ -257,7 +257,7 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
     """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened.
 
     Args:
-        percentile: above 50 and at most 100; the range begins at 100 less this.
+        percentile: above 50 and at most 100; the range begins at the percentile 100 - ``percentile``.
 
     Returns:
         The k, ascending, and the ratio at each.
@@ -273,7 +273,7 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
 def estimate_json(
     estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """Return an estimate as an object of JSON, with at most ``bins`` points of its curve, equally far apart.
+    """Return an estimate as a JSON object, with at most ``bins`` points of its curve, equally far apart.
 
     Args:
         interval, bias: None if not known.
@@ -302,12 +302,12 @@ def estimate_json(
 
 
 def bound_json(bound: LowerBound) -> dict[str, Any]:
-    """Return a lower bound on epsilon as an object of JSON."""
+    """Return a lower bound on epsilon as a JSON object."""
     return {"epsilon_lower_bound": bound.value, "event": event_json(bound)}
 
 
 def event_json(bound: LowerBound) -> dict[str, Any] | None:
-    """Return the event that proves a bound as an object of JSON; None if there is none."""
+    """Return the event that proves a bound as a JSON object; None if there is none."""
     event = bound.event
     if event is None:
         return None

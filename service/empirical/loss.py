@@ -21,8 +21,8 @@ class SmoothingSetting:
 
     Attributes:
         bandwidth: of the kernel, in standard deviations of the residuals: scipy's ``bw_method``.
-        percentile: the range is from -B to B, where B is the larger size of this percentile and of the opposite one,
-            100 less it, times ``multiplier``.
+        percentile: the range is from -B to B. B is the larger absolute value of this percentile and of the opposite
+            one, 100 - ``percentile``, times ``multiplier``.
         multiplier: the factor in B.
     """
 

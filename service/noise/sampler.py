@@ -1,7 +1,7 @@
 """Exact samples of integer noise, many at a time, and noisy counts.
 
-Given uniform bits, the values have exactly the stated law. The code proves each decision that integers or doubles make,
-and leaves all others to ball arithmetic. Noise that is computed in floating point leaks the count that it should hide
+Given uniform bits, the values have exactly the stated law. Decisions by integers and doubles are proven where they are
+made, and ball arithmetic makes all others. Noise that is computed in floating point leaks the count that it should hide
 (Mironov 2012). Table look-ups and rejections do not take the same time for every value, so do not let a caller measure
 the time of single values.
 """

@@ -35,8 +35,8 @@ CELLS = (
     WholeNumber(
         "cells_added",
         description="Under replace_one: the number of cells that adding or removing one record can move. By default"
-        " half of cells, rounded up. State it if a record can be in no cell, or if records share cells, because the"
-        " number can then be larger.",
+        " half of cells, rounded up. State it if a record can also be in no cell, or if records share cells, because"
+        " the number can then be larger.",
     ),
     WholeNumber(
         "cells_replaced",

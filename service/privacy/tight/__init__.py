@@ -91,7 +91,8 @@ class TightProfile:
     def epsilon(self, delta: Fraction) -> TightBound | None:
         """Return an upper bound on epsilon (nats) at delta, or None.
 
-        There is none if delta does not exceed the probability of an infinite loss, or if doubles are too coarse.
+        There is none if delta does not exceed the probability of an infinite loss, if it would take too long, or if
+        doubles are too coarse.
 
         Args:
             delta: above 0 and below 1, with the deltas that mechanisms declare.
@@ -114,7 +115,7 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
-        """Return an upper bound on delta at epsilon, at most 1; None if doubles are too coarse.
+        """Return an upper bound on delta at epsilon, at most 1; None if it takes too long or doubles are too coarse.
 
         Args:
             epsilon: nats, at least 0.
