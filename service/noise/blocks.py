@@ -24,7 +24,7 @@ from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.numbers import ball
 
 _SQUEEZE_BITS = 8
-_LARGEST = 0.5  # the polynomial is used for exponents t up to this
+_LARGEST_EXPONENT = 0.5  # the polynomial is used for exponents t up to this
 _MARGIN = 2.0**-44
 _LONGEST_SQUEEZE = 1024  # blocks: 16 times the width of the widest block law
 _INVERSE_FACTORIALS = [1.0]
@@ -83,9 +83,9 @@ class BlockSampler:
         out ^= place >> (self._place_bits - 1)  # -1 - y if the bit for the sign is 1
         if not doubtful.size:
             return doubtful
-        return doubtful[~self._kept(out[doubtful], uniform[doubtful], keystream)]
+        return doubtful[~self._accepted(out[doubtful], uniform[doubtful], keystream)]
 
-    def _kept(self, values: NDArray[np.int64], top: NDArray[Any], keystream: Keystream) -> NDArray[np.bool_]:
+    def _accepted(self, values: NDArray[np.int64], top: NDArray[Any], keystream: Keystream) -> NDArray[np.bool_]:
         """Tell whether a uniform U with the first byte ``top`` is below p = exp(-t), where t = g(x) - g(jB).
 
         ``top`` is the byte that was compared with the squeeze limit: a fresh U would change the law. With r = |x| - jB,
@@ -111,12 +111,12 @@ class BlockSampler:
         for factor in reversed(_INVERSE_FACTORIALS[:-1]):
             p = factor - t * p
         difference = words.astype(np.float64) * 2.0**-WORD - p
-        kept: NDArray[np.bool_] = difference < 0
-        for i in np.flatnonzero(~(abs(difference) > _MARGIN) | (t > _LARGEST)):
-            kept[i] = self._exactly_kept(int(values[i]), int(block[i]), int(words[i]), keystream)
-        return kept
+        accepted: NDArray[np.bool_] = difference < 0
+        for i in np.flatnonzero(~(abs(difference) > _MARGIN) | (t > _LARGEST_EXPONENT)):
+            accepted[i] = self._exactly_accepted(int(values[i]), int(block[i]), int(words[i]), keystream)
+        return accepted
 
-    def _exactly_kept(self, value: int, block: int, word: int, keystream: Keystream) -> bool:
+    def _exactly_accepted(self, value: int, block: int, word: int, keystream: Keystream) -> bool:
         t = _exponent(self._law, abs(value)) - _exponent(self._law, block)
         return Uniform(word, keystream).below(lambda: (-ball(t)).exp())
 

@@ -32,7 +32,7 @@ NODES, NODES_OF_ANY = 20, 200
 
 _MOVES = 32  # limits that are tried for the change of a count, between half a unit (the nearest) and a whole one
 _ROUNDS = 3  # searches for any table, each from the result of the one before
-_TOLD_APART = 2**20  # up to totals of this size, the solver's tolerances of 1e-6 cannot make it miss a table
+_LARGEST_DECIDED = 2**20  # up to totals of this size, the solver's tolerances of 1e-6 cannot make it miss a table
 _INFEASIBLE = 2  # scipy's status
 _GAP = 0.1  # the nearest table may be nearer by this share of the sum of squares
 
@@ -213,11 +213,11 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         least = np.minimum(least, np.append(one.totals, LARGEST_TOTALS)[blocks])
     between, every = np.flatnonzero(floors < ceilings), np.arange(sums.size)
-    ones, dear = np.ones(sums.size), np.full(sums.size, 3.0)
+    ones, outside_costs = np.ones(sums.size), np.full(sums.size, 3.0)
     columns = [(between, ones[between], ones[between], (2 * (floors - sums) + 1)[between])]
     if not near:
-        columns.append((every, ones, np.maximum(least - ceilings, 0).astype(float), dear))
-        columns.append((every, -ones, floors.astype(float), dear))
+        columns.append((every, ones, np.maximum(least - ceilings, 0).astype(float), outside_costs))
+        columns.append((every, -ones, floors.astype(float), outside_costs))
     places, signs, bounds, costs = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     if not places.size:  # all are whole already
         return RoundingSearch(floors)
@@ -232,7 +232,7 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
     )
     if solution.x is None:
         largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
-        return RoundingSearch(None, proven=not near and solution.status == _INFEASIBLE and largest <= _TOLD_APART)
+        return RoundingSearch(None, proven=not near and solution.status == _INFEASIBLE and largest <= _LARGEST_DECIDED)
     units = floors.copy()
     np.add.at(units, places, (signs * np.rint(solution.x[:-1])).astype(np.int64))
     return RoundingSearch(units)

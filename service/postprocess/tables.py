@@ -253,8 +253,8 @@ def _check_common(shape: tuple[int, ...], coarse: _NumberedTotal, fine: _Numbere
     differing = np.argwhere(sums[0] != sums[1])
     if len(differing):
         place = f"place {differing[0].tolist()} of axes {list(kept)}" if kept else "the whole"
-        what = "the coarser ones" if kept == tuple(sorted(coarse.axes)) else f"those of /totals/{coarse.number}"
-        detail = f"expected totals that add up to {what}: at {place} they do not"
+        others = "the coarser ones" if kept == tuple(sorted(coarse.axes)) else f"those of /totals/{coarse.number}"
+        detail = f"expected totals that add up to {others}: at {place} they do not"
         raise InvalidInput.at(f"/totals/{fine.number}/values", detail)
 
 

@@ -51,7 +51,7 @@ class WeightedQuery:
     """A query, with its weight among all.
 
     Attributes:
-        sensitivity: the distance by which one record moves a cell of it.
+        sensitivity: the distance by which one record moves one of its cells.
         cells: the number of cells that one record moves.
     """
 

@@ -122,7 +122,7 @@ class _ProgramBuilder:
         costs = [(self.cost(part, one_side), count) for part, count in node.parts]
         if self._replaced and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
-            # two parts, which together cost at most twice the dearer one.
+            # two parts, which together cost at most twice the more expensive one.
             halves = [(self.cost(part, True), count) for part, count in node.parts]
             if self._profiles and sum(count for _, count in halves) > node.degree:
                 halves = [(self._step(1, halves), 1)] * len(halves)

@@ -110,8 +110,8 @@ def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
     """
     if angle.max(initial=0.0) <= 0.5:
         return np.abs(size)
-    unlike = np.exp(np.minimum(-size.real, 300.0))  # beyond, exp(K) itself is negligible
-    return np.asarray(np.abs(size) + np.where(angle > 0.5, (1 + angle) * unlike, 0.0))
+    inverse_size = np.exp(np.minimum(-size.real, 300.0))  # beyond, exp(K) itself is negligible
+    return np.asarray(np.abs(size) + np.where(angle > 0.5, (1 + angle) * inverse_size, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
