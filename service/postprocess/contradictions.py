@@ -2,8 +2,8 @@
 
 If the cells of some blocks of one partition all lie in some blocks of another, the totals of the former are at most
 those of the latter. If no non-negative table meets two partitions, some blocks break this rule (Hall, Gale). They are
-found by the minimal cut of a flow from the totals of one partition to those of the other. Where the totals of a part of
-the table differ that shares no block with the rest, they are the blocks of this part.
+found by the minimal cut of a flow from the totals of one partition to those of the other. If the sums of the two
+partitions differ in a part of the table that shares no block with the rest, they are the blocks of this part.
 
 With three or more partitions, each pair may have a table although all together have none. Then there are no such blocks
 to name. The proof is a number y for each total, such that no cell has a positive sum of y over its totals, and yet the

@@ -276,7 +276,7 @@ class _Dual:
         return np.maximum(shifted, 0.0) * self.alive
 
     def length(self, y: Reals, step: Reals, slope: float) -> float:
-        """Return about the length of step that gives the minimum: bracket the slope's zero, then narrow the bracket."""
+        """Return about the step length that gives the minimum: bracket the slope's zero, then narrow the bracket."""
         low, high, candidate = 0.0, np.inf, 1.0
         below, above = slope, 0.0
         for _ in range(_TRIALS):

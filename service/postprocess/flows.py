@@ -29,7 +29,7 @@ class FlowResult:
     Attributes:
         counts: of each edge, after the flow.
         lacking: the units that each node still has to give, or to take where the number is below 0.
-        reached: the nodes that units reach which could not be moved; empty if and only if all units were moved.
+        reached: the nodes in reach of units that could not be moved; empty if and only if all units were moved.
     """
 
     counts: Integers

@@ -7,11 +7,11 @@ total each. Other margins cross (``crossing``, ``rounding``).
 
 For a hierarchy, integers decide everything. ``rake`` scales each count x of a block to x T/S, where T is its total and
 S its sum. The floors of these miss T by the sum of the remainders over S. This is a whole number, smaller than the
-number of cells with a remainder. So many cells, those with the largest remainders, get one more.
+number of cells with a remainder. That many cells, those with the largest remainders, get one more.
 
 ``project`` finds the nearest whole table. It lowers each count x of a block to max(x - t, 0), where t is the least
 whole number at which the sum does not exceed T. The units that are then missing are fewer than the cells with x >= t,
-because at t - 1 each of these cells would be one more, and the sum above T. So many of these cells get one more.
+because at t - 1 each of these cells would be one more, and the sum above T. As many of these cells get one more.
 """
 
 from collections.abc import Sequence

@@ -82,9 +82,9 @@ class Shortfall:
 def open_weights(budget: Budget) -> Weights:
     """Return the orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
 
-    The order that is best for a Gaussian ledger that fills the cap gets 0.9; the rest is spread evenly. A mixture of
-    supermartingales is a supermartingale, so the budget may be tested at every order at once. A choice of the order by
-    what was spent would not be a filter.
+    The order that is best for a Gaussian ledger that fills the cap gets 0.9; the other 0.1 is spread evenly over all
+    orders. A mixture of supermartingales is a supermartingale, so the budget may be tested at every order at once. A
+    choice of the order by what was spent would not be a filter.
 
     Returns:
         Shares that add up to 1, for (epsilon, delta) only; no orders if the budget needs no Rényi curve.

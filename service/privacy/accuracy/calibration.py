@@ -5,8 +5,8 @@ noise, never more, than the target allows.
 
 The exact calibrations search the largest parameter whose tail meets the target. There is one, and a search finds it,
 because P(|X| > m) grows with the parameter. Let f(x) = exp(-a h(|x|)), h increasing, a = 1/b or 1/(2 sigma²). Then
-P(|X| > m)/P(|X| <= m) is a quotient of two sums. Above is the sum of exp(-a (h(x) - h(m))) over |x| > m, whose terms
-all fall as a grows. Below is the sum of exp(a (h(m) - h(x))) over |x| <= m, whose terms never fall.
+P(|X| > m)/P(|X| <= m) is a quotient of two sums. The numerator is the sum of exp(-a (h(x) - h(m))) over |x| > m, whose
+terms all fall as a grows. The denominator is the sum of exp(a (h(m) - h(x))) over |x| <= m, whose terms never fall.
 """
 
 import math
@@ -69,8 +69,8 @@ def safetab_sigma_squared(margin: int) -> Fraction:
     """Return SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
 
     rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. At the paper's margins it is safe but
-    adds less noise than it may: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, because 1.92 is
-    1.96²/2 rounded down.
+    wasteful, with less noise than the margin allows: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95
+    %, because 1.92 is 1.96²/2 rounded down.
 
     Raises:
         ValueError: the margin is not in [1, 2^53]; at 0 the formula divides by zero.

@@ -56,9 +56,9 @@ def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
     """Return a size x of the right order, with P(|S| >= x) <= 2 exp(-nats) proven.
 
     log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8). It is also at most that of geometric
-    noise of rate r = 1/b + 1/(2 sigma²), -log(1 - (sinh(s/2)/sinh(r/2))²). For the mass falls by at least r from x to
-    x+1. So the law is the geometric one times factors that fall with |x|, which can only make large values rarer
-    (Chebyshev's association inequality).
+    noise of rate r = 1/b + 1/(2 sigma²), -log(1 - (sinh(s/2)/sinh(r/2))²). The reason is that the mass falls by at
+    least r from x to x+1. So the law is the geometric one times factors that fall with |x|, which can only make large
+    values rarer (Chebyshev's association inequality).
     """
     sizes: list[arb] = []
     exponent = ball(Fraction(nats))

@@ -18,7 +18,7 @@ _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
 
 
 def tail(law: NoiseLaw, margin: int) -> arb:
-    """Return a ball that contains P(|X| > margin), with an absolute radius near the precision in force.
+    """Return a ball that contains P(|X| > margin), with an absolute radius of about 2^-p at the precision p in force.
 
     Args:
         margin: counts.
@@ -95,8 +95,8 @@ def coverage(law: NoiseLaw, margin: int) -> float:
 def smallest(holds: Callable[[int], bool], guess: int) -> int:
     """Return the smallest n with ``holds(n)``, for a property that stays true as n grows once it is true.
 
-    If ``guess`` is right this takes two calls, else about log2 of its error more: steps grow eightfold until the answer
-    is between two of them, then halve.
+    If ``guess`` is right this takes two calls, else about log2 of its error more: steps grow eightfold until they pass
+    the answer, then halve.
 
     Args:
         holds: false somewhere and true somewhere, else the search does not end.

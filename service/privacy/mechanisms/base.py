@@ -48,8 +48,7 @@ class RdpBounds(NamedTuple):
     Attributes:
         curve: a formula of alpha - 1.
         slope: c of the bound c*alpha.
-        attained_at: at orders that are multiples of its inverse, tau is exactly the bound of the slope, which balls
-            cannot tell.
+        attained_at: at orders that are multiples of its inverse, tau is exactly c*alpha, which balls cannot decide.
         line: a and b of the bound a + b*alpha.
         points: (order, tau) pairs by ascending order; between them a chord of (alpha-1) tau(alpha) is a bound.
     """

@@ -175,8 +175,8 @@ def _least_narrow_noise(
 def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> CalibratedNoise:
     """Return the noise with offset tails of least variance.
 
-    The search is over the offset in sigmas, each with the sigma that it needs, in doubles. Narrow integer noise is
-    searched by its own deltas, all other noise by those of continuous noise.
+    The search is over the offset in sigmas, each with the sigma that it needs, in doubles. The offset of narrow integer
+    noise is searched by its own deltas, that of all other noise by those of continuous noise.
 
     Args:
         sensitivity: counts; whole for ``DiscreteOsgt``.

@@ -29,7 +29,7 @@ def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | Non
 
     Args:
         plan: does not fit as it is.
-        fits: must be monotone, as it is if more noise never costs more.
+        fits: tells whether a plan fits; it is monotone, because more noise never costs more.
 
     Returns:
         A multiple of 1e-6 above 1 that fits, at most 1e-6 of itself above the smallest one.

@@ -31,7 +31,7 @@ from service.privacy.tight.work_budget import NotTight, work_limit
 from service.privacy.tight.worst_case import plan_sum
 
 FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
-"""Up to so many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
+"""Up to this many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
 ROUNDING = Fraction(1, 10**14)
 """A relative margin that covers the rounding of a few doubles."""
 LARGEST_EPSILON = Fraction(10) ** 30
