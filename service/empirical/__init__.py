@@ -1,4 +1,5 @@
 """Privacy loss measured from outputs: the published estimates, certified lower bounds, and simulated experiments.
 
-Pure: arrays and a generator in, values out. Everything here is computed from true counts and is itself not protected.
+The functions are pure: they take arrays and a random generator. Their results come from true counts and are themselves
+not protected.
 """

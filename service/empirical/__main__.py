@@ -1,4 +1,4 @@
-"""An experiment in a process of its own: parameters as JSON on standard input, a JSON line for each step done."""
+"""An experiment in a process of its own. It reads parameters as JSON from standard input and writes lines of JSON."""
 
 import json
 import sys
@@ -9,10 +9,10 @@ from service.empirical.notation import experiment_of
 
 
 def main() -> None:
-    """Run the experiment: write lines of ``progress``, then one of ``result``, or of ``refused`` with the reason."""
+    """Run the experiment. Write lines of ``progress``, then one of ``result``, or of ``refused`` with the reason."""
     try:
         write_line("result", run(experiment_of(json.load(sys.stdin)), lambda part: write_line("progress", part)))
-    except ValueError as error:  # about parameters that were asked for: nothing here is confidential
+    except ValueError as error:  # the message is about the parameters, which are not confidential
         write_line("refused", str(error))
 
 

@@ -1,6 +1,6 @@
-"""The counting algorithms of the two papers, as what they get wrong: noisy minus true counts.
+"""The counting algorithms of Flaxman 2019 and of Flaxman and Petti 2020, as their residuals: noisy minus true counts.
 
-``loss`` is always that of one noisy measurement for a shift by one (nats).
+``loss`` is always the loss of one noisy measurement for a shift by one, in nats.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ _CHUNK = 1 << 20  # values; larger arrays fall out of the processor's cache
 
 
 def averaged_residuals(shape: int, parts: int, loss: float, generator: np.random.Generator) -> Floats:
-    """Return the residuals of ADPC: the mean of ``parts`` measurements, each with its own noise; one part is GDPC.
+    """Return the residuals of ADPC, the mean of ``parts`` measurements with independent noise; one part is GDPC.
 
     Args:
-        shape: their number.
+        shape: the number of residuals.
     """
     total = np.zeros(shape)
     for start in range(0, shape, _CHUNK):
@@ -32,11 +32,12 @@ def averaged_residuals(shape: int, parts: int, loss: float, generator: np.random
 
 @dataclass(frozen=True, slots=True)
 class RakedResiduals:
-    """RDPC at the last level.
+    """The residuals of RDPC at the last level.
 
     Attributes:
         residuals: raked minus true counts.
-        divided: of how many areas the count was divided equally, for want of a positive sum below them.
+        divided: the number of areas whose count was divided equally, because the noisy counts below have no positive
+            sum.
     """
 
     residuals: Floats
@@ -47,7 +48,7 @@ def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator)
     """Return RDPC's residuals (Flaxman 2019, 2.2): noisy counts at every level, scaled to the raked count above.
 
     Args:
-        counts: true ones, an axis for each level.
+        counts: true counts, with an axis for each level.
     """
     levels = counts.ndim
     above: Floats = counts.sum() + two_sided_geometric(loss, (1,), generator).astype(np.float64)
@@ -62,10 +63,10 @@ def raked_residuals(counts: Counts, loss: float, generator: np.random.Generator)
 
 
 def _shares(noisy: Counts, sums: Counts) -> Floats:
-    """Return each child's part of its siblings' sum.
+    """Return each child's share of the sum of the children.
 
-    The paper divides by the sum whatever it is; where the children are few beside the noise it can be zero or negative,
-    and then says nothing of how they divide: they get equal parts.
+    The paper divides by the sum in every case. If the children's counts are small beside the noise, the sum can be zero
+    or negative, and then it gives no meaningful shares. The children get equal ones instead.
     """
     positive = (sums > 0)[..., None]
     return np.where(positive, noisy / np.where(positive, sums[..., None], 1), 1 / noisy.shape[-1])
@@ -74,15 +75,14 @@ def _shares(noisy: Counts, sums: Counts) -> Floats:
 def raked_first_area_counts(
     people: int, siblings: list[Counts], loss: float, runs: int, generator: np.random.Generator
 ) -> Floats:
-    """Return ``runs`` outputs of RDPC for the first area: only its ancestors and their siblings play a part.
-
-    ``siblings`` holds for each level the true counts of the area's ancestor there, first, and of its siblings.
+    """Return ``runs`` outputs of RDPC for the first area, which depend only on its ancestors and their siblings.
 
     Args:
         people: the true count of the whole.
+        siblings: for each level, the true counts of the area's ancestor, which is first, and of its siblings.
 
     Returns:
-        Noisy counts of the area, one for each run, not residuals.
+        Noisy counts of the area, one for each run; they are not residuals.
     """
     outputs: Floats = people + two_sided_geometric(loss, runs, generator).astype(np.float64)
     for true in siblings:
@@ -97,17 +97,18 @@ def raked_first_area_counts(
 def consistent_residuals(counts: Counts, total_loss: float, loss: float, generator: np.random.Generator) -> Floats:
     """Return the residuals of the first case of Flaxman and Petti 2020: noisy totals and strata, made consistent.
 
-    ``counts`` has one axis for all areas and one for their strata. The result minimises the absolute differences,
-    each weighted by the loss of its measurement: the most likely counts under this noise. A change of the total by
-    one moves some stratum by one, so where a stratum weighs more the strata stay as they were measured, and otherwise
-    the total does; of all minimisers that is then the one that spreads the difference evenly.
+    The result minimises the sum of the absolute differences, each weighted by the loss of its measurement. These are
+    the most likely counts under this noise. A change of the total by one changes some stratum by one. So unless the
+    total has the larger weight, the strata stay as they were measured. If it has, the total stays as it was measured,
+    and of all minimisers the result is the one that spreads the difference evenly.
 
     Args:
+        counts: true counts, with one axis for all areas and one for their strata.
         total_loss: of the measurement of a total, nats.
         loss: of the measurement of a stratum, nats.
 
     Returns:
-        One for each stratum, in row-major order.
+        One residual for each stratum, in row-major order.
     """
     strata = counts + two_sided_geometric(loss, counts.shape, generator)
     totals = counts.sum(axis=1) + two_sided_geometric(total_loss, counts.shape[0], generator)
@@ -120,21 +121,24 @@ def consistent_residuals(counts: Counts, total_loss: float, loss: float, generat
 def invariant_residuals(counts: Counts, loss: float, generator: np.random.Generator) -> Floats:
     """Return the residuals of the second case of Flaxman and Petti 2020: counts with the true sum in each county.
 
-    ``counts`` has one axis for the counties and one for all that is counted in them. The nearest such counts are found
-    by least squares; they minimise the sum of absolute differences as well.
+    The nearest such counts by least squares also minimise the sum of absolute differences.
+
+    Args:
+        counts: true counts, with one axis for the counties and one for all counts of a county.
 
     Returns:
-        One for each count, in row-major order.
+        One residual for each count, in row-major order.
     """
     noisy = counts + two_sided_geometric(loss, counts.shape, generator)
     return (project_onto_sums(noisy.astype(np.float64), counts.sum(axis=1).astype(np.float64)) - counts).ravel()
 
 
 def first_cell_counts(row: Counts, runs: int, residuals_of: Callable[[Counts], Floats]) -> Floats:
-    """Return the first count of a row in ``runs`` runs of an algorithm on it alone, from its residuals on rows.
+    """Return the noisy first count of a row in ``runs`` runs of an algorithm on this row alone.
 
     Args:
-        residuals_of: from rows of true counts to residuals in row-major order.
+        row: true counts.
+        residuals_of: the algorithm, from rows of true counts to residuals in row-major order.
     """
     outputs = np.empty(runs)
     chunk = max(1, _CHUNK // row.size)
@@ -154,6 +158,6 @@ def project_onto_sums(values: Floats, sums: Floats) -> Floats:
     ordered = -np.sort(-values, axis=1)
     surplus = ordered.cumsum(axis=1) - sums[:, None]
     lowered = surplus / np.arange(1, values.shape[1] + 1)
-    kept = np.maximum((ordered > lowered).sum(axis=1), 1)  # a sum of 0 keeps none; by the largest all become 0
+    kept = np.maximum((ordered > lowered).sum(axis=1), 1)  # if the sum is 0, all are lowered by the largest
     by: NDArray[np.float64] = np.take_along_axis(lowered, kept[:, None] - 1, axis=1)
     return np.maximum(values - by, 0.0)

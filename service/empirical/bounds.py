@@ -1,10 +1,10 @@
 """Certified lower bounds on privacy loss: a claim below one is refuted, at the stated confidence.
 
 If noise X makes a count epsilon-DP against a shift by s, then P(X in E) <= exp(epsilon) P(X in E + s) for every event
-E. One event is chosen on a part of the sample and tested on the rest, so that choosing costs no confidence
-(Ding et al. 2018); its probabilities are bounded by Clopper and Pearson's exact interval (1934). Where E + s lies
-inside E, or beside it, only the cases in either count, and how they divide is binomial: one interval of the full
-confidence does. All figures are rounded to the safe side, which is down.
+E. One event is chosen on a part of the sample and tested on the rest, so that the choice costs no confidence (Ding et
+al. 2018). Its probabilities are bounded by Clopper and Pearson's exact interval (1934). If E + s lies inside E, or is
+disjoint from it, only the values in E or E + s matter. Their division between the two is binomial, so one interval with
+the full confidence suffices. All bounds are rounded down, which is the safe side.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from scipy import special  # type: ignore[import-untyped]  # it publishes no typ
 
 from service.empirical.residuals import Counts, Floats
 
-_CHOOSING = 3  # one part in so many chooses the event
+_CHOOSING = 3  # one third of the sample chooses the event
 _CANDIDATES = 512  # places where an event may begin
-_SLACK = 1e-6  # of the shift: ties that rounding hides count against the bound
+_SLACK = 1e-6  # share of the shift: ties that rounding hides count against the bound
 _ROUNDING = 1e-7  # relative: scipy's inverses are off by up to 1e-9 where one of 10^8 succeeds
 
 EventKind = Literal["at_least", "at_most", "between"]
@@ -27,15 +27,15 @@ SamplePair = tuple[Floats, Floats]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event and what it is compared with.
+    """An event and the event that it is compared with.
 
     Attributes:
         kind: the values at least at ``start``; at most at ``start``; between ``start`` and ``stop``.
-        compared: the start of the event of the same kind that it is compared with: a shift away, or the same
-            place in the other sample.
-        on_neighbour: whether the event is the likelier one in the second of two samples.
-        likely: how many of the tested were in the event.
-        unlikely: how many of the tested were in the one it is compared with.
+        compared: the start of the other event, which is of the same kind: a shift away, or at the same place in the
+            other sample.
+        on_neighbour: whether the event is likelier in the second of two samples.
+        likely: the number of tested values in the event.
+        unlikely: the number of tested values in the other event.
     """
 
     kind: EventKind
@@ -52,9 +52,9 @@ class LowerBound:
     """A lower bound and the event that proves it.
 
     Attributes:
-        value: of epsilon (nats) or of delta; at least 0.
-        event: None where nothing was promising.
-        tested: how many values tested the event, of both samples where there are two.
+        value: the bound on epsilon (nats) or on delta; at least 0.
+        event: None if no event was promising.
+        tested: the number of values that tested the event, in both samples if there are two.
     """
 
     value: float
@@ -64,12 +64,12 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class _Events:
-    """Candidates as half-open intervals [low, high) of the values, or of their negatives where mirrored."""
+    """Candidate events as half-open intervals [low, high) of the values or, if ``mirrored``, of their negatives."""
 
     kind: Literal["tail", "between"]
     mirrored: bool
     swapped: bool
-    shift: float  # by which the other interval is moved; 0 in the same place of another sample
+    shift: float  # the distance of the other interval; 0 if it is the same interval in another sample
     likely: SamplePair
     unlikely: SamplePair
 
@@ -81,7 +81,7 @@ class _Events:
         return _count_inside(first, self.likely), _count_inside(second, self.unlikely)
 
     def sizes(self, samples: SamplePair) -> tuple[int, int]:
-        """Count the values in all, in the same order."""
+        """Return the sizes of the two samples, in the order of ``counts_of``."""
         first, second = samples[::-1] if self.swapped else samples
         return first.size, second.size
 
@@ -98,32 +98,36 @@ class _Events:
 
 
 BoundMethod = Callable[[_Events, Counts, Counts, tuple[int, int], float], Floats]
-"""A function from the numbers of likely and unlikely cases, and of all, to lower bounds at a risk, which is one minus
-the confidence."""
+"""A function that returns a lower bound for each candidate event, from the numbers of likely and unlikely cases, the
+sizes of the samples, and the risk, which is one minus the confidence."""
 
 
 def proportion_above(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success exceeds in at most ``risk`` of all samples, rounded up.
+    """Return an upper bound on the probability of success, rounded up.
+
+    The probability exceeds the bound in at most the share ``risk`` of all samples.
 
     Args:
-        successes, trials: element by element.
+        successes, trials: arrays, used element by element.
     """
     bound: Floats = special.betainccinv(successes + 1.0, np.maximum(trials - successes, 1.0), risk)
     return np.where(successes >= trials, 1.0, np.minimum(bound * (1 + _ROUNDING), 1.0))
 
 
 def proportion_below(successes: Counts, trials: Counts, risk: float) -> Floats:
-    """Return a bound that the probability of success is below in at most ``risk`` of all samples, rounded down.
+    """Return a lower bound on the probability of success, rounded down.
+
+    The probability is below the bound in at most the share ``risk`` of all samples.
 
     Args:
-        successes, trials: element by element.
+        successes, trials: arrays, used element by element.
     """
     bound: Floats = special.betaincinv(np.maximum(successes, 1.0), trials - successes + 1.0, risk)
     return np.where(successes <= 0, 0.0, bound * (1 - _ROUNDING))
 
 
 def epsilon_at_least(delta: float = 0.0) -> BoundMethod:
-    """Return a method that bounds epsilon (nats) at ``delta`` from below."""
+    """Return a function that bounds epsilon (nats) at ``delta`` from below."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         # Two intervals, each of half the risk, whether or not the counts depend on each other (Bonferroni).
@@ -135,7 +139,7 @@ def epsilon_at_least(delta: float = 0.0) -> BoundMethod:
 
 
 def delta_at_least(epsilon: float) -> BoundMethod:
-    """Return a method that bounds delta at ``epsilon`` from below: P(E) less exp(epsilon) times the other."""
+    """Return a function that bounds delta at ``epsilon`` from below: P(E) less exp(epsilon) P(the other event)."""
 
     def bounded(_: _Events, likely: Counts, unlikely: Counts, sizes: tuple[int, int], risk: float) -> Floats:
         low = proportion_below(likely, np.array(sizes[0]), risk / 2)
@@ -148,8 +152,8 @@ def delta_at_least(epsilon: float) -> BoundMethod:
 
 
 def pure_epsilon_of_shift(events: _Events, likely: Counts, unlikely: Counts, _: tuple[int, int], risk: float) -> Floats:
-    """Return lower bounds on pure epsilon, for residuals only: the other event is inside the event, or beside it."""
-    if events.kind == "tail":  # of the cases in the event at least exp(-epsilon) are in the other as well
+    """Return lower bounds on pure epsilon from residuals; the other event is inside the event, or disjoint from it."""
+    if events.kind == "tail":  # a case in the event is in the other with probability exp(-epsilon) or more
         return _log_down(1 / proportion_above(unlikely, likely, risk))
     share = proportion_above(unlikely, likely + unlikely, risk)  # at least 1/(1 + exp(epsilon))
     return _log_down((1 - share) / share)
@@ -160,8 +164,8 @@ def bound_from_residuals(
 ) -> LowerBound:
     """Return a lower bound from independent, identically distributed residuals, against a shift by a whole number.
 
-    Anew at each call the generator decides which residuals choose: one call is one test, and the largest of several
-    bounds is none at this confidence.
+    Each call divides the residuals at random into those that choose the event and those that test it. One call is one
+    test: the largest of several bounds does not have the stated confidence.
 
     Args:
         shift: counts, at least 1.
@@ -229,10 +233,10 @@ def _common_events(values: Floats, mirrored: bool, swapped: bool) -> list[_Event
 def _certify(
     choosing: SamplePair, testing: SamplePair, families: list[_Events], question: BoundMethod, risk: float, tested: int
 ) -> LowerBound:
-    """Choose the most promising event by one part of the sample, and bound by the other part.
+    """Choose the most promising event by one part of the sample, and bound the loss by the other part.
 
-    Promising is what is large at the risk that each event would have if all of them were tested: by any other
-    measure the few cases of a far tail, which vary most, look best.
+    The most promising event has the largest bound at the risk that would be left for each event if all were tested. By
+    any other measure, the few cases of a far tail, which vary most, would look best.
     """
     shared = risk / max(1, sum(events.likely[0].size for events in families))
     best, chosen = 0.0, None

@@ -1,4 +1,4 @@
-"""Simulated experiments: a synthetic population, an algorithm, and what its residuals and outputs show of its loss."""
+"""Simulated experiments: a synthetic population, an algorithm, and estimates of its loss from what it returns."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ STRATIFIED: tuple[Algorithm, ...] = ("consistent", "invariant")  # Flaxman and P
 
 MOST_COUNTS = 4_000_000  # true counts of a population
 MOST_VALUES = 200_000_000  # noise values of an experiment
-MOST_POINTS = 2_000  # of a curve that is kept
+MOST_POINTS = 2_000  # points of a stored curve
 _MOVED_TO = 1001  # the area to which Flaxman 2019 moves a person from area 0
 
 _PUBLISHED = SmoothingSetting()
@@ -44,23 +44,23 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A simulation's inputs.
+    """The inputs of a simulation.
 
     Attributes:
-        algorithm: whose loss is measured.
-        epsilon: its budget (nats): in those of Flaxman 2019 a record touches one count of a level, in the others
-            a changed record touches two, so that each measurement gets half.
+        algorithm: the algorithm whose loss is measured.
+        epsilon: its budget (nats). In those of Flaxman 2019, a record is in one count of each level. In the others, a
+            changed record changes two counts, so each measurement gets half.
         people: N.
         levels: J.
-        mean: mu, people in an area.
-        parts: P, of ``adpc``.
-        strata: in each area, of the algorithms of Flaxman and Petti 2020.
-        total_share: of epsilon for the totals, of ``consistent``.
-        noise: of the same. ``as_printed`` is Table SA1's: the *success probability* is half of the budget,
-            so that a measurement loses more than that, -log(1 - budget/2).
-        direct_runs: R runs on D and R on D'; 0 for none.
+        mean: mu, the mean number of people in an area.
+        parts: P, the number of measurements that ``adpc`` averages.
+        strata: the number of strata in each area, for the algorithms of Flaxman and Petti 2020.
+        total_share: the share of epsilon for the totals, for ``consistent``.
+        noise: the noise of the algorithms of Flaxman and Petti 2020. ``as_printed`` is Table SA1's: the *success
+            probability* is half of the budget, so a measurement loses more than that, -log(1 - budget/2).
+        direct_runs: the number R of runs on D, and of runs on D', for the direct estimate; 0 for none.
         setting: of the residual estimate.
-        replicates: for its bootstrap interval and its bias.
+        replicates: the number for the bootstrap interval and for the bias; 0 for neither.
         risk: one minus the confidence of the lower bounds.
         seed: of the generator.
     """
@@ -87,7 +87,7 @@ class Experiment:
 
     @property
     def values(self) -> int:
-        """About the number of values of noise that it takes."""
+        """The approximate number of noise values that the experiment draws."""
         tree = self.tree
         of_one_run = {"rdpc": tree.children * tree.levels, "consistent": self.strata, "invariant": self.county}
         direct = self.direct_runs * of_one_run.get(self.algorithm, self.parts)
@@ -95,7 +95,7 @@ class Experiment:
 
     @property
     def counts(self) -> int:
-        """The number of true counts of its population."""
+        """The number of true counts of the population."""
         return self.tree.areas * self.strata
 
     @property
@@ -105,12 +105,15 @@ class Experiment:
 
     @property
     def county(self) -> int:
-        """The number of its counts, with their strata."""
+        """The number of counts of a county: one for each stratum of its areas."""
         return self.areas_of_county * self.strata
 
 
 def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """Return the experiment's result as JSON has it; ``progress`` is called with the part done, from 0 to 1.
+    """Run an experiment, and return its result as a JSON object.
+
+    Args:
+        progress: called with the completed share, from 0 to 1.
 
     Raises:
         ValueError: the residuals leave nothing to estimate (the message says what would), or the first area's first
@@ -159,12 +162,12 @@ def simulate(experiment: Experiment, generator: np.random.Generator) -> tuple[Fl
 
 
 def _rows(experiment: Experiment, counts: Counts) -> Counts:
-    """Return a row for all that is made consistent together: the counts of a county, or the strata of an area."""
+    """Return a row for each group of counts that are made consistent together: those of a county or of an area."""
     return counts.reshape(-1, experiment.county if experiment.algorithm == "invariant" else experiment.strata)
 
 
 def _of_rows(experiment: Experiment, rows: Counts, generator: np.random.Generator) -> Floats:
-    """Return the residuals of Flaxman and Petti 2020's algorithms, of independent rows."""
+    """Return the residuals of an algorithm of Flaxman and Petti 2020 on independent rows."""
     if experiment.algorithm == "invariant":
         return invariant_residuals(rows, _loss(experiment, experiment.epsilon), generator)
     share = experiment.total_share
@@ -178,9 +181,9 @@ def _loss(experiment: Experiment, budget: float) -> float:
 
 
 def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> dict[str, Any]:
-    """Return the direct estimate: the first area's noisy counts in runs on D and on D', which has one person moved.
+    """Return the direct estimate: the first area's noisy counts in runs on D and on D', in which one person has moved.
 
-    Tails as the paper compares them, and a bound that holds for any algorithm, since the runs are independent.
+    The ratios of tails are the paper's. The lower bound holds for any algorithm, because the runs are independent.
     """
     with_person, without = direct_runs(experiment, counts, generator)
     tree, within_county = experiment.tree, experiment.algorithm == "invariant"
@@ -197,10 +200,10 @@ def _direct(experiment: Experiment, counts: Counts, generator: np.random.Generat
 
 
 def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return the first area's outputs on D and on D', both less its true count in D.
+    """Return the first area's outputs on D and on D', both minus its true count in D.
 
     Returns:
-        One double for each run, of either input.
+        Two arrays, with a double for each run.
 
     Raises:
         ValueError: the first area's first stratum has no person to move.
@@ -235,10 +238,10 @@ def direct_runs(experiment: Experiment, counts: Counts, generator: np.random.Gen
 
 
 def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
-    """Return the first row of D': its first stratum has one person less.
+    """Return the first row of D', in which the first stratum has one person less.
 
-    Of ``invariant`` the person stays in the county: were its total another, the answers could not be the same, and no
-    epsilon would do.
+    For ``invariant``, the person stays in the county. If the county had another total, the outputs could not be equal,
+    and no epsilon would hold.
     """
     if row[0] < 1:
         raise ValueError("expected a person in the first area's first stratum, to be moved")
@@ -246,7 +249,7 @@ def _with_one_moved(experiment: Experiment, row: Counts) -> Counts:
     moved[0] -= 1
     if experiment.algorithm == "invariant":
         to = min(_MOVED_TO, experiment.areas_of_county - 1) * experiment.strata
-        moved[to or 1] += 1  # of a county that is one area, to the next stratum
+        moved[to or 1] += 1  # if the county is one area, to its next stratum
     return moved
 
 
@@ -254,7 +257,7 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
     """Return log P(first >= k)/P(second >= k) at whole k within the percentiles; infinite if one never happened.
 
     Args:
-        percentile: above 50 and at most 100; the range starts at its opposite.
+        percentile: above 50 and at most 100; the range begins at the percentile 100 - ``percentile``.
 
     Returns:
         The k, ascending, and the ratio at each.
@@ -270,10 +273,10 @@ def tail_ratios(first: Floats, second: Floats, percentile: float) -> tuple[Float
 def estimate_json(
     estimate: Estimate, interval: tuple[float, float] | None, bias: Bias | None, bins: int
 ) -> dict[str, Any]:
-    """Return an estimate as JSON has it, with at most ``bins`` points of its curve, equally far apart.
+    """Return an estimate as a JSON object, with at most ``bins`` points of its curve, equally far apart.
 
     Args:
-        interval, bias: None where none is known.
+        interval, bias: None if not known.
     """
     every = -(-estimate.x.size // bins)
     columns = (estimate.x, estimate.density, estimate.smoothed, estimate.ratios)
@@ -299,12 +302,12 @@ def estimate_json(
 
 
 def bound_json(bound: LowerBound) -> dict[str, Any]:
-    """Return a lower bound on epsilon as JSON has it."""
+    """Return a lower bound on epsilon as a JSON object."""
     return {"epsilon_lower_bound": bound.value, "event": event_json(bound)}
 
 
 def event_json(bound: LowerBound) -> dict[str, Any] | None:
-    """Return the event that proves a bound, as JSON has it."""
+    """Return the event that proves a bound as a JSON object; None if there is none."""
     event = bound.event
     if event is None:
         return None

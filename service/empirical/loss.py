@@ -1,8 +1,8 @@
-"""Empirical privacy loss as published (Flaxman and Petti 2020; Flaxman 2019), and how far it can be trusted.
+"""The published estimate of empirical privacy loss, EPL (Flaxman and Petti 2020; Flaxman 2019).
 
-The estimate is the largest log ratio of a smoothed density of residuals at places one apart. It is neither an upper
-nor a lower bound: the maximum of noisy ratios is biased upward, smoothing biases it downward, and an output that
-more than one count shapes can leak more than any residual shows.
+The estimate is the largest log ratio of a smoothed density of residuals at places one apart. It is neither an upper nor
+a lower bound. The maximum of noisy ratios is biased upward, and smoothing biases it downward. An output that depends on
+more than one count can leak more than any residual shows.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ LARGEST_RANGE = 100_000  # unit bins
 
 @dataclass(frozen=True, slots=True)
 class SmoothingSetting:
-    """The smoothing of the density, and the range in which the largest ratio is looked for.
+    """The smoothing of the density, and the range in which the largest ratio is searched for.
 
     Attributes:
         bandwidth: of the kernel, in standard deviations of the residuals: scipy's ``bw_method``.
-        percentile: the range goes to the larger of this and the opposite percentile, in size,
-        multiplier: times this.
+        percentile: the range is from -B to B. B is the larger absolute value of this percentile and of the opposite
+            one, 100 - ``percentile``, times ``multiplier``.
+        multiplier: the factor in B.
     """
 
     bandwidth: float = 0.1
@@ -32,13 +33,13 @@ class SmoothingSetting:
 
 @dataclass(frozen=True)
 class Estimate:
-    """EPL, where it is attained, and what there is to plot at the middles of the unit bins.
+    """The estimate, where it is attained, and its curves at the middles of the unit bins.
 
     Attributes:
         epl: the largest |log p(x)/p(x+1)| (nats).
-        at: the x of it.
+        at: the x at which it is attained.
         x: the middles of the bins.
-        density: the part of the residuals in each bin.
+        density: the share of the residuals in each bin.
         smoothed: the kernel density p.
         ratios: log p(x)/p(x+1); NaN at the last x, and where doubles hold no density.
     """
@@ -54,11 +55,12 @@ class Estimate:
 def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
     """Estimate the empirical privacy loss (EPL) of a sample, in nats; it is neither an upper nor a lower bound.
 
-    The bins are those of the authors' analysis: edges at -B, -B + 1, ... below B. So the last bin is left out where
+    The bins are those of the authors' analysis, with edges at -B, -B + 1, ... below B. So the last bin is left out if
     2B is whole.
 
     Raises:
-        ValueError: fewer than two residuals, or all alike; a range without two bins, or of too many.
+        ValueError: there are fewer than two residuals, or all are alike; the range has fewer than two bins, or too
+            many; the bandwidth leaves no density between whole residuals.
     """
     if residuals.positions.size < 2:
         raise ValueError("expected at least two residuals that are not all alike")
@@ -84,7 +86,7 @@ def estimate_loss(residuals: Residuals, setting: SmoothingSetting) -> Estimate:
 
 
 def reach_of(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """Return B, where the range goes from -B to B.
+    """Return B, if the range is from -B to B.
 
     Returns:
         Counts, at least 0.

@@ -1,22 +1,22 @@
-"""Simulated noise for experiments, reproducible under a seed; what is published is drawn by ``service.noise``."""
+"""Simulated noise for experiments, reproducible from a seed. Published noise is drawn by ``service.noise``."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.empirical.residuals import Residuals, residuals_of
 
-_BEYOND = 46.0  # nats: noise further out than this many, and the size's logarithm, is drawn together with the last
+_BEYOND = 46.0  # nats: noise with a loss beyond this plus the logarithm of the size is left out
 
 
 def two_sided_geometric(loss: float, shape: int | tuple[int, ...], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw noise of mass proportional to exp(-loss |x|): a shift by one costs ``loss`` (nats)."""
+    """Draw noise with mass proportional to exp(-loss |x|): a shift by one costs ``loss`` (nats)."""
     success = -np.expm1(-loss)
     difference: NDArray[np.int64] = generator.geometric(success, shape) - generator.geometric(success, shape)
     return difference
 
 
 def two_sided_geometric_counts(loss: float, size: int, generator: np.random.Generator) -> Residuals:
-    """Draw two-sided geometric noise: value by value, or, where fewer values than draws can occur, each value's count.
+    """Draw two-sided geometric noise, by value or, if fewer values than draws can occur, by each value's count.
 
     Args:
         size: the number of draws.

@@ -1,4 +1,4 @@
-"""Experiments as JSON has them: exact numbers as text, the papers' letters for the sizes."""
+"""Experiments in JSON: exact numbers are text, and sizes have the papers' letters."""
 
 from fractions import Fraction
 from typing import Any
@@ -8,10 +8,10 @@ from service.empirical.loss import SmoothingSetting
 
 
 def experiment_of(parameters: dict[str, Any]) -> Experiment:
-    """Return the experiment that parameters describe, which are complete and within their limits.
+    """Return the experiment that complete and valid parameters describe.
 
     Args:
-        parameters: exact numbers as text, whole ones as numbers, by the papers' letters where these have some.
+        parameters: by name, or by the papers' letter if there is one. Exact numbers are text, whole ones are numbers.
     """
     exact = {
         name: float(Fraction(parameters[name]))
@@ -26,7 +26,7 @@ def experiment_of(parameters: dict[str, Any]) -> Experiment:
         parts=parameters["P"],
         strata=parameters["strata"],
         total_share=exact["total_share"],
-        noise=parameters.get("noise", "geometric"),  # jobs of earlier versions do not say
+        noise=parameters.get("noise", "geometric"),  # jobs of earlier versions lack it
         direct_runs=parameters["direct_runs"],
         setting=SmoothingSetting(exact["bandwidth"], exact["percentile"], exact["multiplier"]),
         replicates=parameters["bootstrap"],

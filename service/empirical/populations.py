@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from service.empirical.residuals import Counts
 
-STRATUM_RATIO = 0.5  # each stratum of Flaxman and Petti 2020's tables has so many times the people of the one before
+STRATUM_RATIO = 0.5  # size of a stratum by that of the one before, in the tables of Flaxman and Petti 2020
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """``levels`` J nested levels below the whole, with as many children for every area.
+    """``levels`` J nested levels below the whole, where every area has the same number of children.
 
     Attributes:
         people: N.
@@ -26,22 +26,22 @@ class Hierarchy:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One axis a level."""
+        """The number of children, once for each level."""
         return (self.children,) * self.levels
 
     @property
     def areas(self) -> int:
-        """At the last level."""
+        """The number of areas at the last level."""
         return int(self.children**self.levels)
 
 
 def hierarchy(people: int, levels: int, mean: int) -> Hierarchy:
     """Return the hierarchy whose areas have about ``mean`` (mu) people: floor((N/mu)^(1/J)) children each.
 
-    In integers: in floating point the cube root of 10^6 is a little below 100. Where there are fewer people than mu,
-    there is one area.
+    The root is computed in integers, because in floating point the cube root of 10^6 is a little below 100. If there
+    are fewer people than mu, there is one area.
     """
-    whole = people // mean  # (c^J <= N/mu and c whole) is c^J <= floor(N/mu)
+    whole = people // mean  # for a whole c, c^J <= N/mu is the same as c^J <= floor(N/mu)
     low, high = 1, 2
     while high**levels <= whole:
         low, high = high, 2 * high
@@ -52,14 +52,15 @@ def hierarchy(people: int, levels: int, mean: int) -> Hierarchy:
 
 
 def area_counts(tree: Hierarchy, generator: np.random.Generator) -> Counts:
-    """Place each person in a random area, all equally likely; return the counts, with one axis a level."""
+    """Place each person in a random area, all equally likely; return the counts, with an axis for each level."""
     return _multinomial(tree.people, np.full(tree.areas, 1 / tree.areas), generator).reshape(tree.shape)
 
 
 def stratified_counts(tree: Hierarchy, strata: int, generator: np.random.Generator) -> Counts:
-    """Return counts with each area's people in strata, each of them half as large as the one before.
+    """Return counts with each area's people in strata, each of which is about half as large as the one before.
 
-    Most counts of a real cross-tabulation by age, race and ethnicity are small or zero; so are these.
+    The last axis has the strata. Most counts of a real cross-tabulation by age, race and ethnicity are small or zero,
+    and so are these.
     """
     shares = STRATUM_RATIO ** np.arange(strata)
     masses = np.tile(shares / shares.sum() / tree.areas, tree.areas)

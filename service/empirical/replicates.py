@@ -1,4 +1,4 @@
-"""Variance and bias of an estimate of empirical privacy loss, by repeating it on other samples."""
+"""Variance and bias of an estimate of empirical privacy loss, from estimates on other samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,10 +9,10 @@ from service.empirical.loss import SmoothingSetting, estimate_loss, reach_of
 from service.empirical.noise import two_sided_geometric_counts
 from service.empirical.residuals import Floats, Residuals, resample, round_positions
 
-_FINENESS = 20  # lattice steps a bandwidth: what is rounded moves EPL by some 10^-4 of itself
+_FINENESS = 20  # lattice steps in a bandwidth: this rounding changes EPL by some 10^-4 of itself
 _FEW = 200  # distinct values that need no rounding
-_MOST_NUMBERS = 10_000_000  # computed for all replicates together: some seconds
-_FEWEST = 20  # replicates that say something
+_MOST_NUMBERS = 10_000_000  # numbers computed for all replicates together: some seconds
+_FEWEST = 20  # fewer replicates are not reported
 
 
 def bootstrap(
@@ -20,16 +20,15 @@ def bootstrap(
 ) -> tuple[float, float] | None:
     """Return a 95 % interval for the loss that EPL estimates.
 
-    The basic bootstrap (Davison and Hinkley 1997, 5.2), which takes what resampling adds off the estimate. So it
-    corrects for the bias, and often ends below the estimate; of geometric noise it holds the true loss in 70 to 95
-    of 100 samples, where percentiles of the resamples hold it in 0 to 12. None where EPL has no meaning for some
-    resample, or where too few are affordable.
+    This is the basic bootstrap (Davison and Hinkley 1997, 5.2), which subtracts from the estimate what resampling adds
+    to it. So it corrects for the bias, and often ends below the estimate. For geometric noise it contains the true loss
+    in 70 to 95 of 100 samples; percentiles of the resamples contain it in 0 to 12.
 
     Args:
-        replicates: their number at most; fewer are drawn where the work would be too much.
+        replicates: their largest number; fewer are drawn if these would take too long.
 
     Returns:
-        The ends in nats, each at least 0.
+        The ends in nats, each at least 0. None if EPL is undefined for some resample, or if too few are affordable.
     """
     unit = _unit(residuals, setting)
     few = _with_few_values(residuals, setting, unit)
@@ -46,13 +45,13 @@ def bootstrap(
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """EPL where the truth is known: of two-sided geometric noise as wide as the residuals.
+    """The bias of EPL on two-sided geometric noise as wide as the residuals, whose true loss is known.
 
     Attributes:
         epsilon: the true loss of that noise for a shift by one (nats).
         mean: of EPL over the replicates.
         interval: 2.5th and 97.5th percentile of EPL over them.
-        replicates: how many samples of the same size were drawn.
+        replicates: the number of samples, each as large as that of the residuals.
     """
 
     epsilon: float
@@ -62,7 +61,7 @@ class Bias:
 
     @property
     def bias(self) -> float:
-        """The distance of EPL from the truth in the mean (nats)."""
+        """The mean of EPL minus the true loss (nats)."""
         return self.mean - self.epsilon
 
 
@@ -71,12 +70,14 @@ def estimate_bias(
 ) -> Bias | None:
     """Return the bias of EPL at this sample size.
 
-    The noise is given the variance of the residuals and not their EPL: then the kernel has the same width and the
-    range the same length, and the known loss does not inherit the bias that is to be measured. None where EPL has no
-    meaning for such noise, or where too few samples are affordable.
+    The noise has the variance of the residuals and not their EPL. So the kernel has the same width and the range the
+    same length, and the known loss does not inherit the bias that is to be measured.
 
     Args:
-        replicates: their number at most; fewer are drawn where the work would be too much.
+        replicates: their largest number; fewer are drawn if these would take too long.
+
+    Returns:
+        The bias; None if EPL is undefined for such noise, or if too few samples are affordable.
     """
     variance = residuals.deviation**2
     epsilon = float(np.arccosh(1 + 1 / variance)) if variance > 0 else np.inf
@@ -96,12 +97,12 @@ def estimate_bias(
 
 
 def _unit(residuals: Residuals, setting: SmoothingSetting) -> int:
-    """Return how many counts may be one, for replicates: residuals k times as wide show 1/k of the loss."""
+    """Return the number k of counts that replicates take as one: residuals k times as wide show 1/k of the loss."""
     return max(1, int(setting.bandwidth * residuals.deviation / _FINENESS))
 
 
 def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int) -> Residuals:
-    """Return the residuals in few distinct values."""
+    """Return the residuals, rounded to few distinct values."""
     if unit > 1:
         return round_positions(replace(residuals, positions=residuals.positions / unit), 1)
     if residuals.per_unit or residuals.positions.size <= _FEW:
@@ -110,15 +111,15 @@ def _with_few_values(residuals: Residuals, setting: SmoothingSetting, unit: int)
 
 
 def _smoothing_work(residuals: Residuals, setting: SmoothingSetting) -> float:
-    """Return roughly the number of figures that one estimate computes: the nodes of the lattice that kernels see."""
+    """Return the approximate number of numbers that an estimate computes: the lattice nodes in the kernels' reach."""
     bandwidth = setting.bandwidth * residuals.deviation
     width = 2 * reach_of(residuals, setting) + 80 * bandwidth
     return width * (residuals.per_unit or _FINENESS / bandwidth)
 
 
 def _affordable_number(replicates: int, numbers: float) -> int:
-    """Return the number of replicates that are computed, of so many numbers each; 0 where too few to say anything."""
-    if not numbers < _MOST_NUMBERS:  # nor where it is NaN, without a deviation
+    """Return the number of replicates to compute, each of ``numbers`` numbers; 0 if it is too small to be reported."""
+    if not numbers < _MOST_NUMBERS:  # or it is NaN, because there is no deviation
         return 0
     number = min(replicates, int(_MOST_NUMBERS / max(numbers, 1.0)))
     return number if number >= min(replicates, _FEWEST) else 0

@@ -1,4 +1,4 @@
-"""Table SA1 of Flaxman and Petti 2020 and Figure 1 of Flaxman 2019 again: our figures beside the printed ones."""
+"""Table SA1 of Flaxman and Petti 2020 and Figure 1 of Flaxman 2019, with our figures beside the printed ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class TableRow:
     """EPL over repeated simulations.
 
     Attributes:
-        label: what the row varies.
+        label: the value of the setting that the table varies.
         printed: the paper's mean, 2.5th and 97.5th percentile.
-        mean: ours; None where the estimate has no meaning.
+        mean: our mean; None if the estimate is undefined.
         interval: our 2.5th and 97.5th percentile.
     """
 
@@ -91,7 +91,9 @@ def table_sa1_a(replicates: int, seed: int) -> Iterator[TableRow]:
 
 
 def table_sa1_b(replicates: int, seed: int) -> Iterator[TableRow]:
-    """Yield EPL at epsilon = 0.25 against the bandwidth, which really varies.
+    """Yield EPL at epsilon = 0.25 against the bandwidth.
+
+    The bandwidth varies here; in the printed table it was held fixed (``TABLE_C_NOTE``).
 
     Args:
         replicates: simulations for each row.
@@ -102,7 +104,9 @@ def table_sa1_b(replicates: int, seed: int) -> Iterator[TableRow]:
 
 
 def table_sa1_c(replicates: int, seed: int) -> Iterator[TableRow]:
-    """Yield EPL at epsilon = 0.25 against the percentile that ends the range, which really varies.
+    """Yield EPL at epsilon = 0.25 against the percentile that ends the range.
+
+    The percentile varies here; in the printed table it was held fixed (``TABLE_C_NOTE``).
 
     Args:
         replicates: simulations for each row.

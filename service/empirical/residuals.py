@@ -1,4 +1,4 @@
-"""Residuals (noisy minus true counts) as weighted positions, which is all that the estimates look at."""
+"""Residuals (noisy minus true counts) as distinct values with their counts, from which all estimates are computed."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_COUNTED_SPAN = 1 << 22  # integers over so many values are counted, others sorted
+_COUNTED_SPAN = 1 << 22  # integers that span fewer values than this are counted, others sorted
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Residuals:
 
     Attributes:
         positions: the distinct values, ascending.
-        counts: how often each occurs, at least once.
-        per_unit: all positions are multiples of 1/per_unit; 0 where no such lattice is known.
+        counts: the number of times that each occurs, at least 1.
+        per_unit: all positions are multiples of 1/per_unit; 0 if no such lattice is known.
     """
 
     positions: Floats
@@ -75,10 +75,10 @@ def residuals_of(values: NDArray[np.float64] | NDArray[np.int64]) -> Residuals:
 
 
 def round_positions(residuals: Residuals, per_unit: int) -> Residuals:
-    """Return the residuals on a lattice, to make them few: resampling affords no more where few values repeat.
+    """Return the residuals rounded to a lattice, which leaves few distinct values, so that resampling is affordable.
 
     Args:
-        per_unit: nodes in a unit.
+        per_unit: the number of lattice points in a unit.
     """
     moved = np.rint(residuals.positions * per_unit) / per_unit
     starts = np.concatenate([[0], 1 + np.flatnonzero(np.diff(moved))])

@@ -1,10 +1,10 @@
-"""Gaussian kernel densities at equidistant points, by sums where those are short and by convolution elsewhere.
+"""Gaussian kernel densities at equidistant points, by direct sums if these are short, else by convolution.
 
-The exact value at x is the mean of the normal density around the residuals. Whole residuals lie on the lattice of the
-places asked for, so the sum is a convolution of counts and nothing is approximated; others are spread to four nodes
-of a lattice of a hundredth of the bandwidth, with the weights of cubic interpolation, which is exact to 4e-7
-wherever the density is above a billionth of its peak. Where a Fourier transform would lose the density
-in its rounding, the sum is taken after all.
+The exact value at x is the mean of the normal density around the residuals. Whole residuals lie on a lattice with the
+spacing of the points, so the sum is a convolution of counts, without approximation. Other residuals are spread to four
+nodes of a lattice with a step of a hundredth of the bandwidth, with the weights of cubic interpolation. This is exact
+to 4e-7 wherever the density is above a billionth of its peak. Where the rounding of a Fourier transform would hide the
+density, the direct sum is taken.
 """
 
 import numpy as np
@@ -12,18 +12,18 @@ from scipy import fft  # type: ignore[import-untyped]  # it publishes no types
 
 from service.empirical.residuals import Counts, Floats, Residuals
 
-_REACH = 39.0  # bandwidths: beyond, doubles hold no normal density
-_FINENESS = 100  # nodes a bandwidth
+_REACH = 39.0  # bandwidths: beyond this the normal density is too small for doubles
+_FINENESS = 100  # nodes in a bandwidth
 _SHORT_SUM = 4_000_000  # kernel values in a sum that is taken directly
-_LONG_SUM = 100_000_000  # and at most, for the places that the transform left open
-_SHORT_CONVOLUTION = 2_000_000  # products
+_LONG_SUM = 100_000_000  # kernel values in the direct sums where the transform's rounding hides the density
+_SHORT_CONVOLUTION = 2_000_000  # products in a convolution without a transform
 _LARGEST_LATTICE = 1 << 24  # nodes
-_UNCERTAIN = 1e-9  # of the peak: below, a transform's rounding and the four nodes show
-_SMALLEST = 1e-300  # a sum of kernel values below has lost digits to the end of the doubles
+_UNCERTAIN = 1e-9  # share of the peak below which the errors of the transform and of the four nodes matter
+_SMALLEST = 1e-300  # smaller sums of kernel values have lost digits, because doubles end there
 
 
 def densities(residuals: Residuals, bandwidth: float, first: float, number: int) -> Floats:
-    """Return the kernel density at ``number`` places from ``first`` on, one apart; 0 where doubles do not hold it.
+    """Return the kernel density at ``number`` places from ``first`` on, one apart; 0 if it is too small for doubles.
 
     Args:
         bandwidth: the standard deviation of the kernel, in counts.
@@ -69,7 +69,7 @@ def _kernel_sums(residuals: Residuals, bandwidth: float, places: Floats) -> Floa
 
 
 def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) -> tuple[float, int, Floats]:
-    """Return the lattice that kernels at these places see: the first node, nodes a unit, their weights."""
+    """Return the lattice in the reach of kernels at these places: its first node, nodes in a unit, and weights."""
     reach = _REACH * bandwidth
     seen = slice(*np.searchsorted(residuals.positions, [first - reach, first + number + reach]))
     positions, counts = residuals.positions[seen], residuals.counts[seen]
@@ -101,7 +101,7 @@ def _lattice(residuals: Residuals, bandwidth: float, first: float, number: int) 
 
 
 def _convolution(weights: Floats, per_unit: int, offset: float, number: int, bandwidth: float) -> tuple[Floats, bool]:
-    """Return sums of weight times kernel at offset, offset + 1, ..., and whether they kept all digits."""
+    """Return sums of weight times kernel at offset, offset + 1, ..., and whether these kept all digits."""
     length = (number - 1) * per_unit + 1
     steps = np.arange(1 - weights.size, length) / per_unit
     kernel = np.exp(-0.5 * ((offset + steps) / bandwidth) ** 2)

@@ -1,4 +1,4 @@
-"""Exact noise on counts: integer samplers, pure but for the entropy that they are handed."""
+"""Exact integer noise for counts. The samplers are pure, apart from the keystream of random bits that they read."""
 
 from service.noise.attempts import Attempts
 from service.noise.keystream import Keystream

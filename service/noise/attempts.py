@@ -1,8 +1,8 @@
 """The noise of an attempt that was not committed, kept for the next attempt at the same request.
 
-Noise is sampled before its charge is committed. The operator of the database sees the noise then, and could make the
-commit fail: a client that tries again, as it should, would hand over fresh noise for the same counts each time, and be
-charged once. Hence a repeated attempt draws the same noise.
+The service draws noise before it commits the charge. The operator of the database can see the noisy counts then, and
+can make the commit fail. The client tries again, as it should. If each attempt had fresh noise, the operator would see
+many noisy versions of the same counts for one charge. So a repeated attempt gets the same noise.
 """
 
 import secrets
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 from service.noise.keystream import KEY_BYTES, Keystream
 
-_MOST = 10_000  # requests that failed; of the oldest one the noise is sampled anew
+_MOST = 10_000  # keys; beyond this the oldest is forgotten, and a retry of its request gets fresh noise
 
 
 class Attempts:
-    """Keys of the keystreams of requests that were begun and not yet answered with success; safe between threads."""
+    """Keystream keys of requests that were begun and not yet committed; several threads may use it."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, bytes] = OrderedDict()
@@ -25,16 +25,17 @@ class Attempts:
 
     @contextmanager
     def keystream(self, identity: str | None) -> Iterator[Keystream]:
-        """Yield the keystream of a request, forgotten at the end of the block unless that raises.
+        """Yield the keystream of a request. Its key is forgotten at the end of the block, unless the block raises.
 
         Args:
-            identity: of the request with its counts; None where it cannot be told from others: it is a new one then.
+            identity: identifies the request together with its counts. None if nothing identifies it: the keystream is
+                then a new one.
         """
         yield Keystream(self.key(identity))
         self.forget(identity)
 
     def key(self, identity: str | None) -> bytes | None:
-        """Return the key of a request, kept until ``forget``; None where the identity is None."""
+        """Return the key of a request, which is kept until ``forget``; None if the identity is None."""
         if identity is None:
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""The uniform random bits that noise is made of: a keystream under a key that is never used twice."""
+"""The uniform random bits from which noise is made: a keystream under a secret key."""
 
 import secrets
 from typing import Any
@@ -15,16 +15,17 @@ KEY_BYTES, _COUNTER_BYTES = 32, 16
 class Keystream:
     """Uniform bits from AES-256 in counter mode (FIPS 197, NIST SP 800-38A) under a secret key.
 
-    Make one for each call that draws: it belongs to one thread, and a copy of it, as a fork would make one, repeats
-    its bits. Without the 256-bit key they cannot be told from fair coin tosses, as long as fewer than some 2^60 blocks
-    are read.
+    Make one for each call that draws. It belongs to one thread. A copy of it, for example in a forked process, repeats
+    its bits. Without the 256-bit key the bits cannot be told from fair coin tosses, as long as fewer than some 2^60
+    blocks are read.
 
     Args:
-        key: 32 bytes; fresh ones from the operating system, as is the first counter, unless given. A key that is
-            given, whose first counter is 0, is from ``attempts`` or for tests: the key reveals the noise.
+        key: 32 bytes; the first counter is then 0. Give only a key from ``attempts``, or any key in tests, because the
+            key reveals the noise. If it is None, the key and the first counter are fresh bytes from the operating
+            system.
 
     Raises:
-        ValueError: a key of another length.
+        ValueError: the key has another length.
     """
 
     def __init__(self, key: bytes | None = None) -> None:

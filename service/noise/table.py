@@ -1,14 +1,15 @@
-"""Narrow laws: a uniform word is looked up in the distribution function.
+"""Sampler of narrow noise laws: it looks a uniform word up in the inverse distribution function.
 
-The value of a uniform U is the smallest k with U < F(k), F(k) = P(X <= k). With U's first 64 bits, the word w,
-known, U is in [w, w+1)/2^64. Each F(k) has two words low_k <= high_k, the floors of 2^64 times the ends of a ball
-that contains it, nearly always the same one:
+A uniform U gives the smallest k with U < F(k), where F(k) = P(X <= k). If the first 64 bits of U are the word w, then U
+is in [w, w+1)/2^64. Each F(k) has two words low_k <= high_k: the floors of 2^64 times the ends of a ball that contains
+F(k). They are nearly always equal. Then
 
     w < low_k   gives  2^64 U < w + 1 <= low_k <= 2^64 F(k),        so U < F(k);
     w > high_k  gives  2^64 U >= w >= high_k + 1 > 2^64 F(k),       so not U < F(k).
 
-So w decides unless low_k <= w <= high_k for some k, and then more bits do, against F in ball arithmetic. F(k) of all
-but finitely many k lies within 2^-64 of 0 or 1: those share the first and the last word, which never decide.
+So w decides, unless low_k <= w <= high_k for some k. In this case further bits of U are compared with F in ball
+arithmetic. For all but finitely many k, F(k) is within 2^-64 of 0 or 1. These k share the first and the last word,
+which never decide.
 """
 
 from collections.abc import Iterator
@@ -28,14 +29,14 @@ from service.privacy.numerics.numbers import ball, precision
 _GUIDE_BITS = 16
 _PRECISION = 256  # bits; k terms of the recurrence below lose about 2 log2(k) of them
 _FIXED = 96  # bits after the point of F's bounds
-_BEYOND = 130  # the sums are cut where 2^-130 is left, and that is in the balls
-_UNDECIDED = -(2**15)  # in the guide table, whose values are 16 bits long
+_BEYOND = 130  # the sums end where at most 2^-130 is left, which the balls include
+_UNDECIDED = -(2**15)  # an entry of the guide table, whose values have 16 bits
 _LAST_WORD = 2**WORD - 1
 CHUNK = 1 << 16  # values
 
 
 def chunks(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield views of ``values`` so short that the work on one stays in a core's cache."""
+    """Yield views of ``values`` that are short enough for the cache of a processor core."""
     for start in range(0, values.size, CHUNK):
         yield values[start : start + CHUNK]
 
@@ -43,15 +44,15 @@ def chunks(values: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 class InverseTable:
     """The inverse distribution function of a law, or of its restriction to 0, 1, 2, ....
 
-    16 random bits choose one of 65,536 buckets of 2^48 words. Where every word of a bucket decides, and for the same
-    value, the guide table has it; else 48 more bits make the word.
+    16 random bits choose one of 65,536 buckets of 2^48 words. If every word of a bucket decides for the same value, the
+    guide table has this value. Otherwise 48 more bits complete the word.
 
     Args:
-        law: its width (the smaller of sigma and scale) should be at most some hundreds: building takes
+        law: its width (the smaller of sigma and scale) should be at most some hundreds, because building takes
             microseconds for each value that has a word of its own.
-        one_sided: whether the law is restricted to the integers from 0 on.
-        largest: values above this, or below -1 - largest, are an overflow. It must be far beyond all that have words
-            of their own.
+        one_sided: restrict the law to the integers from 0 on.
+        largest: values above this, or below -1 - largest, are an overflow. It must be far beyond all values that have
+            words of their own.
     """
 
     def __init__(self, law: NoiseLaw, *, one_sided: bool = False, largest: int = 2**63 - 1) -> None:
@@ -64,7 +65,7 @@ class InverseTable:
         down = _FIXED - WORD
         low = np.array([0, *(max(low, 0) >> down for low, _ in bounds), _LAST_WORD], np.uint64)
         high = np.array([0, *(min(high >> down, _LAST_WORD) for _, high in bounds), _LAST_WORD], np.uint64)
-        # They increase as F does; if a ball's width ever broke that, wider bands mend it.
+        # They increase as F does. If the width of a ball ever broke the order, this makes the bands wider.
         self._low, self._high = np.minimum.accumulate(low[::-1])[::-1], np.maximum.accumulate(high)
         buckets = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(WORD - _GUIDE_BITS)
         values, decided = self._look_up(buckets, buckets + np.uint64(2 ** (WORD - _GUIDE_BITS) - 1))
@@ -75,14 +76,14 @@ class InverseTable:
         """Fill ``out`` with independent values.
 
         Raises:
-            OverflowError: a value that has more than 64 bits.
+            OverflowError: a value does not fit 64 bits.
         """
         for part in chunks(out):
             self._draw_chunk(part, keystream)
 
     def _draw_chunk(self, out: NDArray[np.int64], keystream: Keystream) -> None:
         top = keystream.words(out.size, "<u2")
-        values = self._guide.take(top, mode="wrap")  # no index is outside: this mode is the one that checks least
+        values = self._guide.take(top, mode="wrap")  # no index is out of range, and this mode checks least
         out[:] = values
         rest = np.flatnonzero(values == _UNDECIDED)
         if not rest.size:
@@ -95,10 +96,11 @@ class InverseTable:
         out[rest] = looked_up
 
     def _look_up(self, first: NDArray[Any], last: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return, for words from ``first`` to ``last``, a value, and whether it is that of all of them.
+        """Return the value for the words from ``first`` to ``last``, and whether all of them decide for it.
 
-        F(k) is at or below U for every k with high_k < first, above U for every k with low_k > last. Where none lies
-        between, the value is the number of the former, counted from that with only the first word below it.
+        F(k) is at or below U for every k with high_k < first, and above U for every k with low_k > last. If there is no
+        other k, the value follows from the number of the former. The first word of ``_high`` is always among these, and
+        alone it gives ``_first``.
         """
         passed = np.searchsorted(self._high, first, side="left")
         possible = np.searchsorted(self._low, last, side="right")
@@ -112,7 +114,7 @@ class InverseTable:
         return value
 
     def _distribution(self, k: int) -> arb:
-        """Return F(k). With S(k) the mass from k on, the restricted law has all of S(0) = (1 + P(X = 0))/2."""
+        """Return F(k). The restricted law is divided by its mass from 0 on, which is (1 + P(X = 0))/2."""
         if self._one_sided:
             return 1 - tail(self._law, k) / (2 - tail(self._law, 0)) if k >= 0 else arb(0)
         return 1 - tail(self._law, k) / 2 if k >= 0 else tail(self._law, -k - 1) / 2
@@ -121,8 +123,12 @@ class InverseTable:
 def _upper_tails(law: NoiseLaw, *, one_sided: bool) -> list[tuple[int, int]]:
     """Return bounds of 2^96 P(X >= k) for k = 1, 2, ..., as long as P(X >= k) may be 2^-64 or more.
 
-    Weights exp(-g(k)), g(k) = quadratic k² + linear k, have ratios exp(-quadratic (2k+1) - linear), which fall by
-    exp(-2 quadratic) from one to the next. So what lies from k on is below weight/(1 - ratio) there.
+    The weights exp(-g(k)), with g(k) = quadratic k² + linear k, have the ratios exp(-quadratic (2k+1) - linear). Each
+    ratio is exp(-2 quadratic) times the one before. So the sum of the weights from k on is at most weight/(1 - ratio)
+    at k.
+
+    Returns:
+        Pairs of a lower and an upper bound, which are integers.
     """
     with precision(_PRECISION):
         weight, ratio = arb(1), (-ball(law.quadratic + law.linear)).exp()

@@ -1,8 +1,8 @@
 """SafeTab's tabulation of population groups (Haney et al. 2021, Algorithms 2 and 3), many groups at a time.
 
-Of a group that is marked so only the total is tabulated, with all of the group's budget. Of any other one a noisy
-total is taken first, with a small part of the budget, and is compared with thresholds: the larger it is, the finer is
-the age detail of what is then tabulated with the rest. The first total decides and is not published.
+A group that is marked ``total_only`` gets a total, with all of the group's budget. Every other group first gets a noisy
+total with a small part of its budget. This total is compared with thresholds: the larger it is, the finer is the age
+detail of the counts that get the rest of the budget. It only decides, and is not published.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ SEXES = 2
 BINS = (4, 9, 23)
 """The numbers of age bins that a group's detail can have, ascending."""
 LARGEST = 2**53
-"""A larger true count is refused: sums of a group's cells, with noise, stay within 64 bits."""
+"""The largest true count: sums of a group's cells, with noise, then fit 64 bits."""
 MOST_AGES = 200
-_AT_ONCE = 10_000  # groups whose ages are copied to add them up
+_AT_ONCE = 10_000  # groups whose ages are copied at a time to add them up
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class DetailRules:
     """The rules for the detail that a group gets.
 
     Attributes:
-        thresholds: a noisy total below the first gives the total, below the second the coarsest ages, and so on.
-        age_bins: the first age of each bin, for 4, 9 and 23 bins; the last one has no end.
+        thresholds: a noisy total below the first gives only a total, below the second the coarsest ages, and so on.
+        age_bins: the first age of each bin, for 4, 9 and 23 bins; the last bin has no upper end.
     """
 
     thresholds: tuple[int, int, int]
@@ -47,25 +47,31 @@ USUAL_RULES = DetailRules(
         (0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85),
     ),
 )
-"""The paper prints the numbers of bins, but neither their ages nor the thresholds.
+"""The default rules. The paper prints the numbers of bins, but neither their ages nor the thresholds.
 
-Both are those of the program that made the 2020 Census's Detailed DHC-A, which the Census Bureau published
-(github.com/uscensusbureau/DAS_2020_DDHCA_Production_Code): the ages are ``BINS`` in
-``safetab_p/tmlt/safetab_p/safetab_p_analytics.py``, the thresholds those of detailed groups of the nation and of states
-in the configurations that it comes with. There, detailed groups of counties, tracts, places and AIANNH areas have
-1,000, 5,000 and 20,000, and regional groups of any area 5,000, 20,000 and 150,000. The production run
+Both are from the program that made the 2020 Census's Detailed DHC-A, which the Census Bureau published
+(github.com/uscensusbureau/DAS_2020_DDHCA_Production_Code). The ages are ``BINS`` in
+``safetab_p/tmlt/safetab_p/safetab_p_analytics.py``. The thresholds are those of detailed groups of the nation and of
+states in the program's own configurations. There, detailed groups of counties, tracts, places and AIANNH areas have
+1,000, 5,000 and 20,000, and regional groups of any area have 5,000, 20,000 and 150,000. The production run
 (``configs/safetab-p/NMFv7-2020/config.json``) lowered each threshold by 29: 471, 971 and 6,971.
 """
 
 TOTAL_ONLY = 0
-"""The detail of a marked group. From 1 on it is the number of thresholds that the noisy total reached, plus 1."""
+"""The detail of a group with only a total. Others have 1 plus the number of thresholds that the noisy total reached."""
 SIZES = (1, 1, *(SEXES * bins for bins in BINS))
-"""How many counts each detail has; sex by age is row-major, a row for each sex."""
+"""The number of counts of each detail. Counts by sex and age are in row-major order, a row for each sex."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelLaws:
-    """The noise of a level: of a marked group's total, of the total that decides, and of what is published then."""
+    """The noise laws of a level.
+
+    Attributes:
+        total: of the total of a group that is marked ``total_only``.
+        step_1: of the total that decides on the detail of another group.
+        step_2: of the counts of another group that are published.
+    """
 
     total: NoiseLaw
     step_1: NoiseLaw
@@ -77,10 +83,11 @@ class GroupCounts:
     """True counts of groups.
 
     Attributes:
-        totals: the size of each.
-        total_only: which are marked.
-        sex_by_age: counts by sex and single year of age, of groups in any order; a total is their sum.
-        rows: of each group that is not marked, where among those its counts are.
+        totals: the size of each group.
+        total_only: true for each group that gets only a total.
+        sex_by_age: counts by group, sex and single year of age, with the groups in any order. A total is the sum of the
+            group's counts.
+        rows: for each group, the index of its counts in ``sex_by_age``; not used for groups with only a total.
     """
 
     totals: Counts
@@ -95,11 +102,11 @@ def tabulate(
     """Return each group's detail, and the noisy counts of all groups one after the other.
 
     Returns:
-        The details in the order of the groups, and the counts in that order, which can be negative; ``SIZES`` has the
-        number of a group's counts by its detail.
+        The details in the order of the groups, and the counts in the same order. A group has ``SIZES[detail]`` counts,
+            which can be negative.
 
     Raises:
-        ValueError: a law too wide for 64-bit results.
+        ValueError: a law is too wide for 64-bit results.
         OverflowError: as ``add_noise``.
     """
     details = np.zeros(groups.totals.size, np.int8)
@@ -125,14 +132,14 @@ def tabulate(
 
 
 def bin_ages(sex_by_age: Counts, first_ages: Sequence[int]) -> Counts:
-    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is empty.
+    """Add counts by sex and single year of age up to age bins; a bin beyond the last single year is 0.
 
     Args:
         sex_by_age: the last axis has the single years of age, from 0 on.
-        first_ages: of each bin, ascending.
+        first_ages: the first age of each bin, ascending.
 
     Returns:
-        An array of that shape with a bin for each first age in the last axis.
+        An array of the same shape, except that the last axis has the bins.
     """
     ages = sex_by_age.shape[-1]
     nonempty = [age for age in first_ages if age < ages]

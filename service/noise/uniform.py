@@ -1,4 +1,4 @@
-"""A uniform number with as many bits as a comparison asks for: where rare cases are decided exactly."""
+"""Uniform numbers with as many bits as a comparison needs, to decide rare cases exactly."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ WORD = 64  # bits
 class Uniform:
     """A uniform number U in [0, 1) whose first 64 bits are known.
 
-    Further ones are drawn when needed and then kept: all comparisons are of one and the same number.
+    Further bits are drawn when they are needed, and then kept, so that all comparisons are of the same number.
     """
 
     def __init__(self, word: int, keystream: Keystream) -> None:
@@ -21,10 +21,10 @@ class Uniform:
         self._keystream = keystream
 
     def below(self, bound: Callable[[], arb]) -> bool:
-        """Tell whether U is below the number that ``bound`` evaluates, as a ball at the precision then in force.
+        """Tell whether U is below the number that ``bound`` returns, as a ball at the current precision.
 
-        Each turn adds as many bits to U as to the precision, so it ends as soon as U and the bound differ in a
-        known bit: with probability 1, and after one turn but for about 2^-60.
+        Each turn adds as many bits to U as to the precision. It ends as soon as U and the bound differ in a known bit.
+        This happens with probability 1, and in the first turn with a probability of about 1 - 2^-60.
         """
         while True:
             with precision(self._bits + WORD):

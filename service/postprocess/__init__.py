@@ -1,1 +1,1 @@
-"""Noisy counts made to meet published totals, whole and not negative: it costs no privacy."""
+"""Adjustment of noisy counts to published totals, without negative counts. As post-processing it costs no privacy."""

@@ -1,11 +1,14 @@
-"""Crossing totals that contradict each other, found without a count, and which they are.
+"""Search for crossing totals that contradict each other, from the totals alone.
 
-Blocks of one partition whose cells all lie in some blocks of another have at most what those have. Where two partitions
-have no table without negative counts, some blocks break that (Hall, Gale): those of the minimal cut of a flow from
-the one's totals to the other's, or, where totals differ as a whole, those of a part of the table that no cell leaves.
-With three and more partitions, each two may have a table and all have none; then there are no such blocks to name.
-The proof is a number y for each total such that no cell's totals have a sum of y above 0, and yet the totals times
-y have one (Farkas): a linear program finds them, and integers check them. Only proven contradictions are reported.
+If the cells of some blocks of one partition all lie in some blocks of another, the totals of the former are at most
+those of the latter. If no non-negative table meets two partitions, some blocks break this rule (Hall, Gale). They are
+found by the minimal cut of a flow from the totals of one partition to those of the other. If the sums of the two
+partitions differ in a part of the table that shares no block with the rest, they are the blocks of this part.
+
+With three or more partitions, each pair may have a table although all together have none. Then there are no such blocks
+to name. The proof is a number y for each total, such that no cell has a positive sum of y over its totals, and yet the
+sum of y times the totals is positive (Farkas). A linear program finds these numbers, and integers check them. Only
+proven contradictions are reported.
 """
 
 from collections.abc import Iterator
@@ -33,19 +36,20 @@ _EXCEEDING = (
 
 
 def check_totals(crossing: Crossing, at: str) -> Reals:
-    """Return a non-negative table that nearly meets the totals, from these alone; of two partitions any counts.
+    """Return a non-negative table that nearly meets the totals, from these alone; for two partitions, any counts.
 
-    Two have a table unless some blocks exceed (Hall, Gale), which is decided in integers. Of more that need not be
-    known: where totals of very unlike sizes cross, doubles may not get to a table that there is.
+    For two partitions, integers decide whether there is a table: there is one unless some blocks exceed others (Hall,
+    Gale). For more partitions this can remain open: where totals of very different sizes cross, doubles may not reach a
+    table that exists.
 
     Args:
-        at: JSON pointer of the totals, for faults of all together.
+        at: JSON pointer of the totals, for faults of all of them together.
 
     Returns:
         A count for each cell of the crossing.
 
     Raises:
-        InvalidInput: there is none, which is proven.
+        InvalidInput: it is proven that no non-negative table meets the totals.
     """
     for one, other in combinations(range(len(crossing.partitions)), 2):
         for where, exceeding in _exceeding(crossing, one, other):
@@ -63,18 +67,18 @@ def check_totals(crossing: Crossing, at: str) -> Reals:
 
 
 def find_table(crossing: Crossing, at: str) -> Integers:
-    """Return a table of whole counts that meets the totals, from the totals alone.
+    """Return a non-negative table of whole counts that meets the totals, from the totals alone.
 
-    So an adjustment that is asked for these totals can never fail, whatever the noise: it has this table.
+    An adjustment to these totals falls back on this table, so it never fails, whatever the noise.
 
     Args:
-        at: JSON pointer of the totals, for faults of all together.
+        at: JSON pointer of the totals, for faults of all of them together.
 
     Returns:
         A count for each cell of the crossing; none is negative.
 
     Raises:
-        InvalidInput: there is none, none is found, or more is asked for than is searched.
+        InvalidInput: there is no such table, the search finds none, or there are more cells than it accepts.
     """
     many = len(crossing.partitions)
     if many > 2 and crossing.atoms[0].size * many > MOST_PLACES:
@@ -95,10 +99,11 @@ def find_table(crossing: Crossing, at: str) -> Integers:
 
 
 def _is_infeasible(crossing: Crossing) -> bool:
-    """Tell whether there are numbers that prove that no table without negative cells meets the totals.
+    """Tell whether there are numbers y that prove that no non-negative table meets the totals.
 
-    They are the dual values of the least by which a table misses the totals, at most 1 in size, rounded to multiples
-    of 2^-48. What roundings leave above 0 in some cell is taken off each: every cell has a total.
+    They are the dual values of a linear program: the least by which a table misses the totals. They are at most 1 in
+    size, and are rounded to multiples of 2^-48. If rounding leaves a cell with a positive sum of y, the largest such
+    sum is subtracted from every y. This suffices because every cell has a total.
     """
     totals = np.concatenate([one.totals for one in crossing.partitions])
     atoms = crossing.atoms[0].size
@@ -126,14 +131,14 @@ def _is_infeasible(crossing: Crossing) -> bool:
 
 
 def _exceeding(crossing: Crossing, one: int, other: int) -> Iterator[tuple[int, Integers]]:
-    """Return the partition whose blocks exceed, and these; empty where none do."""
+    """Yield candidates: a partition and its blocks that exceed those of the other; the array is empty if none do."""
     yield one, _whole_parts(crossing, one, other)
     yield other, _whole_parts(crossing, other, one)
     yield _cut(crossing, one, other)
 
 
 def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
-    """Return the blocks that exceed in a closed part of the table, whose blocks are connected by shared cells."""
+    """Return the blocks of ``one`` that exceed those of ``other`` in a part of the table connected by shared cells."""
     rows, columns = crossing.atoms[one], crossing.atoms[other]
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     both = (rows != OPEN) & (columns != OPEN)
@@ -147,10 +152,11 @@ def _whole_parts(crossing: Crossing, one: int, other: int) -> Integers:
 
 
 def _cut(crossing: Crossing, one: int, other: int) -> tuple[int, Integers]:
-    """Return the partition whose blocks exceed, and these, by the minimal cut of a flow that leaves a rest.
+    """Return the partition whose blocks exceed, and these blocks, by the minimal cut of a flow that leaves units over.
 
-    No edge leads out of what that reaches. So blocks of one in there exceed; or, where open cells are in there as well,
-    blocks of the other out of there, whose cells all lie in blocks of one that are out of there too.
+    No edge leads out of the nodes that the remaining units reach. So the blocks of ``one`` among these nodes exceed. If
+    the node of open cells is among them, the blocks of ``other`` that are not reached exceed: all their cells lie in
+    blocks of ``one`` that are not reached either.
     """
     mine, theirs = crossing.partitions[one].totals, crossing.partitions[other].totals
     pairs = np.unique(np.stack([crossing.atoms[one], crossing.atoms[other]]), axis=1)

@@ -1,13 +1,16 @@
-"""Counts that meet published totals which cross, such as those of rows and of columns: real numbers, none negative.
+"""Adjustment of counts to published totals that cross, such as those of rows and columns, in non-negative real numbers.
 
-Totals of one hierarchy are a partition: each cell belongs to one block with a total, or to none. Where totals cross,
-there are several partitions, and each of them is to be met. Raking is iterative proportional fitting. The projection
-is the nearest table by least squares; it is max(z + A'y, 0), where A adds cells up to blocks, and y solves the dual,
-a convex problem without constraints, by Newton's method. A table of that form which meets the totals is the nearest
-one (Karush, Kuhn and Tucker), whatever the search did. What raking has not met after its sweeps, because the
-proportions leave no such table or one with zeros only, is met by the table nearest to it.
+Totals of one hierarchy are a partition: each cell belongs to one block with a total, or to none. Totals that cross are
+several partitions, and the counts must meet each of them. Raking is iterative proportional fitting. The projection is
+the nearest table by least squares. It is max(z + A'y, 0), where z is the given table, A adds cells up to blocks, and y
+solves the dual, a convex problem without constraints, by Newton's method. A table of this form that meets the totals is
+the nearest one (Karush, Kuhn and Tucker), however it was found.
 
-All sums are of numpy's that add up in one order on every machine, so that what is computed again is the same.
+Raking can miss totals after its last sweep, because no table has these proportions, or only one with further zeros. The
+table nearest to its result then replaces it.
+
+All sums are by functions of numpy that add in the same order on every machine, so that a repeated computation has the
+same result.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +27,19 @@ Reals = NDArray[np.float64]
 OPEN = -1
 """The block of cells that have no published total in a partition."""
 LARGEST_TOTALS = 2**40
-"""Of the totals of a partition together: doubles tell their units apart, with 12 bits to spare."""
+"""The largest sum of a partition's totals: doubles tell its units apart, with 12 bits to spare."""
 MOST_CELLS = 2**19
 TOLERANCE = 1e-9
-"""Real counts meet a total within this share of it, or of 1 where it is less."""
+"""Real counts meet a total if they miss it by at most this share of it, or of 1 if it is less."""
 
 _SWEEPS = 1000
 _STEPS = 100
-_WORK = 2**28  # of either search, in cells that are gone through, for each partition once: some seconds
-_NOTHING = 1e-200  # counts that fade away, as zeros leave no table, end here: factors stay within the doubles
-_CALL = 2**11  # cells: what numpy takes to go through few, for each partition
+_WORK = 2**28  # limit of raking and of the projection, in cells visited, once for each partition: some seconds
+_NOTHING = 1e-200  # smaller sums become 0, so that factors stay within the range of doubles
+_CALL = 2**11  # the fixed cost of a visit to all cells, as a number of cells
 _TRIALS = 40
 _PROJECTIONS = 3
-_FURTHEST = 1e18  # from where the dual is taken to have no least value, as no table meets the totals
+_FURTHEST = 1e18  # beyond this size of y the dual is taken to have no minimum, so no table meets the totals
 _LARGEST_COUNT = 2.0**42
 
 
@@ -45,9 +48,9 @@ class Partition:
     """Totals of one hierarchy.
 
     Attributes:
-        block: of each cell, or OPEN.
-        totals: of each block; none is negative.
-        pointers: where a block's total was given, for refusals.
+        block: the block of each cell, or OPEN.
+        totals: the total of each block; none is negative.
+        pointers: returns the JSON pointer of a block's total, for faults.
     """
 
     block: Integers
@@ -60,10 +63,10 @@ class Crossing:
     """Cells that have published totals in several partitions; cells that have none are left out.
 
     Attributes:
-        places: of these cells in the table.
-        partitions: of these cells.
-        atom: which atom each cell is in; cells that share all their blocks are one.
-        atoms: for each partition the block of each atom.
+        places: the index of each cell in the table.
+        partitions: the partitions of these cells.
+        atom: the atom of each cell; cells that share all their blocks are one atom.
+        atoms: for each partition, the block of each atom.
     """
 
     places: Integers
@@ -80,7 +83,7 @@ class Crossing:
             at: JSON pointer of the totals, for faults.
 
         Raises:
-            InvalidInput: more cells or larger totals than are adjusted.
+            InvalidInput: there are too many cells, or the totals are too large.
         """
         if any(sum(one.totals.tolist()) > LARGEST_TOTALS for one in partitions):
             raise InvalidInput.at(at, "expected crossing totals that add up to at most 2^40 units")
@@ -92,7 +95,7 @@ class Crossing:
         for one in kept:
             _, atom = np.unique(atom * (one.totals.size + 1) + one.block + 1, return_inverse=True)
         first = np.unique(atom, return_index=True)[1]
-        most = 4 * MOST_CELLS // len(kept) ** 2  # each two are compared
+        most = 4 * MOST_CELLS // len(kept) ** 2  # every two are compared
         if len(kept) > 2 and first.size > most:
             detail = (
                 f"expected at most {most} cells (those that share all totals are one) where {len(kept)} hierarchies"
@@ -113,19 +116,20 @@ class Crossing:
 
 
 Adjustment = Callable[[Integers, Crossing], Reals]
-"""An adjustment: from the counts of a crossing's cells to real ones that meet its totals."""
+"""A function from the counts of a crossing's cells to real counts that meet its totals."""
 
 
 def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]:
-    """Return margins as chains, in each of which one includes the next; two chains wherever two are enough.
+    """Return margins as chains, in each of which every margin includes the one before; two chains if two are enough.
 
-    Margins neither of which includes the other are in different chains. Two chains are a colouring of these pairs.
+    Two margins are in different chains if neither includes the other. So two chains are a colouring of such pairs with
+    two colours.
 
     Args:
-        margins: each by its axes.
+        margins: each as the set of its axes.
 
     Returns:
-        Chains with the smallest margin first; equal margins once.
+        The chains, each with its smallest margin first. Equal margins occur once.
     """
     ordered = sorted(dict.fromkeys(margins), key=len)
     crossing = {one: [other for other in ordered if not (one <= other or other <= one)] for one in ordered}
@@ -140,7 +144,7 @@ def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]
                     colour[other] = 1 - colour[one]
                     reached.append(other)
     if any(colour[one] == colour[other] for one in ordered for other in crossing[one]):
-        for number, one in enumerate(ordered):  # more than two: the first chain that has room
+        for number, one in enumerate(ordered):  # two are not enough: the first chain that has room
             taken = {colour[other] for other in crossing[one] if other in ordered[:number]}
             colour[one] = next(free for free in range(len(ordered)) if free not in taken)
     chains = [[one for one in ordered if colour[one] == number] for number in range(len(ordered))]
@@ -148,7 +152,7 @@ def hierarchies(margins: Sequence[frozenset[int]]) -> list[list[frozenset[int]]]
 
 
 def _block_sums(one: Partition, counts: Reals) -> Reals:
-    """Return the sums of blocks; the first of ``bincount`` is that of open cells."""
+    """Return the sums of blocks, without the first sum of ``bincount``, which is that of open cells."""
     return np.asarray(np.bincount(one.block + 1, counts, one.totals.size + 1)[1:], np.float64)
 
 
@@ -158,12 +162,15 @@ def _as_doubles(counts: Integers) -> Reals:
 
 
 def rake(counts: Integers, crossing: Crossing) -> Reals:
-    """Return counts that meet the totals, in the proportions of the given ones as far as possible; negative ones are 0.
+    """Return counts that meet the totals and keep the proportions of the given counts as far as possible.
 
-    A block without a count above 0 begins with equal ones. May miss totals, if no table meets them: see ``misses``.
+    Negative counts are taken as 0. A block without a positive count begins with equal ones.
 
     Args:
         counts: of the crossing's cells.
+
+    Returns:
+        Counts of the same cells; none is negative. They miss totals if no table meets these: see ``misses``.
     """
     fitted = np.maximum(_as_doubles(counts), 0.0)
     for one in crossing.partitions:
@@ -174,19 +181,19 @@ def rake(counts: Integers, crossing: Crossing) -> Reals:
 
 
 def project(counts: Integers, crossing: Crossing) -> Reals:
-    """Return the nearest counts that meet the totals; they may miss them if no table meets them, see ``misses``.
+    """Return the nearest counts, by least squares, that meet the totals.
 
     Args:
         counts: of the crossing's cells.
 
     Returns:
-        Counts of the same cells; none is negative.
+        Counts of the same cells; none is negative. They miss totals if no table meets these: see ``misses``.
     """
     return _nearest_counts(_as_doubles(counts), crossing)
 
 
 def _fit_proportions(counts: Reals, crossing: Crossing) -> Reals:
-    """Fit counts to the totals by iterative proportional fitting, until these are met or the sweeps are over."""
+    """Fit counts to the totals by iterative proportional fitting, until they meet these or the sweeps are used up."""
     fitted = counts
     for _ in range(min(_SWEEPS, _WORK // ((counts.size + _CALL) * len(crossing.partitions)))):
         for one in crossing.partitions:
@@ -202,8 +209,9 @@ def _fit_proportions(counts: Reals, crossing: Crossing) -> Reals:
 def _nearest_counts(counts: Reals, crossing: Crossing) -> Reals:
     """Return the projection, corrected where rounding makes it miss totals.
 
-    Small totals beside large ones, or beside large counts, are missed by what is the last digit of these. Factors
-    near 1 mend that: they round each cell by a share of itself. Else another projection from there does.
+    It can miss small totals by the last digit of large totals or counts. Proportional fitting then corrects it with
+    factors near 1, which round each cell relative to its size. If that is not enough, another projection starts from
+    there.
     """
     nearest = counts
     for _ in range(_PROJECTIONS):
@@ -216,9 +224,9 @@ def _nearest_counts(counts: Reals, crossing: Crossing) -> Reals:
 
 
 class _Dual:
-    """The dual of a projection: the least value of the sum of max(z + A'y, 0)²/2, less b'y.
+    """The dual of a projection: the minimum of the sum of max(z + A'y, 0)²/2, less b'y, where b is the totals.
 
-    The cells of blocks whose total is 0 are 0, and left out.
+    Cells of blocks whose total is 0 are 0, and are left out.
     """
 
     def __init__(self, counts: Reals, crossing: Crossing) -> None:
@@ -243,7 +251,7 @@ class _Dual:
         return spread
 
     def at(self, y: Reals) -> tuple[Reals, Reals]:
-        """Return z + A'y, and the slope there: by how much its non-negative part exceeds the totals."""
+        """Return z + A'y, and the slope there: the excess of its non-negative part over the totals."""
         shifted = self.counts + self.spread(y)
         return shifted, self.block_sums(np.maximum(shifted, 0.0) * self.alive) - self.totals
 
@@ -259,8 +267,8 @@ class _Dual:
             shifted, missed = self.at(y)
             if not (np.abs(missed) > allowed).any():
                 break
-            # Cells a little below 0 will be above it after the step; without them steps are short where kinks are near.
-            # What is a little is told by the cell's own totals and, in turn, by all.
+            # Cells a little below 0 will be above 0 after the step. Without them, steps near kinks would be short.
+            # "A little" is measured by the cell's own totals and by all totals, in turn.
             reach = self.spread(np.abs(missed)) if number % 2 == 0 else np.abs(missed).max()
             active = self.alive * (shifted > -reach)
             step = self.direction(active, missed)
@@ -268,7 +276,7 @@ class _Dual:
         return np.maximum(shifted, 0.0) * self.alive
 
     def length(self, y: Reals, step: Reals, slope: float) -> float:
-        """Return the length of about the least value along a step: its slope is bracketed, and then made small."""
+        """Return about the step length that gives the minimum: bracket the slope's zero, then narrow the bracket."""
         low, high, candidate = 0.0, np.inf, 1.0
         below, above = slope, 0.0
         for _ in range(_TRIALS):
@@ -287,9 +295,10 @@ class _Dual:
         return candidate
 
     def sweep(self, y: Reals) -> Reals:
-        """Return y after the exact minimum along each partition's part of it in turn, which meets its totals.
+        """Return y after the exact minimum along the part of each partition in turn, which meets its totals.
 
-        With the k largest cells above 0, t = (total - their sum)/k is added to each; k is the last with all above 0.
+        In each block, t = (total - sum of the k largest cells)/k is added to every cell. k is the largest number for
+        which the k largest cells are then positive.
         """
         shifted, moved, start = self.counts + self.spread(y), y.copy(), 0
         for one in self.parts:
@@ -311,7 +320,7 @@ class _Dual:
         return moved
 
     def direction(self, active: Reals, missed: Reals) -> Reals:
-        """Return Newton's step by conjugate gradients, damped as long as totals are missed by much."""
+        """Return Newton's step by conjugate gradients, damped while totals are missed by much."""
         size = float(np.sqrt((missed * missed).sum()))
         share = min(1.0, size / float(np.sqrt((self.totals * self.totals).sum()) + 1))
         damping = max(1e-3 * share, 1e-14) * np.maximum(self.cells, 1.0)

@@ -1,7 +1,8 @@
-"""Whole units moved between the blocks of two partitions by maximal flows, exactly, however large the totals.
+"""Maximal flows that move whole units between the blocks of two partitions, exactly, also for totals beyond 31 bits.
 
-Cells are edges from their block of one partition to that of the other; those that are open in one are at a node whose
-balance is what is left. What one count of a cell more does is what a unit does that moves along its edge.
+Each cell is an edge from its block in one partition to its block in the other. A cell that is open in one partition has
+its end there at a node for open cells, whose balance is the difference of the partitions' sums. One more in a cell's
+count moves one unit along its edge.
 """
 
 from dataclasses import dataclass
@@ -16,16 +17,19 @@ from service.postprocess.crossing import OPEN
 Integers = NDArray[np.int64]
 
 _LARGEST = 2**30 - 1
-"""The most that an edge carries at once. scipy's flows have 31 bits, and it takes one direction's from the other's."""
+"""The most that an edge carries in a pass. scipy's flows have 31 bits, and it subtracts opposite ones."""
 _BITS = 8
-"""Bits that a pass goes down. The rest to be moved is then below 2^8 for each edge and node: 2^29 in all."""
+"""The bits by which steps shorten in each pass. So each edge and node has less than 2^8 steps left: 2^29 in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowResult:
-    """Counts after a flow, what each block still lacks, and the nodes that what is left over reaches.
+    """The result of a flow.
 
-    Nothing is left over if and only if all that was lacking was met.
+    Attributes:
+        counts: of each edge, after the flow.
+        lacking: the units that each node still has to give, or to take where the number is below 0.
+        reached: the nodes in reach of units that could not be moved; empty if and only if all units were moved.
     """
 
     counts: Integers
@@ -35,7 +39,13 @@ class FlowResult:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Edges of cells, none twice, and what the nodes need: blocks of one, of the other, and what is open."""
+    """The edges of cells, each once, and the needs of nodes: blocks of one partition, of the other, open cells.
+
+    Attributes:
+        tails: the node at which each edge starts.
+        heads: the node at which each edge ends.
+        needed: the units that each node gives, or takes where the number is below 0.
+    """
 
     tails: Integers
     heads: Integers
@@ -46,8 +56,8 @@ class Network:
         """Return the network of two partitions.
 
         Args:
-            blocks: for each edge its block in the one partition, and that in the other, or OPEN.
-            totals: of the blocks of the one partition, and of the other.
+            blocks: for each edge its block in the first partition, and that in the second, or OPEN.
+            totals: of the blocks of the first partition, and of the second.
         """
         (rows, columns), (first, second) = blocks, totals
         free = first.size + second.size
@@ -67,7 +77,7 @@ class Network:
         return lacking
 
     def move(self, counts: Integers, up: Integers, down: Integers, shift: int = 0) -> FlowResult:
-        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more in a cell and ``down`` fewer.
+        """Apply a maximal flow in steps of 2^shift units, at most ``up`` of them more and ``down`` fewer in a cell.
 
         Args:
             counts: of each edge, in units.
@@ -95,9 +105,9 @@ class Network:
         return FlowResult(counts, self.lacking(counts), np.sort(reached[reached != source]).astype(np.int64))
 
     def complete(self, counts: Integers) -> FlowResult:
-        """Move units from these counts to non-negative ones that lack as little as possible, many at a time first.
+        """Move units until counts are not negative and lack as little as possible, in large steps first.
 
-        Counts and needs of up to 2^40 units, or as many cells as have 62 bits in all.
+        Counts and needs may have up to 2^40 units, if the sum over all cells has at most 62 bits.
 
         Args:
             counts: of each edge, in units.

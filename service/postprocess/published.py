@@ -1,11 +1,12 @@
-"""Published totals of places of a table, met by its noisy cells afterwards.
+"""Adjustment of a table's noisy cells to the published totals of some places.
 
-A place is a value for each of some axes; its total is that of all cells there. Where margins are nested, as in a
-hierarchy, one of two places holds the other or they have nothing in common. Hence each cell
-belongs to the finest published place that it is in, and what a total leaves when the published parts of its place are
-taken off belongs to the other cells of the place: blocks of cells with a total each, which are adjusted one by one.
-Margins that cross are several hierarchies, each with blocks of its own, which are adjusted together.
-Whether that can be done depends on the totals alone, which are public, and not on any noisy count.
+A place is a value for each of some axes; its total is the sum of all cells there. If margins are nested, as in a
+hierarchy, two places are disjoint or one contains the other. So each cell belongs to the finest published place that
+contains it. A total minus the totals of the published parts of its place is that of the other cells of the place. This
+gives blocks of cells with one total each, which are adjusted one by one.
+
+Margins that cross are several hierarchies, each with blocks of its own, which are adjusted together. Whether an
+adjustment is possible depends only on the totals, which are public, and not on any noisy count.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +39,7 @@ class PlaceTotal:
 
 @dataclass(frozen=True, slots=True)
 class TotalBlocks:
-    """For each cell its block, and for each block what its cells must add up to."""
+    """The block of each cell, and the total of each block."""
 
     block: Integers
     totals: Integers
@@ -56,10 +57,10 @@ def blocks_of(shape: Sequence[int], published: Sequence[PlaceTotal]) -> TotalBlo
     """Return the totals that adjusted cells of a table must add up to.
 
     Returns:
-        Blocks where the margins are one hierarchy, else crossed totals; cells in row-major order.
+        Blocks if the margins are one hierarchy, else crossed totals; cells in row-major order.
 
     Raises:
-        InvalidInput: totals that are negative or contradict each other, or for which no whole counts are found.
+        InvalidInput: totals are negative or contradict each other, or no whole counts that meet them are found.
     """
     _check(published)
     chains = hierarchies([frozenset(one.axes) for one in published])
@@ -75,7 +76,7 @@ def blocks_of(shape: Sequence[int], published: Sequence[PlaceTotal]) -> TotalBlo
 
 
 def _hierarchy_blocks(shape: Sequence[int], published: Sequence[PlaceTotal], numbers: Sequence[int]) -> TotalBlocks:
-    """Return the blocks of the hierarchy of these totals; the blocks of all others have total 0 and no cells."""
+    """Return the blocks of the hierarchy of the totals ``numbers``; other totals get a block of 0 without cells."""
     block = np.full(tuple(shape), _OPEN, np.int64)
     totals = np.zeros(len(published), np.int64)
     totals[numbers] = [published[number].total for number in numbers]
@@ -110,13 +111,13 @@ def _check(published: Sequence[PlaceTotal]) -> None:
 
 
 def rake(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """Adjust each block in the proportions of its noisy cells, as far as crossing totals let them.
+    """Adjust each block in the proportions of its noisy cells, as far as crossing totals allow.
 
     Args:
         cells: noisy counts in row-major order.
 
     Returns:
-        Whole counts in that order; none is negative.
+        Whole counts in the same order; none is negative.
     """
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.rake)
@@ -124,13 +125,13 @@ def rake(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
 
 
 def project(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
-    """Return the nearest whole table, by least squares; a rounding of the nearest one where totals cross.
+    """Return the nearest whole table, by least squares; if totals cross, a rounding of the nearest table.
 
     Args:
         cells: noisy counts in row-major order.
 
     Returns:
-        Whole counts in that order; none is negative.
+        Whole counts in the same order; none is negative.
     """
     if isinstance(blocks, CrossedTotals):
         return _adjust_crossed(cells, blocks, crossing.project)
@@ -138,16 +139,16 @@ def project(cells: Integers, blocks: TotalBlocks | CrossedTotals) -> Integers:
 
 
 def _adjust_crossed(cells: Integers, totals: CrossedTotals, fit: Adjustment) -> Integers:
-    """Adjust cells to crossing totals; cells of no published place are only clamped at 0."""
+    """Adjust cells to crossing totals; cells in no published place are only clamped at 0."""
     adjusted = np.maximum(cells, 0)
     adjusted[totals.crossing.places] = round_adjustment(fit, cells, totals.crossing, totals.fallback)
     return adjusted
 
 
 def _adjust_blocks(cells: Integers, blocks: TotalBlocks, adjust: Adjust) -> Integers:
-    """Adjust cells to non-negative whole numbers that meet every total; others are only clamped at 0.
+    """Adjust cells to non-negative whole numbers that meet every total; cells without one are only clamped at 0.
 
-    Cells are brought within bounds first, which only counts that are beyond all use feel: sums must have 64 bits.
+    Cells are clipped first, so that sums fit 64 bits. This changes only counts that are too large to be of any use.
     """
     largest = LARGEST_SUM // 4 // cells.size
     bounded = np.clip(cells, -largest, largest)

@@ -1,13 +1,15 @@
-"""Controlled rounding: whole counts near real ones, that meet every total of crossing partitions exactly.
+"""Controlled rounding: whole counts near real ones that meet every total of crossing partitions exactly.
 
-Each atom gets the floor or the ceiling of its real count, and then each of its cells. With two partitions, which are
-two hierarchies, there always are such counts if the real ones meet the totals: atoms are edges between the blocks of
-one and those of the other, and what a flow can carry in parts it can carry in whole units (Ford and Fulkerson). From
-the nearest whole counts, units are moved along edges until the totals are met; of the largest move that an atom must
-make, the least that does is found. With three and more partitions there may be none, and finding one is hard in
-general: it is searched by branch and bound, first among floors and ceilings, then among all tables, within a number
-of nodes. Any table at all, which is asked for before there are counts to be near to, is found far sooner than a near
-one. Every result is checked in integers, and where doubles were too coarse for the totals, searched for from there.
+Each atom gets the floor or the ceiling of its real count, and then so does each of its cells. With two partitions,
+which are two hierarchies, there always are such counts if the real ones meet the totals: atoms are edges between the
+blocks of the two partitions, and a flow that exists in fractions exists in whole units (Ford and Fulkerson). From the
+nearest whole counts, units are moved along edges until the totals are met. The largest change of an atom is kept as
+small as possible.
+
+With three or more partitions there may be none, and finding one is hard in general. A search by branch and bound tries
+floors and ceilings first, then all tables, within a number of nodes. A search for any table, which is needed before
+there are noisy counts, ends far sooner than one for a near table. Every result is checked in integers. If doubles were
+too coarse for the totals, the search goes on from the result.
 """
 
 from dataclasses import dataclass
@@ -24,20 +26,26 @@ Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 MOST_PLACES = 3 * 2**11
-"""Atoms of more than two partitions, once for each: beyond, a search takes minutes, most of them before any node."""
+"""Atoms times partitions, if these are more than two. Beyond, a search takes minutes, most of them before any node."""
 NODES, NODES_OF_ANY = 20, 200
-"""Of a search, for a near table and for any. In nodes and not in seconds, so that every machine finds the same."""
+"""Limits of a search for a near table and for any, in nodes and not in seconds, so that all machines find the same."""
 
-_MOVES = 32  # between half a unit, the nearest, and a whole one, how many limits of a move are told apart
-_ROUNDS = 3  # of a search for any table, each from where the one before has led
-_TOLD_APART = 2**20  # up to totals of this size a search's tolerances, of 1e-6, cannot take a table for none
+_MOVES = 32  # limits that are tried for the change of a count, between half a unit (the nearest) and a whole one
+_ROUNDS = 3  # searches for any table, each from the result of the one before
+_LARGEST_DECIDED = 2**20  # up to totals of this size, the solver's tolerances of 1e-6 cannot make it miss a table
 _INFEASIBLE = 2  # scipy's status
-_GAP = 0.1  # another table may be nearer to the real one by this share of the sum of squares
+_GAP = 0.1  # the nearest table may be nearer by this share of the sum of squares
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingSearch:
-    """Whole counts of the cells of a crossing, or none; ``proven``: that there are none."""
+    """The result of a search.
+
+    Attributes:
+        counts: whole counts of the crossing's cells, or of its atoms before they are shared out; None if none are
+            found.
+        proven: whether it is proven that there are none.
+    """
 
     counts: Integers | None
     proven: bool = False
@@ -59,10 +67,10 @@ def round_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
 
 
 def find_whole_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
-    """Return any whole counts that meet the totals; real ones that nearly do show where to look first.
+    """Return any whole counts that meet the totals.
 
     Args:
-        real: of the crossing's cells.
+        real: of the crossing's cells, nearly meeting the totals; the search begins there.
     """
     if len(crossing.partitions) <= 2:
         return round_counts(real, crossing)
@@ -80,14 +88,14 @@ def find_whole_counts(real: Reals, crossing: Crossing) -> RoundingSearch:
 
 
 def _meets_exactly(search: RoundingSearch, crossing: Crossing) -> bool:
-    """Tell whether atoms' units are found, and meet every total."""
+    """Tell whether units of the atoms are found, and meet every total."""
     return search.counts is not None and not any(
         part.any() for part in _missing(search.counts, crossing, of_atoms=True)
     )
 
 
 def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -> RoundingSearch:
-    """Return cells' counts from atoms' units, if they meet the totals."""
+    """Return the counts of cells from the units of atoms, if they meet the totals."""
     if search.counts is None:
         return search
     counts = _share_units(real, search.counts, crossing)
@@ -95,7 +103,7 @@ def _cells_from_atoms(real: Reals, search: RoundingSearch, crossing: Crossing) -
 
 
 def round_adjustment(fit: Adjustment, counts: Integers, crossing: Crossing, known: Integers) -> Integers:
-    """Return whole counts near those of an adjustment; the known table where none are found.
+    """Return whole counts near those of an adjustment, or the known table if none are found.
 
     Args:
         counts: noisy counts of the whole table, in row-major order.
@@ -128,15 +136,15 @@ def _missing(counts: Integers, crossing: Crossing, *, of_atoms: bool) -> list[In
 
 
 def _slack(crossing: Crossing) -> float:
-    """Return how far real counts may be from ones that meet the totals exactly."""
+    """Return the distance that real counts may have from counts that meet the totals exactly."""
     largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
     return max(2.0**-20, largest * 2.0**-46)
 
 
 def _share_units(real: Reals, sums: Integers, crossing: Crossing) -> Integers:
-    """Share each atom's units out to its cells: their floors, and one more for the largest remainders.
+    """Share each atom's units out to its cells: the floors, and one more for the largest remainders.
 
-    Of real counts that miss totals the floors may be more than the units: then they are scaled down to these.
+    If the real counts miss totals, the floors may be more than the units. They are then scaled down.
     """
     floors = np.maximum(np.floor(real - _slack(crossing)), 0).astype(np.int64)
     taken = _atom_sums(floors, crossing)
@@ -162,9 +170,9 @@ def _atom_sums(counts: Integers, crossing: Crossing) -> Integers:
 
 
 def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
-    """Return atoms' units for two partitions, by a flow between the blocks that lack units and those with too many.
+    """Return the atoms' units for two partitions, by a flow between the blocks that lack units and those with too many.
 
-    Where real counts miss totals by more than roundings reach, any nearby table that the flow leads to.
+    If real counts miss totals by more than rounding can correct, return any nearby table that the flow leads to.
     """
     (one, other), (rows, columns) = crossing.partitions, crossing.atoms
     network = Network.of((rows, columns), (one.totals, other.totals))
@@ -178,7 +186,7 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
         best = network.complete(start)
         return None if best.lacking.any() else best.counts
     low, high = 0, _MOVES
-    while high - low > 1:  # the least limit of a move that does
+    while high - low > 1:  # find the smallest limit of a change that suffices
         middle = (low + high) // 2
         limit = 0.5 + middle / (2 * _MOVES)
         up = np.where(start + above - sums <= limit, above, 0)
@@ -189,11 +197,14 @@ def _by_flow(sums: Reals, crossing: Crossing) -> Integers | None:
 
 
 def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) -> RoundingSearch:
-    """Return atoms' units for more partitions, by branch and bound: a floor or a ceiling each, or any number.
+    """Return the atoms' units for more than two partitions, by branch and bound.
 
-    ``nearest``: about the nearest to the real ones, and not the first that are found.
+    The variables are one unit from the floor to the ceiling of an atom and, unless ``near``, units above its ceiling
+    and units below its floor.
 
-    A column is a unit from the floor to the ceiling, or units above the ceiling, or units below the floor.
+    Args:
+        near: allow only the floor and the ceiling of each atom, and not any number.
+        nearest: look for about the nearest units to the real ones, and not for the first that are found.
     """
     slack = _slack(crossing)
     floors, ceilings = np.floor(sums + slack).astype(np.int64), np.ceil(sums - slack).astype(np.int64)
@@ -202,18 +213,18 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
     for blocks, one in zip(crossing.atoms, crossing.partitions, strict=True):
         least = np.minimum(least, np.append(one.totals, LARGEST_TOTALS)[blocks])
     between, every = np.flatnonzero(floors < ceilings), np.arange(sums.size)
-    ones, dear = np.ones(sums.size), np.full(sums.size, 3.0)
+    ones, outside_costs = np.ones(sums.size), np.full(sums.size, 3.0)
     columns = [(between, ones[between], ones[between], (2 * (floors - sums) + 1)[between])]
     if not near:
-        columns.append((every, ones, np.maximum(least - ceilings, 0).astype(float), dear))
-        columns.append((every, -ones, floors.astype(float), dear))
+        columns.append((every, ones, np.maximum(least - ceilings, 0).astype(float), outside_costs))
+        columns.append((every, -ones, floors.astype(float), outside_costs))
     places, signs, bounds, costs = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    if not places.size:  # whole already
+    if not places.size:  # all are whole already
         return RoundingSearch(floors)
     needed = np.concatenate(_missing(floors, crossing, of_atoms=True))
     solution = milp(
         np.append(costs, ((floors - sums) ** 2).sum())
-        * nearest,  # the last of a column that is always 1, so that gaps have a meaning
+        * nearest,  # the last is of a column that is always 1, so that the gap is a share of the whole sum
         constraints=LinearConstraint(sum_matrix(places, signs, crossing, beside=1), needed, needed),
         integrality=np.ones(costs.size + 1),
         bounds=Bounds(np.append(np.zeros(costs.size), 1), np.append(bounds, 1)),
@@ -221,14 +232,14 @@ def _by_search(sums: Reals, crossing: Crossing, *, near: bool, nearest: bool) ->
     )
     if solution.x is None:
         largest = max(int(one.totals.max(initial=0)) for one in crossing.partitions)
-        return RoundingSearch(None, proven=not near and solution.status == _INFEASIBLE and largest <= _TOLD_APART)
+        return RoundingSearch(None, proven=not near and solution.status == _INFEASIBLE and largest <= _LARGEST_DECIDED)
     units = floors.copy()
     np.add.at(units, places, (signs * np.rint(solution.x[:-1])).astype(np.int64))
     return RoundingSearch(units)
 
 
 def sum_matrix(places: Integers, signs: Reals, crossing: Crossing, *, beside: int = 0) -> csr_array:
-    """Return the matrix that adds atoms up: a row for each total, a column for each variable, and more in none.
+    """Return the matrix that adds atoms up to totals, with a row for each total and a column for each variable.
 
     Args:
         places: the atom of each variable.

@@ -1,16 +1,17 @@
-"""Noisy counts made to meet published totals: whole numbers, none negative, every total exactly.
+"""Adjustment of noisy counts to published totals: whole numbers, none negative, that meet every total exactly.
 
-It works on noisy counts and published totals only, so it costs no privacy. Totals are margins of an array: of some
-axes, the sums over all others. Any two must have the same sums over the axes that both have. Where of any two the axes
-of one include those of the other, they are a hierarchy: the finest decides, and cells fall into blocks, each with its
-total. Others cross (``crossing``, ``rounding``).
+The adjustment uses only noisy counts and published totals, so it costs no privacy. Totals are margins of an array: sums
+along some axes over all others. Any two must have the same sums over the axes that both have. If, of any two, the axes
+of one include those of the other, the margins are a hierarchy: the finest decides, and cells fall into blocks with one
+total each. Other margins cross (``crossing``, ``rounding``).
 
-Of a hierarchy everything is decided in integers. ``rake`` scales a block, x to x T/S: the floors of these miss the
-total T by the sum of the remainders over S, which is whole and smaller than the number of cells that have one; so many
-of them, those of the largest remainders, get one more. ``project`` is the nearest whole table: in a block x to
-max(x - t, 0), where t is the least whole number at which the sum does not exceed T; what is missing is less than the
-number of cells with x >= t (at t - 1 each of them would be one more, and the sum above T), and so many of them get one
-more.
+For a hierarchy, integers decide everything. ``rake`` scales each count x of a block to x T/S, where T is its total and
+S its sum. The floors of these miss T by the sum of the remainders over S. This is a whole number, smaller than the
+number of cells with a remainder. That many cells, those with the largest remainders, get one more.
+
+``project`` finds the nearest whole table. It lowers each count x of a block to max(x - t, 0), where t is the least
+whole number at which the sum does not exceed T. The units that are then missing are fewer than the cells with x >= t,
+because at t - 1 each of these cells would be one more, and the sum above T. As many of these cells get one more.
 """
 
 from collections.abc import Sequence
@@ -29,12 +30,12 @@ Integers = NDArray[np.int64]
 Adjusted = list[int] | list[float]
 MOST_AXES = 16
 LARGEST_SUM = 2**62
-"""Of the sizes of all counts, and of any totals: sums of such numbers are 64-bit integers."""
+"""The bound within which counts and totals add up to 64-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarginTotal:
-    """Published sums: one for each place along ``axes``, in row-major order; without axes, of all cells."""
+    """Published sums: one for each place along ``axes``, in row-major order; without axes, that of all cells."""
 
     axes: tuple[int, ...]
     values: tuple[int, ...]
@@ -42,19 +43,20 @@ class MarginTotal:
 
 @dataclass(frozen=True, slots=True)
 class _NumberedTotal(MarginTotal):
-    """With its place among all totals."""
+    """A margin's totals, with their place among all totals."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Cells by blocks that have a total each, a row for a block.
+    """Cells in blocks that have a total each, with a row for each block.
 
     Attributes:
-        counts: noisy.
-        totals: None where nothing is published.
-        places: of the cells in the table as it came.
+        counts: the noisy counts.
+        totals: the total of each block; None if nothing is published.
+        order: the original axes, in the order of the arranged table.
+        shape: the shape of the arranged table.
     """
 
     counts: Integers
@@ -80,17 +82,19 @@ class _Blocks:
 
 
 def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
-    """Scale each block to its total: negative counts are taken as 0, and parts are equal where none is above 0.
+    """Scale each block to its total.
+
+    Negative counts are taken as 0. A block without a positive count is divided equally.
 
     Args:
         counts: noisy, in row-major order.
-        integer: return whole counts; False: doubles.
+        integer: return whole counts; if false, doubles.
 
     Returns:
-        Counts in that order; none is negative.
+        Counts in the same order; none is negative.
 
     Raises:
-        InvalidInput: a shape that the counts do not have, or totals that contradict each other.
+        InvalidInput: the counts do not have this shape, or the totals contradict each other.
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
@@ -109,19 +113,19 @@ def rake(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTot
 
 
 def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[MarginTotal], *, integer: bool) -> Adjusted:
-    """Return the nearest table, by least squares, of those that are not negative (and whole) and meet the totals.
+    """Return the nearest non-negative table, by least squares, that meets the totals.
 
-    Of crossing totals whole counts are a rounding of the nearest table.
+    Whole counts for crossing totals are a rounding of the nearest table.
 
     Args:
         counts: noisy, in row-major order.
-        integer: return whole counts; False: doubles.
+        integer: return the nearest table of whole counts; if false, of doubles.
 
     Returns:
-        Counts in that order; none is negative.
+        Counts in the same order.
 
     Raises:
-        InvalidInput: a shape that the counts do not have, or totals that contradict each other.
+        InvalidInput: the counts do not have this shape, or the totals contradict each other.
     """
     table, finest = _table(counts, shape), _finest(tuple(shape), totals)
     if len(finest) > 1:
@@ -130,7 +134,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Margin
     if blocks.totals is None:
         positive = np.maximum(blocks.counts, 0)
         return blocks.back(positive if integer else positive.astype(float))
-    # With the k largest above 0, their sum less k t is T: the right k is the last whose smallest stays above t.
+    # If the k largest stay above 0, their sum minus k t is T. The right k is the last whose smallest is above t.
     descending = -np.sort(-blocks.counts, axis=1)
     k = np.arange(1, blocks.counts.shape[1] + 1)
     excess = np.cumsum(descending, axis=1) - blocks.totals[:, None]
@@ -148,7 +152,7 @@ def project(counts: Sequence[int], shape: Sequence[int], totals: Sequence[Margin
 
 
 def _adjust_crossed(fit: Adjustment, table: Integers, finest: Sequence[_NumberedTotal], *, integer: bool) -> Adjusted:
-    """Return the table for crossing totals, with a partition for the finest of each hierarchy."""
+    """Return the table adjusted to crossing totals, with a partition for the finest margin of each hierarchy."""
     indices = np.indices(table.shape).reshape(table.ndim, -1)
     partitions = []
     for one in finest:
@@ -176,13 +180,16 @@ def _fits(descending: Integers, k: Integers) -> bool:
 
 
 def _active(descending: Integers, excess: Integers) -> Integers:
-    """Return the active blocks where products are beyond 64 bits: x k > e is x > floor(e/k) for whole numbers."""
+    """Return the number of cells of each block that stay above 0, without products, which may exceed 64 bits.
+
+    For whole numbers, x k > e is x > floor(e/k).
+    """
     k = np.arange(1, descending.shape[1] + 1)
     return np.asarray(np.maximum((descending > excess // k).sum(axis=1), 1))
 
 
 def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[Integers, NDArray[np.generic]]:
-    """Return floors and remainders of x T/S; in long integers where products are beyond 64 bits."""
+    """Return floors and remainders of x T/S, in Python's integers if products exceed 64 bits."""
     if int(positive.max()) * int(totals.max()) < LARGEST_SUM:
         floors, remainders = np.divmod(positive * totals[:, None], sums[:, None])
         return floors, remainders
@@ -192,7 +199,7 @@ def _proportions(positive: Integers, totals: Integers, sums: Integers) -> tuple[
 
 
 def _ones_for_the_largest(scores: NDArray[np.generic], how_many: Integers) -> Integers:
-    """Return ones at the ``how_many`` largest scores of each row, the first of equal ones."""
+    """Return ones at the ``how_many`` largest scores of each row, and the first of equal scores."""
     ranks = np.empty(scores.shape, dtype=np.int64)
     order = np.argsort(-scores.astype(np.int64), axis=1, kind="stable")
     np.put_along_axis(ranks, order, np.broadcast_to(np.arange(scores.shape[1]), scores.shape), axis=1)
@@ -217,7 +224,7 @@ def _finest(shape: tuple[int, ...], totals: Sequence[MarginTotal]) -> list[_Numb
     """Return the totals that decide, one for each hierarchy; all others are sums of them.
 
     Raises:
-        InvalidInput: a total that is not one of this table, is negative, or contradicts another.
+        InvalidInput: a total does not fit the table, is negative, or contradicts another.
     """
     faults = [fault for number, total in enumerate(totals) for fault in _faults(shape, total, f"/totals/{number}")]
     if faults:
@@ -246,8 +253,8 @@ def _check_common(shape: tuple[int, ...], coarse: _NumberedTotal, fine: _Numbere
     differing = np.argwhere(sums[0] != sums[1])
     if len(differing):
         place = f"place {differing[0].tolist()} of axes {list(kept)}" if kept else "the whole"
-        what = "the coarser ones" if kept == tuple(sorted(coarse.axes)) else f"those of /totals/{coarse.number}"
-        detail = f"expected totals that add up to {what}: at {place} they do not"
+        others = "the coarser ones" if kept == tuple(sorted(coarse.axes)) else f"those of /totals/{coarse.number}"
+        detail = f"expected totals that add up to {others}: at {place} they do not"
         raise InvalidInput.at(f"/totals/{fine.number}/values", detail)
 
 

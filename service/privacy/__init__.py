@@ -1,4 +1,4 @@
-"""The privacy mathematics: what a mechanism costs, how costs compose, what they convert to.
+"""The privacy mathematics: the losses of mechanisms, their composition, and conversions between notions.
 
-Pure functions over frozen values; losses are in nats and every guarantee is an upper bound.
+Functions are pure, and values are frozen. Losses are in nats, and every guarantee is an upper bound.
 """

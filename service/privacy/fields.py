@@ -24,7 +24,7 @@ READS = Constant(
     "reads",
     value="nothing capped",
     description="A promise that this reads no attribute on which the account, or one above it, has a cap. An account"
-    " with caps asks each mechanism for tags or for this promise, on itself or on a node above it.",
+    " with caps requires tags or this promise for each mechanism, on itself or on a node above it.",
 )
 NAME = TextLine("name", description="Unique in the plan; without one, the path is the name.")
 CELLS = (
@@ -35,14 +35,14 @@ CELLS = (
     WholeNumber(
         "cells_added",
         description="Under replace_one: the number of cells that adding or removing one record can move. By default"
-        " half of cells, rounded up. State it if a record can also be in no cell, or if records share cells: then it"
-        " can be more.",
+        " half of cells, rounded up. State it if a record can also be in no cell, or if records share cells, because"
+        " the number can then be larger.",
     ),
     WholeNumber(
         "cells_replaced",
         description="Under add_remove: the number of cells that another value of one record can move, each by at most"
-        " sensitivity; 2 for a histogram. Only caps on tags depend on it. By default another value counts for them as"
-        " two records, which move the same cells.",
+        " sensitivity; 2 for a histogram. Only caps on tags depend on it. By default they count another value as two"
+        " records that change together and move the same cells.",
     ),
 )
 PARTITIONS = PartitionNames(
@@ -81,7 +81,11 @@ PARTS = Parts("parts", required=True)
 
 
 def scale_or_epsilon(scale: str) -> Either:
-    """Return the field of a Laplace law's scale, described so, or of the pure loss that it causes."""
+    """Return the field of a Laplace law's scale or, instead, of the pure loss that it causes.
+
+    Args:
+        scale: the description of the scale.
+    """
     epsilon = "Pure loss of one cell, in nats: scale = sensitivity/epsilon."
     return Either(
         ExactNumber("scale", unit=Unit.COUNTS, bound=ABOVE_0, description=scale),
@@ -91,7 +95,11 @@ def scale_or_epsilon(scale: str) -> Either:
 
 
 def variance_or_rho(variance: str) -> Either:
-    """Return the field of a normal law's variance, described so, or of the zCDP loss that it causes."""
+    """Return the field of a normal law's variance or, instead, of the zCDP loss that it causes.
+
+    Args:
+        variance: the description of the variance.
+    """
     rho = "zCDP loss of one cell, in nats: sigma² = sensitivity²/(2 rho)."
     return Either(
         ExactNumber("sigma_squared", unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
@@ -101,7 +109,12 @@ def variance_or_rho(variance: str) -> Either:
 
 
 def offset_tails(variance: str, offset: str) -> tuple[ExactNumber, ExactNumber]:
-    """Return the fields of a law with offset tails, described so."""
+    """Return the fields of a law with offset tails.
+
+    Args:
+        variance: the description of sigma².
+        offset: the description of m.
+    """
     return (
         ExactNumber("sigma_squared", required=True, unit=Unit.COUNTS_SQUARED, bound=ABOVE_0, description=variance),
         ExactNumber("m", required=True, unit=Unit.COUNTS, bound=AT_LEAST_0, description=offset),

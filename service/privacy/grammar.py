@@ -1,7 +1,8 @@
-"""The vocabulary in which mechanisms and nodes state the fields of their documents, each once.
+"""The vocabulary in which mechanisms and nodes describe the fields of their documents.
 
-Reading and writing are here. The interface derives its checks, with their JSON pointers, and its schema from the same
-fields. In a document every exact number is a string, and a distance is in counts; values are in units of granularity.
+Each field is described once. This module reads and writes it; the HTTP interface derives its checks, with their JSON
+pointers, and its schema from it. In a document, every exact number is a string and a distance is in counts. In a value,
+a distance is in units of granularity.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from service.privacy.numerics.numbers import exact_text, parse_exact
 
 Document = Mapping[str, Any]
 LARGEST_WHOLE = 2**53
-"""Beyond it a JSON number is not one integer for every reader."""
+"""Beyond it, some readers of JSON round an integer."""
 
 
 class Unit(Enum):
@@ -33,7 +34,7 @@ class Unit(Enum):
 
 
 class NumberBound(NamedTuple):
-    """A condition on an exact number, and how a fault says what was expected."""
+    """A condition on an exact number, and its words in a fault."""
 
     holds: Callable[[Fraction], bool]
     expected: str
@@ -61,7 +62,8 @@ class Field:
 
     Attributes:
         required: whether a document must state it.
-        default: as in a document, where it is not stated; None where that has a meaning of its own, or none.
+        default: the value in a document that does not state it; None if there is none, or if a missing field has a
+            meaning of its own.
     """
 
     name: str
@@ -91,6 +93,8 @@ class ExactNumber(Field):
     """An exact number.
 
     Attributes:
+        unit: of the number in a document.
+        bound: a condition that it must meet.
         whole_stays: whether an integer may be stated as one, and stays one.
     """
 
@@ -118,7 +122,8 @@ class WholeNumber(Field):
 
     Attributes:
         least, most: its bounds.
-        nested: what is expected where ``most`` bounds the product with the same field of all nodes above too.
+        nested: the words of the fault if ``most`` also bounds the product with this field of all nodes above; else
+            None.
     """
 
     least: int = 1
@@ -142,7 +147,7 @@ class Constant(Field):
 
 
 class PartitionNames(Field):
-    """Names of partitions, or how many there are (``partitions.read_partitions``)."""
+    """Names of partitions, or their number (``partitions.read_partitions``)."""
 
 
 class Part(Field):
@@ -155,10 +160,10 @@ class Parts(Field):
 
 @dataclass(frozen=True)
 class Either:
-    """A noise parameter, or instead the loss of one cell that it causes: exactly one of both.
+    """Two alternatives, of which exactly one is stated: a noise parameter, or the loss of one cell that it causes.
 
     Attributes:
-        product: parameter times loss, in units of granularity, for a sensitivity.
+        product: returns parameter times loss for a sensitivity, in units of granularity.
     """
 
     parameter: ExactNumber
@@ -167,7 +172,7 @@ class Either:
 
     @property
     def name(self) -> str:
-        """The attribute of a mechanism that has the value."""
+        """The name of the mechanism's attribute that has the parameter."""
         return self.parameter.name
 
     @property
@@ -190,7 +195,7 @@ class Either:
         return self.product(scale.sensitivity) / self.loss.read(document, at)
 
     def write(self, value: Fraction, scale: Scale) -> dict[str, Any]:
-        """Return the field of the parameter; of the loss where only that is within the limits of a number."""
+        """Return the field of the parameter, or that of the loss if only this is within the limits of a number."""
         document = self.parameter.write(value, scale)
         try:
             parse_exact(document[self.parameter.name])
@@ -204,10 +209,11 @@ Fields = Sequence[Field | Either]
 
 @dataclass(frozen=True)
 class DocumentForm:
-    """A document's fields, alternatives one by one, in the order in which faults are listed.
+    """The form of a document: its fields, alternatives one by one, in the order in which faults are listed.
 
     Attributes:
         name: of the form in a schema.
+        about: its description in a schema.
     """
 
     name: str
@@ -231,7 +237,7 @@ class InnerList(Inner):
 
 @dataclass(frozen=True, kw_only=True)
 class Type(Field):
-    """The field that says of which type a mechanism or node is."""
+    """The field that states the type of a mechanism or node."""
 
     value: str
 
@@ -241,10 +247,10 @@ class PlanElement:
 
     Attributes:
         TYPE: its name in documents.
-        BEFORE: fields shared with others, those that are listed before the type.
+        BEFORE: fields shared with others that are listed before the type.
         FIELDS: its own.
         AFTER: shared fields that are listed after its own.
-        DECLARED: whether all that is known of it is a guarantee that it states.
+        DECLARED: whether it is known only by a guarantee that it states.
     """
 
     __slots__ = ()
@@ -257,7 +263,7 @@ class PlanElement:
 
     @classmethod
     def form(cls) -> DocumentForm:
-        """Return all of its fields; the docstring's first line says what it is."""
+        """Return its form with all fields; the description is the first line of the docstring."""
         about = (getdoc(cls) or "").partition("\n")[0]
         fields: list[Field] = []
         for field in (*cls.BEFORE, Type("type", required=True, value=cls.TYPE), *cls.FIELDS, *cls.AFTER):
@@ -273,7 +279,7 @@ def read_fields(fields: Fields, document: Document, at: str, scale: Scale = _COU
     """Return the values of fields by their names.
 
     Raises:
-        InvalidInput: the first of them that has no meaning.
+        InvalidInput: a field is not valid; the fault is of the first such field.
     """
     return {field.name: field.read(document, at, scale) for field in fields}
 

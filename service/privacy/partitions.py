@@ -1,8 +1,8 @@
-"""Partitions of the input: how their names are written, and how a plan declares those that it is drawn for.
+"""Partitions of the input: the spelling of their names, and their declaration in a plan.
 
-A mechanism is charged once for all of its partitions, as a record is in one of them at the most. That they are
-disjoint sets of records is the caller's promise, which cannot be checked here. The plan's declaration, made before
-anything is drawn, bounds how often fresh noise is drawn for the one charge, whatever names are invented later.
+A mechanism is charged once for all of its partitions, because a record is in at most one of them. The caller promises
+that they are disjoint sets of records; the service cannot check this. A plan declares its partitions before anything is
+drawn. The declaration bounds how often fresh noise is drawn for one charge, whatever names are invented later.
 """
 
 import re
@@ -22,8 +22,8 @@ EXPECTED_NAME = (
 )
 _EXPECTED = f"expected a list of 1 to {MOST_NAMES} names, or a whole number of at least 1 and at most 10^9"
 
-# Letters, marks and symbols that show nothing: Unicode's Default_Ignorable_Code_Point, as far as isprintable() admits
-# them, and those whose glyph is a blank.
+# Invisible letters, marks and symbols: Unicode's Default_Ignorable_Code_Point, as far as isprintable() admits them,
+# and those whose glyph is a blank.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U00016fe4\U0001d159\U000e0000-\U000e0fff]"
 )
@@ -34,8 +34,8 @@ class Partitions:
     """The partitions that a plan declares for a mechanism.
 
     Attributes:
-        most: how many different partitions it may be drawn for, in each repetition.
-        names: which these are, where they are listed.
+        most: the largest number of partitions for which it may be drawn, in each repetition.
+        names: their names, if they are listed.
     """
 
     most: int
@@ -43,9 +43,9 @@ class Partitions:
 
 
 def first_unclear(names: Sequence[str]) -> int | None:
-    """Return the number of the first name that is not clear; None where all are.
+    """Return the number of the first name that is not clear; None if all are.
 
-    Readers can tell clear names apart: they have no unseen characters, and there is one way to write each.
+    Readers can tell clear names apart: they have no invisible characters, and each has only one spelling.
     """
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
@@ -55,21 +55,21 @@ def first_unclear(names: Sequence[str]) -> int | None:
 
 
 def _are_clear(names: Sequence[str]) -> bool:
-    """Tell whether all names are clear.
-
-    All names at once, which is faster than one by one.
-    """
+    """Tell whether all names are clear; checking them together is faster than one by one."""
     lengths = set(map(len, names))
     if 0 in lengths or max(lengths, default=0) > LONGEST or not "".join(names).isprintable():
         return False
-    lines = "\n".join(["", *names, ""])  # a separator that no name holds, and over which nothing is composed
+    lines = "\n".join(["", *names, ""])  # no name contains the separator, and it composes with nothing
     if "\n " in lines or " \n" in lines or "  " in lines:
         return False
     return lines.isascii() or (_UNSEEN.search(lines) is None and unicodedata.is_normalized("NFKC", lines))
 
 
 def read_partitions(stated: object, at: str) -> Partitions:
-    """Return the partitions that a plan states, by their names or by their greatest number.
+    """Return the partitions that a plan states, by their names or by their largest number.
+
+    Args:
+        at: JSON pointer of ``stated``.
 
     Raises:
         InvalidInput: it is neither; the fault is at ``at`` or below.

@@ -33,7 +33,7 @@ def _both_sides(block: int, width: int) -> list[int]:
 
 def _accepts(blocks: BlockSampler, x: int, word: int, *more: int) -> bool:
     script = Scripted([(word << 8) % _WORD], *([value] for value in more))
-    kept = blocks._kept(np.array([x]), np.array([word >> 56], np.uint8), script)
+    kept = blocks._accepted(np.array([x]), np.array([word >> 56], np.uint8), script)
     return bool(kept[0])
 
 
@@ -183,6 +183,6 @@ def test_a_block_beyond_64_bits_is_an_overflow(block: int, monkeypatch: pytest.M
         with pytest.raises(OverflowError, match="64 bits"):
             blocks.draw(out, script)
         return
-    monkeypatch.setattr(BlockSampler, "_exactly_kept", lambda self, value, block, word, keystream: True)
+    monkeypatch.setattr(BlockSampler, "_exactly_accepted", lambda self, value, block, word, keystream: True)
     blocks.draw(out, script)
     assert out.tolist() == [2**63 - 1]

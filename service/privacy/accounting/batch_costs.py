@@ -1,8 +1,8 @@
 """Costs of plans of thousands of mechanisms at once, with a proven error.
 
-Costs that are rational (at every order c*alpha with a rational c) are added up exactly. All others are
-evaluated together in intervals of doubles, whose upper ends are added up with every operation rounded
-upward: bounds some 1e-14 of themselves above the truth. Where doubles do not tell, balls do.
+Costs that are rational (at every order c*alpha with a rational c) are added up exactly. All others are evaluated
+together in intervals of doubles, whose upper ends are added up with every operation rounded upward. These bounds are
+some 1e-14 of themselves above the truth. Balls take the place of doubles that are too coarse.
 """
 
 import math
@@ -22,13 +22,13 @@ from service.privacy.numerics.numbers import double_up
 from service.privacy.plans.composition_program import CompositionProgram, Notion, evaluate
 
 _NARROW = 2.0**-37
-"""Of itself: an interval that is wider is replaced by a ball, so that every bound is within 1e-11."""
+"""An interval that is wider than this share of itself is replaced by a ball, so that every bound is within 1e-11."""
 _REACH = 1e290
 """A plan with a cost above it, or below its inverse, is added up in rationals: doubles stay far from their ends."""
 _FEW_COSTS = 100
-"""So many costs are sooner evaluated in balls, one by one."""
+"""Up to this number, costs are evaluated sooner in balls, one by one."""
 _LARGEST_EXACT_COUNT = 2**53
-"""Whole numbers up to it are doubles."""
+"""Doubles hold whole numbers exactly up to it."""
 
 
 class BeyondDoubles(ArithmeticError):
@@ -42,8 +42,8 @@ class _ArrayStep:
     Attributes:
         slope: the exact part c*alpha, of all parts together.
         how_many: as in ``composition_program.ProgramStep``.
-        places: of the parts that have more than an exact part.
-        counts: of those, in a column; rounded up.
+        places: those of the parts that have more than an exact part.
+        counts: the counts of these parts, in a column; rounded up.
     """
 
     slope: Loss
@@ -57,13 +57,13 @@ class LinearCosts:
 
     Attributes:
         plan: the program.
-        slopes: c of each place; 0 where a mechanism has more to it, or a maximum is of unlike parts.
-        curved: the mechanisms' places that have more.
-        steps: the plan's, with what is left of them.
+        slopes: c of each place; 0 if a mechanism costs more than c*alpha, or if parts of a maximum do.
+        curved: the places of mechanisms that cost more than c*alpha.
+        steps: the plan's steps, with the costs that are not added up here.
     """
 
     def __init__(self, plan: CompositionProgram, slopes: Sequence[Loss | None]) -> None:
-        """Split the plan's costs; ``slopes`` is c where a mechanism costs c*alpha, None where there is more to it."""
+        """Split the plan's costs; ``slopes`` is c if a mechanism costs c*alpha, and None if it costs more."""
         self.plan = plan
         self.slopes = [ZERO if one is None else one for one in slopes]
         self.curved = [place for place, one in enumerate(slopes) if one is None]
@@ -88,11 +88,11 @@ class BatchCosts:
     """One notion's costs of a plan at any orders.
 
     Args:
-        plan: what is exact of it.
-        curves: of the plan's mechanisms, the formulas in alpha - 1 where there are orders; None where ``exact`` is to
-            be asked.
-        exact: a mechanism's cost at an order, rounded up from balls.
-        orders: False where the cost has no order; then the order 1 stands for it.
+        plan: the plan, with its exact costs split off.
+        curves: the formulas of the mechanisms' costs, in alpha - 1 if there are orders; None for a cost that only
+            ``exact`` computes.
+        exact: returns a mechanism's cost at an order, rounded up from balls.
+        orders: whether costs depend on an order; if not, the order 1 stands for it.
     """
 
     def __init__(
@@ -118,17 +118,17 @@ class BatchCosts:
 
     @property
     def is_linear(self) -> bool:
-        """True where the exact part is all."""
+        """True if the exact part is all."""
         return not len(self._steps[-1].places)
 
     def bounds(self, orders: Sequence[Fraction]) -> list[Loss]:
         """Return upper bounds of the whole plan's cost (nats) at the orders.
 
         Args:
-            orders: each above 1; the order 1 where the cost has none.
+            orders: each above 1; the order 1 if the cost has none.
 
         Returns:
-            One bound for each order; 1e-11 of itself above the truth at most.
+            One bound for each order, at most 1e-11 of itself above the truth.
         """
         slope = self.slope.nats
         straight = [INFINITE if slope is None else Loss(slope * order, self.slope.rational) for order in orders]
@@ -153,7 +153,7 @@ class BatchCosts:
             One double for each order, rounded up; infinite where the cost is.
 
         Raises:
-            BeyondDoubles: doubles do not reach.
+            BeyondDoubles: a figure is too large or too small for doubles.
         """
         if any(step.how_many and len(step.places) * step.how_many > _LARGEST_EXACT_COUNT for step in self._steps):
             raise BeyondDoubles
@@ -179,11 +179,11 @@ class BatchCosts:
         return math.inf if nats is None else double_up(nats)
 
     def rough(self, alphas: Doubles, other: Callable[[Mechanism, Doubles], Doubles]) -> Doubles:
-        """Return the whole cost in doubles, to search with; ``other`` where there is no formula for arrays.
+        """Return the whole cost in doubles, for searches.
 
         Args:
             alphas: orders, each above 1.
-            other: a mechanism's cost (nats) at these orders.
+            other: returns the cost (nats) at these orders of a mechanism without a formula for arrays.
 
         Returns:
             Nats, one double near the cost for each order, on either side of it.
@@ -213,7 +213,7 @@ class BatchCosts:
 
 
 def _sum(rows: Doubles) -> Doubles:
-    """Return the sum over the rows, by halves and rounded up once a halving."""
+    """Return the sum over the rows, by repeated halving, rounded up each time."""
     while len(rows) > 1:
         half = len(rows) // 2
         rows = np.concatenate([up(rows[:half] + rows[half : 2 * half]), rows[2 * half :]])
@@ -221,16 +221,19 @@ def _sum(rows: Doubles) -> Doubles:
 
 
 def _sum_of_largest(rows: Doubles, counts: Doubles, how_many: int) -> Doubles:
-    """Sum the largest costs at each order by itself. The counts add up exactly: ``BatchCosts.excess`` checks it."""
+    """Return the sum of the largest costs, at each order separately.
+
+    The counts add up exactly: ``BatchCosts.excess`` checks it.
+    """
     order = np.argsort(-rows, axis=0)
     each = np.take_along_axis(np.broadcast_to(counts, rows.shape), order, axis=0)
     taken = np.clip(how_many - (np.cumsum(each, axis=0) - each), 0, each)
-    with np.errstate(invalid="ignore"):  # of an infinite cost nothing may be taken
+    with np.errstate(invalid="ignore"):  # an infinite cost may be taken 0 times
         return _sum(np.where(taken > 0, up(np.take_along_axis(rows, order, axis=0) * taken), 0))
 
 
 def _column(counts: list[int]) -> Doubles:
-    """Return the counts as doubles, or doubles above them."""
+    """Return the counts as a column of doubles, rounded up."""
     if max(counts, default=0) <= _LARGEST_EXACT_COUNT:
         return np.array(counts, dtype=np.float64)[:, None]
     return np.array([double_up(Fraction(count)) for count in counts])[:, None]

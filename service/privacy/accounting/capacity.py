@@ -37,7 +37,7 @@ class Fit(NamedTuple):
 
     Attributes:
         number: at most ``MOST_COUNTED``.
-        stop: the place of the first budget that one more charge does not fit, and the name of its cap; None where
+        stop: the place of the first budget that one more charge does not fit, and the name of its cap; None if
             ``MOST_COUNTED`` charges and one more fit.
     """
 
@@ -46,14 +46,14 @@ class Fit(NamedTuple):
 
 
 class _Loads(NamedTuple):
-    """Totals on the routes of an (epsilon, delta) budget by its orders: multiples of 1/scale quanta; None: infinite."""
+    """Totals at the orders of an (epsilon, delta) budget, in multiples of 1/scale quanta; None is infinite."""
 
     loads: list[int | None]
     scale: int
 
 
 class Gauge(NamedTuple):
-    """The used part of a budget; ``used`` is None where it is infinite, ``cap`` the name of the cap that it is of."""
+    """The used part of a budget (None is infinite), and the name of the cap of which it is a part."""
 
     used: Fraction | None
     cap: str
@@ -75,9 +75,9 @@ def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
 
 
 def share_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
-    """Return the part of a budget that one charge takes of an unused account; None is infinite.
+    """Return the part of a budget that one charge takes in an unused account; None is infinite.
 
-    n such charges take n times this part (C-5). Unlike charges can take more together than their parts (C-6).
+    n such charges take n times this part (C-5). Different charges can take more together than their parts (C-6).
     """
     return gauge(budget, weights, add_price(Totals(), amount)).used
 
@@ -91,7 +91,7 @@ def _loss_gauge(budget: Budget, weights: Weights, totals: Totals) -> Fraction | 
     for room, load in zip(rooms, loads, strict=True):  # integers are many times as fast as fractions here
         if load is None or room < 0 or (load and not room):
             continue
-        whole = room * scale or 1  # no loss fits no room
+        whole = room * scale or 1  # without room, only a load of 0 comes here
         if load * bottom < top * whole:
             top, bottom = load, whole
     return Fraction(top, bottom) if bottom else None
@@ -122,7 +122,7 @@ def _order_loads(budget: Budget, weights: Weights, totals: Totals) -> _Loads:
 
 
 def fitting(charges: Sequence[BudgetCharge]) -> Fit:
-    """Count how many charges, one after the other, fit all budgets: what repeating the admission would find (C-1, C-2).
+    """Count the charges that fit all budgets one after the other, as repeated admission would find (C-1, C-2).
 
     Args:
         charges: to each budget, in the order in which refusals name them; at least one.
@@ -138,7 +138,7 @@ def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Pric
 
 
 def _counts(charge: BudgetCharge) -> list[tuple[float, str]]:
-    """Return how many charges each cap of a budget admits: the loss first, then the declared deltas."""
+    """Return the number of charges that each cap of a budget admits: the loss first, then the declared deltas."""
     budget = charge.budget
     return [
         (_count_losses(charge), budget.cap_on),
@@ -161,7 +161,7 @@ def _count_losses(charge: BudgetCharge) -> float:
 
 
 def _count(before: Fraction | None, amount: Fraction | None, cap: Fraction) -> float:
-    """Return the largest n with before + n * amount <= cap; 0 where there is none, and infinite where all do."""
+    """Return the largest n with before + n * amount <= cap; 0 if there is none, and infinite if all n do."""
     if before is None or amount is None or before > cap:
         return 0
     return (cap - before) // amount if amount else math.inf

@@ -1,7 +1,7 @@
-"""Between notions: from RDP and zCDP to (epsilon, delta), and back.
+"""Conversions between notions: from RDP and zCDP to (epsilon, delta), and back.
 
-Any order gives a valid bound, so the order is searched for in doubles and the bound is then
-evaluated once, in ball arithmetic, rounded to the safe side.
+Any order gives a valid bound. So the order is searched for in doubles, and the bound is then evaluated once, in ball
+arithmetic, rounded to the safe side.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,38 +24,41 @@ RoughCurve = Callable[[Doubles], Doubles]
 
 @dataclass(frozen=True, slots=True)
 class BoundAtOrder:
-    """A bound and the order alpha that gave it; None where the bound is a cap that needs no order."""
+    """A bound and the order alpha that gave it; None if the bound is a cap that needs no order."""
 
     loss: Loss
     alpha: Fraction | None
 
 
 OrderObjective = Callable[[Doubles, Doubles], Doubles]
-"""The function that an order is chosen to minimise, of log(alpha-1) and alpha."""
+"""The function of log(alpha-1) and alpha that the chosen order minimises."""
 
 
 _AROUND = np.arange(-4.0, 5.0)
 _GRAIN = 2.0**-20
-"""Of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-13 relative."""
+"""The grid of log(alpha-1): objectives with the same minimum find the same order, at a cost of some 1e-13 relative."""
 _LOWEST, _HIGHEST = -40.0, 700.0
-"""Of log(alpha-1): beyond them no order of interest lies, and no double."""
+"""The range of log(alpha-1). Beyond it there is no order of interest, and no double."""
 
 
 def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fraction:
     """Return the alpha > 1 that minimises ``objective(log(alpha-1), alpha)``, to about 1e-6 in log(alpha-1).
 
-    Over all alpha from 1 + e^-40 to e^700 and not over a table of orders: at rho = 1e-6 the best
-    order is in the thousands, and ten repetitions of anything move it. From a grid over all of them,
-    or, where an order ``near`` is known and the objective has one minimum, uphill on either side of it.
-    The bracket is divided by four, then, where the vertex of the parabola through the best points is lower than its
-    own neighbours, by 64 about that: on a smooth curve a few dozen orders do, at a kink it only takes longer.
-    Doubles round either way here, and may: every order above 1 gives a valid bound, which callers evaluate at the
-    returned order with directed rounding. An eighth of the values has the same vertex, to the last bit unless it is
-    below the normal doubles, and neither sum nor difference of it overflows.
+    The search covers all alpha from 1 + e^-40 to e^700 and not a table of orders: at rho = 1e-6 the best order is in
+    the thousands, and ten repetitions of anything move it. It begins with a grid over all of them. If an order ``near``
+    is known and the objective has one minimum, it begins there and goes downhill until the minimum is bracketed.
+
+    Each step divides the bracket by four. If the vertex of the parabola through the best points is then lower than its
+    own neighbours, the bracket becomes 64 times as narrow around the vertex. A smooth curve takes a few dozen orders; a
+    kink only takes longer.
+
+    The rounding of doubles does no harm here: every order above 1 gives a valid bound, which callers evaluate at the
+    returned order with directed rounding. The values are divided by eight, so that no sum or difference of them
+    overflows. This leaves the vertex as it is, to the last bit unless it is below the normal doubles.
 
     Args:
         objective: a function of two arrays of equal length; NaN counts as infinite.
-        near: an order above 1 to search from; None: from the grid.
+        near: an order above 1 to search from; None begins with the grid.
     """
 
     def at(t: Doubles) -> tuple[int, Doubles]:
@@ -75,7 +78,7 @@ def best_order(objective: OrderObjective, near: Fraction | None = None) -> Fract
             vertex, finer = best + (step * (left - right) / (2 * bend) if bend > 0 else 0), step / 64
             if at(vertex + finer * _AROUND[3:6])[0] == 1:
                 best, step = vertex, finer
-    best = np.clip(best, _LOWEST, _HIGHEST)  # an objective that falls for ever draws a search from ``near`` past it
+    best = np.clip(best, _LOWEST, _HIGHEST)  # from ``near``, a search goes past them if the objective falls for ever
     return 1 + Fraction(float(np.exp(np.rint(best / _GRAIN) * _GRAIN)))
 
 
@@ -126,10 +129,10 @@ def conversion(alpha: Fraction, delta: Fraction) -> Fraction:
 
 
 def _candidates(objective: OrderObjective, kinks: Iterable[Fraction], near: Fraction | None) -> list[Fraction]:
-    """Return orders worth an exact evaluation: the best of all, and the best of the curve's own orders.
+    """Return orders for an exact evaluation: the best of all, and the best of the curve's own orders.
 
-    A minimum at a kink is met by the search to 1e-6 only, and at the last order of a declared curve it
-    can be a last digit beyond, where the curve is infinite.
+    The search meets a minimum at a kink only to 1e-6. At the last order of a declared curve, it can be a last digit
+    beyond, where the curve is infinite.
     """
     orders = sorted(kinks)
     if not orders:
@@ -155,12 +158,12 @@ def rdp_to_epsilon(
         delta: above 0.
         cap: the pure epsilon.
         kinks: the orders at which the curve may have a kink, or end.
-        near: an order from which to search; only for a curve whose (alpha-1) tau(alpha) is convex. Then what
-            is minimised has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well,
-            and a convex function over alpha - 1 falls up to a point and rises from there.
+        near: an order from which to search; only for a curve whose (alpha-1) tau(alpha) is convex. The objective then
+            has one minimum: (alpha-1) log(1-1/alpha) - log(alpha) is convex in alpha as well, and a convex function
+            over alpha - 1 falls up to a point and rises from there.
 
     Returns:
-        The order is None where ``cap`` is the least.
+        The order is None if ``cap`` is the least.
     """
     log_inverse_delta = _rough_log(1 / delta)
     best = BoundAtOrder(cap, None)
@@ -191,7 +194,7 @@ def rdp_to_delta(
         kinks, near: as in ``rdp_to_epsilon``.
 
     Returns:
-        The order is None where no order gives a delta below 1.
+        The order is None if no order gives a delta below 1.
     """
     target = double(epsilon)
     best = BoundAtOrder(Loss(Fraction(1)), None)
@@ -214,7 +217,7 @@ def _delta_at(alpha: Fraction, tau: Fraction, epsilon: Fraction) -> arb:
 def pure_to_delta(pure: Fraction, epsilon: Fraction) -> Loss:
     """Return the least delta at ``epsilon`` that pure privacy gives, rounded up: 0 from the pure epsilon on.
 
-    Below it that of the two-valued response with the pure epsilon, which dominates every mechanism as private
+    Below, it is that of two-valued response with the pure epsilon, which dominates every mechanism with this epsilon
     (``mechanisms/randomized_response.py``): (e^pure - e^epsilon)/(1 + e^pure).
 
     Args:
@@ -272,7 +275,7 @@ def rho_to_delta_analytic(rho: Fraction, epsilon: Fraction) -> Loss:
 def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
     """Solve the analytic bound for rho, rounded down: (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))².
 
-    As epsilon²/(sum of the two roots)², in which nothing cancels.
+    It is computed as epsilon²/(sum of the two roots)², in which nothing cancels.
 
     Args:
         epsilon: nats.
@@ -290,7 +293,7 @@ def epsilon_to_rho_analytic(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 def _rough_log(value: Fraction) -> float:
-    """Return the log of a rational that may be beyond the doubles."""
+    """Return the log of a rational that may be beyond the range of doubles."""
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     scaled = value / (1 << shift) if shift >= 0 else value * (1 << -shift)
     return float(np.log(float(scaled)) + shift * np.log(2))

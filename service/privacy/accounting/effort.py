@@ -1,6 +1,7 @@
-"""Estimates of the work that a plan's figures take, made before any of it is done: about milliseconds of one core.
+"""Estimates of the work for a plan's figures, made before the work begins, in about milliseconds of one core.
 
-Rough, and of costly plans rather too much: it decides where something is computed and what is refused, never a figure.
+They are rough, and rather too large for costly plans. They decide where something is computed and what is refused, but
+no figure depends on them.
 """
 
 import math
@@ -14,15 +15,20 @@ from service.privacy.plans.walking import condense, leaves, mechanisms_of
 LIGHT = 50.0
 """Work up to this is done at once, in the process that receives the request."""
 
-_READ = 0.2  # a part, in arrays with others
-_TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # one tight figure, and all of them: ``tight.work`` bounds both
-_FOR_TIGHT = 8.0  # each mechanism of few
+_READ = 0.2  # for each part, in arrays with others
+_TIGHT, _MOST_TIGHT = 400.0, 10_000.0  # for one tight figure, and for all: ``tight.work_budget`` limits both
+_FOR_TIGHT = 8.0  # for each mechanism, if there are few
 _STEPS = 25  # of most searches for the noise that fits
-_SCALED = 0.02  # a mechanism, at each step
+_SCALED = 0.02  # for each mechanism, at each step
 
 
 def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
-    """Estimate the work for a whole guarantee, at so many orders and deltas (milliseconds)."""
+    """Estimate the work for a whole guarantee, in about milliseconds of one core.
+
+    Args:
+        orders: their number.
+        deltas: their number.
+    """
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
     proven = sum(one.proof for one in distinct)
     tight = min(_TIGHT, _FOR_TIGHT * sum(one.tight for one in distinct))
@@ -54,7 +60,7 @@ def of_estimates(plan: Condensed, orders: Sequence[tuple[Fraction, ...]]) -> flo
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
     if not all(one.vectorized for one in distinct):
         return math.inf
-    curved = plan.size - sum(one.linear for one in distinct)  # with the nodes, at which arrays are added or compared
+    curved = plan.size - sum(one.linear for one in distinct)  # counts the nodes, where arrays are added or compared
     return sum(0.1 + 0.003 * len(one) + curved * (0.05 + 0.0003 * len(one)) for one in set(orders))
 
 

@@ -1,4 +1,4 @@
-"""The whole guarantee of a plan, in every notion, at the orders and deltas asked for."""
+"""The whole guarantee of a plan, in every notion, at given orders and deltas."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,16 @@ USUAL_DELTA = Fraction(1, 10**10)
 
 @dataclass(frozen=True, slots=True)
 class ApproximateStatement:
-    """One (epsilon, delta) statement: by which analysis, at which order, and whether it is adaptive.
+    """One (epsilon, delta) statement, with the analysis that gave it.
 
     Attributes:
-        delta: as asked, what the mechanisms declare included.
+        delta: the requested one, which includes the deltas that mechanisms declare.
         epsilon: nats, an upper bound.
         via: ``zcdp``, ``rdp``, ``pure``, ``analytic`` or ``tight``.
-        alpha: the order that gave it, where one did.
-        adaptive: it holds although later mechanisms are chosen after seeing earlier outputs.
-        method: of ``tight``, how it was computed, or which other analysis says no more; None for the others.
+        alpha: the order that gave it; None if it needs no order.
+        adaptive: whether it holds if later mechanisms are chosen after seeing earlier outputs.
+        method: for ``tight``, its method of computation, or another analysis whose figure is not larger; None for
+            others.
     """
 
     delta: Fraction
@@ -88,16 +89,16 @@ def guarantee(
     adaptive: bool = True,
     tight: bool = True,
 ) -> Guarantee:
-    """Return upper bounds on a plan's loss, in every notion that is asked for.
+    """Return upper bounds on a plan's loss, in every requested notion.
 
     Args:
         plan: the release, or all releases.
         neighbouring: the relation under which the figures hold.
         deltas: each strictly between 0 and 1.
         orders: each above 1; for the ``rdp`` figures only, conversions search all orders.
-        adaptive: False where the plan is a ledger's history: figures converted from what turned out
-            to be spent are an odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
-        tight: False leaves the tight statement out, which no adaptive one needs.
+        adaptive: false if the plan is a ledger's history: figures converted from what turned out to be spent are an
+            odometer reading, not a guarantee under adaptive choice (Rogers et al. 2016).
+        tight: whether to add the tight statement, which is not adaptive.
 
     Raises:
         ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
@@ -122,9 +123,11 @@ class _PlanLosses:
     """The losses of a plan from which every conversion starts.
 
     Attributes:
-        delta: what its mechanisms declare.
+        epsilon: its pure loss.
+        rho: its zCDP loss.
+        delta: the sum of what its mechanisms declare.
         curve: its Rényi curve.
-        orders: at which its curve may have a kink.
+        orders: those at which the curve may have a kink.
     """
 
     epsilon: Loss
@@ -150,14 +153,14 @@ class _PlanLosses:
         return tau
 
     def near(self, alpha: Fraction | None) -> Fraction | None:
-        """Return an order to search from, where the curve is known to be convex; else None."""
+        """Return an order to search from, if the curve is known to be convex; else None."""
         return alpha if self.curve.is_convex else None
 
 
 def _at_delta(
     losses: _PlanLosses, profile: TightProfile | None, delta: Fraction, adaptive: bool
 ) -> Iterator[ApproximateStatement]:
-    """Yield the analyses that apply at one delta; the deltas that mechanisms spend come off first."""
+    """Yield the statements of all analyses that apply at one delta; declared deltas are subtracted first."""
     undeclared_delta, rho, pure = delta - losses.delta, losses.rho.nats, losses.epsilon
     by_zcdp = by_rdp = BoundAtOrder(INFINITE, None)
     if undeclared_delta > 0 and rho is not None:
@@ -184,7 +187,7 @@ def _at_delta(
 
 
 def _least_known(tight: TightBound | None, others: Iterable[tuple[Loss, str]]) -> tuple[Loss, str]:
-    """Return the least figure known of a plan: its own profile's, or another analysis's where that is not above."""
+    """Return the least known figure of a plan: its own profile's, or another analysis's if that is not above it."""
     loss, method = min(others, key=lambda pair: pair[0])
     return (tight.loss, tight.method) if tight is not None and tight.loss < loss else (loss, method)
 

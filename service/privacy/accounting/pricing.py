@@ -1,6 +1,6 @@
-"""Prices: a release's addition to an account's totals, exact, the same integers on every machine.
+"""Prices: a release's addition to an account's totals, exact, with the same integers on every machine.
 
-Figures that users state stay as they are; irrational ones are the ceiling in quanta of 1e-15 nat.
+Figures that users state stay as they are. Irrational ones are rounded up to whole quanta of 1e-15 nat.
 """
 
 import math
@@ -26,7 +26,7 @@ ACCOUNTANT = "1"
 """The version of everything that decides a price; a release stores the one that priced it."""
 
 QUANTA = 10**15  # in a nat
-MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans come rarely twice and would fill the memory
+MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans rarely come twice, and would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Price:
     """One release's addition to an account's totals.
 
     Attributes:
-        epsilon, rho: rational, or infinite.
-        delta: what its mechanisms declare.
+        epsilon, rho: rational; None is infinite.
+        delta: the sum of what its mechanisms declare.
         linear: c of the part c*alpha of its Rényi curve.
-        quanta: the rest of the curve at each of the account's orders (None: infinite); empty: 0 everywhere.
+        quanta: the rest of the curve at each of the account's orders (None: infinite); if empty, it is 0 everywhere.
     """
 
     epsilon: Fraction | None
@@ -50,12 +50,12 @@ class Price:
 def price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
     """Return a plan's addition to the totals of an account with these orders.
 
-    Plans that differ in names only share one memo.
+    Plans that differ only in names share one memoised price.
 
     Args:
         plan: valid under the relation (``notation.check_relation``).
         neighbouring: the relation under which the price holds.
-        orders: of the account; empty where its budget needs no Rényi curve.
+        orders: of the account; empty if its budget needs no Rényi curve.
 
     Returns:
         Upper bounds: rational figures exact, irrational ones rounded up to whole quanta of 1e-15 nat.
@@ -89,13 +89,14 @@ def _price_of_curve(
 
 
 def estimate_price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:
-    """Return an upper bound on ``price``, some 1e-13 above it: to search with, never to charge.
+    """Return an upper bound on ``price``, some 1e-13 above it: for searches, never for charges.
 
-    Upper ends of intervals stand in for the ceilings of balls, which are above the truth by 2^-95 of
-    themselves at most: far less than the unit by which each end is moved up here. At one order it is the price.
+    Upper ends of intervals take the place of the ceilings of balls. These ceilings are at most 2^-95 of themselves
+    above the truth, far less than the unit by which each end is moved up here. With at most one order, the result is
+    the price itself.
 
     Raises:
-        BeyondDoubles: doubles do not reach.
+        BeyondDoubles: a figure is too large or too small for doubles.
     """
     if len(orders) <= 1:
         return price(plan, neighbouring, orders)
@@ -108,13 +109,13 @@ def estimate_price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fract
 
 
 _CurveParts = tuple[Fraction, tuple[Loss, ...]]
-"""tau at the orders as c*alpha plus a rest at each; an empty rest is 0."""
+"""tau at the orders, as c*alpha plus a rest at each; an empty rest is 0."""
 
 
 def _curve(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> _CurveParts:
     """Return a plan's Rényi curve: linear curves, the most usual, add up as one number, others order by order.
 
-    At a single order every rational tau is linear: it stays exact, as a cap at that order needs it.
+    At a single order every rational tau is linear, and stays exact, because a cap at that order needs it.
     """
 
     key = FractionsKey.of(orders)

@@ -1,4 +1,4 @@
-"""The privacy filter: the decision if one more release fits an account's budget.
+"""The privacy filter: the decision whether one more release fits an account's budget.
 
 Its guarantee holds when each release is chosen after seeing all earlier outputs.
 """
@@ -66,13 +66,13 @@ class Weights:
     shares: tuple[Fraction, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("orders", "shares"):  # keys of memos: to hash 500 fractions again would be most of an admission
+        for name in ("orders", "shares"):  # keys of memos: hashing 500 fractions again would take most of an admission
             object.__setattr__(self, name, FractionsKey.of(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A cap that a release does not fit, with the loss that it asks for (None: infinite) and the loss that is left."""
+    """A cap that a release does not fit, with the requested loss (None: infinite) and the remaining loss."""
 
     cap: str
     requested: Fraction | None
@@ -82,12 +82,12 @@ class Shortfall:
 def open_weights(budget: Budget) -> Weights:
     """Return the orders that admission needs, and the weights that an (epsilon, delta) account keeps for ever.
 
-    0.9 at the order that is best for a Gaussian ledger filling the cap, 0.1 spread evenly. A mixture of
-    supermartingales is one, so that it may be tested at every order at once; choosing the order by
-    what was spent would not be a filter.
+    The order that is best for a Gaussian ledger that fills the cap gets 0.9; the other 0.1 is spread evenly over all
+    orders. A mixture of supermartingales is a supermartingale, so the budget may be tested at every order at once. A
+    choice of the order by what was spent would not be a filter.
 
     Returns:
-        Shares that add up to 1, for (epsilon, delta) only; no orders where the budget needs no Rényi curve.
+        Shares that add up to 1, for (epsilon, delta) only; no orders if the budget needs no Rényi curve.
     """
     if budget.definition is Definition.RDP and budget.alpha is not None:
         return Weights((budget.alpha,))
@@ -151,7 +151,7 @@ def order_rule(budget: Budget, weights: Weights) -> OrderRule:
     return _rule(budget.delta - budget.declared_delta, weights.orders, weights.shares)
 
 
-@memoised(maxsize=1024)  # several lines of accounts with as many caps as they may have
+@memoised(maxsize=1024)  # enough for several lines of accounts with as many caps as they may have
 def _rule(delta: Fraction, alphas: tuple[Fraction, ...], shares: tuple[Fraction, ...]) -> OrderRule:
     denominator = math.lcm(*(alpha.denominator for alpha in alphas))
     conversions = (conversion(alpha, share * delta) for alpha, share in zip(alphas, shares, strict=True))
@@ -168,7 +168,7 @@ def remaining(budget: Budget, weights: Weights, totals: Totals) -> Fraction:
 
 
 def remaining_after(budget: Budget, used: Fraction | None) -> Fraction:
-    """Return the rest of the cap (nats), never below 0, given the figure to compare with it; None is infinite."""
+    """Return the rest of the cap (nats), never below 0, from the figure to compare with it; None is infinite."""
     return Fraction(0) if used is None else max(budget.cap - used, Fraction(0))
 
 

@@ -1,6 +1,7 @@
 """Rényi differential privacy: tau(alpha), a bound on the Rényi divergence at each order alpha > 1.
 
-One mechanism at a time in balls, which is what ledgers add up; plans of any size in ``renyi.py``.
+This module evaluates one mechanism at a time in balls, and ledgers add these figures up. ``renyi.py`` evaluates plans
+of any size.
 """
 
 from bisect import bisect_left

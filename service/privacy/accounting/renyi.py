@@ -1,4 +1,4 @@
-"""The Rényi curve of a whole plan: certified at some orders, or roughly at many to search by."""
+"""The Rényi curve of a whole plan: certified at some orders, or rough at many orders for searches."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,9 +18,10 @@ class RenyiCurve:
     """tau(alpha) of a plan, in nats (Haney et al. 2021, Lemma 3).
 
     Attributes:
-        linear_at_integers: what of it is c*alpha at least at whole orders; there the discrete Gaussian attains its
+        linear_at_integers: the part that is c*alpha, at least at whole orders, where the discrete Gaussian attains its
             slope.
-        is_convex: whether (alpha-1) tau(alpha) is known to be convex: mechanisms' cumulants are, their sums and maxima.
+        is_convex: whether (alpha-1) tau(alpha) is known to be convex, as cumulants of mechanisms are, and their sums
+            and maxima.
     """
 
     def __init__(self, plan: CompositionProgram) -> None:
@@ -39,7 +40,7 @@ class RenyiCurve:
 
     @property
     def is_linear(self) -> bool:
-        """True where tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
+        """True if tau(alpha) is c*alpha at every order, so that RDP says exactly what zCDP says."""
         return self._costs.is_linear
 
     def taus(self, orders: Sequence[Fraction]) -> tuple[Loss, ...]:
@@ -51,7 +52,7 @@ class RenyiCurve:
         Returns:
             One bound for each order, in their order.
         """
-        bounds: dict[int, Loss] = {}  # by place: no number of a client's is a key
+        bounds: dict[int, Loss] = {}  # by place, because no number of a client is a key
         for whole in (True, False):
             places = [place for place, order in enumerate(orders) if (order.denominator == 1) is whole]
             if places:
@@ -69,12 +70,12 @@ class RenyiCurve:
             c exact or rounded up, and r rounded up, one double for each order; nats.
 
         Raises:
-            BeyondDoubles: doubles do not reach.
+            BeyondDoubles: a figure is too large or too small for doubles.
         """
         return self._at_whole_orders.slope, self._at_whole_orders.excess(orders)
 
     def rough(self, alphas: Doubles) -> Doubles:
-        """Return tau at many orders in doubles: to choose an order by, never to report.
+        """Return tau at many orders in doubles: for the choice of an order, never to be reported.
 
         Args:
             alphas: each above 1.
@@ -105,7 +106,7 @@ def _interpolated(points: Sequence[tuple[Fraction, Fraction]], alphas: Doubles) 
 
 
 def declared_orders(plan: CompositionProgram) -> list[Fraction]:
-    """Return the orders at which a plan's curve may have a kink, or end: a minimum lies often exactly there.
+    """Return the orders at which a plan's curve may have a kink or end, because minima are often exactly there.
 
     Returns:
         Ascending, each once.

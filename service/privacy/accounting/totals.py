@@ -1,6 +1,6 @@
 """Totals of an account's charges: exact sums to which prices are added and from which they are taken away.
 
-The totals are rational: figures that users state stay as they are, and irrational ones are rounded up to quanta of
+The totals are rational. Figures that users state stay as they are, and irrational ones are rounded up to quanta of
 1e-15 nat, so every machine gets the same totals.
 """
 
@@ -16,16 +16,16 @@ FINE_DENOMINATOR = 10**60  # totals are exact below it
 COMMON = 10**60 * math.lcm(*range(1, 2**13))
 """A multiple of the denominators of all exact amounts that can be taken away again; 3,611 digits (Python reads 4,300).
 
-Such amounts can cancel, a/p + (1 - a/p), so that no bound on the denominator of their sum bounds that of what is left
-when some of them expire: only one multiple of all their denominators does."""
-COARSE = 10**18  # a loss is rounded up to a multiple of its inverse, where the denominator would be too large
+Such amounts can cancel, as in a/p + (1 - a/p). So a bound on the denominator of their sum does not bound that of the
+rest when some of them expire; only a multiple of all their denominators does."""
+COARSE = 10**18  # a loss is rounded up to a multiple of its inverse if the denominator would be too large
 COARSE_DELTA = 10**40
 _TOGETHER = 64  # fractions that are added over one denominator
 
 
 @dataclass(frozen=True, slots=True)
 class LossSum:
-    """A finite sum, and how many infinite contributions it had: so that one can be taken away again."""
+    """A finite sum, and the number of its infinite contributions, so that each of these can be taken away again."""
 
     finite: Fraction = Fraction(0)
     infinite: int = 0
@@ -54,19 +54,19 @@ class Totals:
 
     @property
     def is_below_zero(self) -> bool:
-        """True where more was taken away than was added, of any of the sums."""
+        """True if more was taken away than was added, in any of the sums."""
         amounts = (self.epsilon.finite, self.rho.finite, self.delta, self.linear)
         counts = (self.epsilon.infinite, self.rho.infinite, *self.quanta, *self.infinite)
         return min(amounts) < 0 or min(counts) < 0
 
 
 def price_as_charged(totals: Totals, asked: Price, *, held: bool = False) -> Price:
-    """Return a price as it is added to totals: rounded up where the common denominator would pass 10^60.
+    """Return a price as it is added to totals: rounded up if the common denominator would pass 10^60.
 
     Args:
         totals: of the account before the charge.
         asked: the price to add.
-        held: the charge can be taken away again; then it is also rounded up where its denominator does not divide
+        held: whether the charge can be taken away again; it is then also rounded up if its denominator does not divide
             ``COMMON``.
 
     Returns:

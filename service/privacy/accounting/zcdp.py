@@ -28,7 +28,7 @@ def plan_rho(plan: Foldable, neighbouring: Neighbouring) -> Loss:
 
 
 def certified_rho(plan: LinearCosts) -> Loss:
-    """Return a plan's rho by intervals of doubles, less than 1e-11 of itself above: for thousands of mechanisms.
+    """Return an upper bound on a plan's rho (nats), less than 1e-11 of itself above it, for thousands of mechanisms.
 
     Args:
         plan: its costs, split into those of mechanisms with a rational rho and the others.

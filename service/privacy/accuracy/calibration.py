@@ -1,13 +1,12 @@
-"""From a target margin of error to the parameter of the noise.
+"""Noise parameters from target margins of error.
 
-Parameters are numbers of 12 significant decimal digits, on the safe side for accuracy: rounded so
-that there is less noise, never more, than the target allows.
+Parameters are numbers of 12 significant decimal digits, on the safe side for accuracy: rounded so that there is less
+noise, never more, than the target allows.
 
-The exact calibrations search the largest parameter whose tail meets the target. There is one, and
-a search finds it, because P(|X| > m) grows with the parameter: let f(x) = exp(-a h(|x|)), h
-increasing, a = 1/b or 1/(2 sigma²). Then P(|X| > m)/P(|X| <= m) is the sum of exp(-a (h(x) - h(m)))
-over |x| > m, each of which falls as a grows, over the sum of exp(a (h(m) - h(x))) over |x| <= m,
-none of which does.
+The exact calibrations search the largest parameter whose tail meets the target. There is one, and a search finds it,
+because P(|X| > m) grows with the parameter. Let f(x) = exp(-a h(|x|)), h increasing, a = 1/b or 1/(2 sigma²). Then
+P(|X| > m)/P(|X| <= m) is a quotient of two sums. The numerator is the sum of exp(-a (h(x) - h(m))) over |x| > m, whose
+terms all fall as a grows. The denominator is the sum of exp(a (h(m) - h(x))) over |x| <= m, whose terms never fall.
 """
 
 import math
@@ -25,7 +24,7 @@ LARGEST_MARGIN = 2**53  # counts
 _TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
 _LEAST_DIGITS = 10**11
 _SECANTS = 8
-_CLOSE = 1e-13  # in a parameter's logarithm: less than its 12 digits tell apart
+_CLOSE = 1e-13  # in a parameter's logarithm: less than a unit of its 12 digits
 _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal exponent
 
 
@@ -33,10 +32,10 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
+        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
     """
     excess = _checked_excess(margin, confidence)
-    # As b grows the tail comes near exp(-(m + 1/2)/b).
+    # As b grows, the tail approaches exp(-(m + 1/2)/b).
     guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
     return _largest_parameter(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
 
@@ -45,10 +44,10 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit sigma² (counts²) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: a margin that is not in [0, 2^53], or a confidence out of range (``excess_of``).
+        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
     """
     excess = _checked_excess(margin, confidence)
-    # As sigma grows the tail comes near that of the normal law beyond m + 1/2.
+    # As sigma grows, the tail approaches that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
     return _largest_parameter(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
 
@@ -56,11 +55,11 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
 def safetab_scale(margin: int) -> Fraction:
     """Return SafeTab's 95 % scale, b = (margin + 1)/ln 20, rounded down (Haney et al. 2021, eq. 38).
 
-    To reproduce the paper only: it is **unsafe**. Its derivation floors a margin that must be rounded
-    up (eqs. 35, 36), so that the coverage falls short of 95 %: it is 0.9395 at margin 6.
+    It only serves to reproduce the paper: it is **unsafe**. Its derivation rounds a margin down that must be rounded up
+    (eqs. 35, 36). So the coverage falls short of 95 %: it is 0.9395 at margin 6.
 
     Raises:
-        ValueError: a margin that is not in [0, 2^53].
+        ValueError: the margin is not in [0, 2^53].
     """
     _check_margin(margin)
     return _round_down(lower_bound(lambda: (margin + 1) / arb(20).log()))
@@ -69,11 +68,12 @@ def safetab_scale(margin: int) -> Fraction:
 def safetab_sigma_squared(margin: int) -> Fraction:
     """Return SafeTab's sigma² for a 95 % margin of error, rounded down (Haney et al. 2021, eq. 37).
 
-    rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. Safe but wasteful at the paper's
-    margins: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95 %, as 1.92 is 1.96²/2 rounded down.
+    rho = 1.92/margin² at sensitivity 1, so sigma² = 1/(2 rho) = margin²/3.84. At the paper's margins it is safe but
+    wasteful, with less noise than the margin allows: it covers 0.9670 at margin 6. From 2,633 on it falls short of 95
+    %, because 1.92 is 1.96²/2 rounded down.
 
     Raises:
-        ValueError: a margin that is not in [1, 2^53]; at 0 the formula divides by zero.
+        ValueError: the margin is not in [1, 2^53]; at 0 the formula divides by zero.
     """
     _check_margin(margin)
     if margin == 0:
@@ -101,7 +101,7 @@ def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Frac
     """Return the parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
 
     log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
-    digits, where halving an interval takes forty. What is returned only tells where to begin; it proves nothing.
+    digits, where halving an interval takes forty. The result is only a place to begin; it proves nothing.
     """
 
     def miss_at(place: float) -> float:

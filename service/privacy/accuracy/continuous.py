@@ -1,10 +1,10 @@
 """Margins of error of continuous noise: closed forms, found in doubles and proven in balls.
 
-Gaussian noise sums to Gaussian noise. A sum of n Laplace variables is a difference of two Gamma ones, which lose their
-exponential stages one by one, either side's with probability 1/2: P(S > x) is the sum over j < n of
-C(n-1+j, j) 2^-(n+j) times the tail of Gamma(n-j).
+A sum of Gaussian noise is Gaussian. A sum of n Laplace variables is a difference of two Gamma variables. These lose
+their exponential stages one by one, on either side with probability 1/2, so P(S > x) is the sum over j < n of C(n-1+j,
+j) 2^-(n+j) times the tail of Gamma(n-j).
 
-Of offset tails one variable has a closed form, by Mills' ratio (``half_gaussian_sums``); sums have none.
+One variable with offset tails has a closed form, by Mills' ratio (``half_gaussian_sums``); sums have none.
 """
 
 import math
@@ -24,19 +24,23 @@ from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision
 
 MOST_LAPLACE = 1000
-"""Cells in a sum of Laplace noise."""
+"""The largest number of cells in a sum of Laplace noise."""
 LARGEST, SMALLEST = Fraction(10) ** 100, Fraction(1, 10**100)
-"""Parameters between which margins are searched in doubles."""
+"""The limits of parameters whose margins can be searched in doubles."""
 _FLAT = Fraction(1, 10**6)
-"""A confidence below which 1 - confidence says too little in doubles."""
+"""For a confidence below this, 1 - confidence is too coarse in doubles."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuousSum:
-    """The sum S of so many cells' continuous noise.
+    """The sum S of the continuous noise of some cells.
+
+    Attributes:
+        law: of one cell's noise.
+        cells: their number.
 
     Raises:
-        ValueError: a sum that has no closed form, or noise beyond the limits.
+        ValueError: the sum has no closed form, or the noise is beyond the limits.
     """
 
     law: NoiseLaw
@@ -72,7 +76,7 @@ class ContinuousSum:
                 return require_finite(ceiling(lambda: self._moment(2)))
 
     def mean_size(self) -> Fraction:
-        """Return E|S| (in the answer's unit), rounded up. Of Laplace noise 2 b n C(2n, n)/4^n."""
+        """Return E|S| (in the answer's unit), rounded up; for Laplace noise it is 2 b n C(2n, n)/4^n."""
         n = self.cells
         match self.law:
             case NoiseLaw(sigma_squared=None, scale=Fraction() as b):
@@ -83,16 +87,17 @@ class ContinuousSum:
                 return require_finite(ceiling(lambda: self._moment(1)))
 
     def margin(self, confidence: Fraction) -> tuple[Fraction, float]:
-        """Return an x with P(|S| > x) <= 1 - confidence, some 1e-13 of itself above the least, and its coverage.
+        """Return an x with P(|S| > x) <= 1 - confidence, and its coverage.
 
-        Of confidences below a millionth some 1e-6 above: the density falls with |x|, so that a part of a margin covers
-        at least as large a part of what the margin does.
+        x is above the least such margin by some 1e-13 of itself, or by some 1e-6 for confidences below a millionth.
+        There it is a share of a larger margin: the density falls with |x|, so a share of a margin covers at least as
+        large a share of what the margin covers.
 
         Returns:
             The margin in the answer's unit, and the coverage, rounded down to a double.
 
         Raises:
-            ValueError: a confidence out of range (``excess_of``).
+            ValueError: the confidence is out of range (``excess_of``).
         """
         excess = excess_of(confidence)
         if confidence < _FLAT:

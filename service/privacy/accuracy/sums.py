@@ -1,15 +1,15 @@
 """The law of a sum of n cells' noise: certified tails, exact margins of error, expected size.
 
-Geometric noise has a closed form: a sum is the difference of two negative binomial counts, and the
-race between them ends after n to 2n - 1 steps (``_GeometricRace``). All others are inverted from their
-characteristic function by the trapezoid rule over one period of M (``_Spectrum``):
+Geometric noise has a closed form: a sum is the difference of two negative binomial counts, and the race between them
+ends after n to 2n - 1 steps (``_GeometricRace``). All others are inverted from their characteristic function by the
+trapezoid rule over one period of M (``_Spectrum``):
 
     1/M times the sum over j of phi(2 pi j/M)^n D_m(2 pi j/M) = P(|S mod M| <= m),  D_m(t) = sin((2m+1)t/2)/sin(t/2),
 
-where S mod M is in (-M/2, M/2] and nowhere larger than S in size. So the truth P(|S| > m) is at least P(|S mod M| > m),
-and above it by P(|S| > M/2) at most, which Chernoff's bound makes negligible. phi falls from 0 to pi, so that the
-frequencies that are left out are bounded by its values at a few of them: where sigma is in the billions and n is in
-the millions, a hundred frequencies are left. All of it is ball arithmetic: what is not exact is a radius.
+where S mod M is in (-M/2, M/2], and so never larger than S in size. So P(|S| > m) is at least P(|S mod M| > m), and
+exceeds it by at most P(|S| > M/2), which is negligible by Chernoff's bound. phi falls from 0 to pi, so that a few of
+its values bound the frequencies that are left out. If sigma is in the billions and n in the millions, a hundred
+frequencies are left. All of this is ball arithmetic, with errors as radii.
 """
 
 import math
@@ -27,11 +27,11 @@ from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision
 
 MOST_RACED_CELLS = 64
-"""Sums of so many geometric cells, at most, go by the closed form."""
+"""The largest number of geometric cells whose sum uses the closed form."""
 _FREQUENCIES = 1 << 8
-_STEEP = Fraction(1000)  # nats: noise that falls faster is nothing but for less than exp(-1000)
-_DIGITS = 50  # bits, of the allowed excess, that tails are known to
-_HALF = 100  # bits, at most, that the expected size is known to
+_STEEP = Fraction(1000)  # nats: noise that falls faster is 0, except with a probability below exp(-1000)
+_DIGITS = 50  # bits to which tails are known, relative to the allowed excess
+_HALF = 100  # bits to which the expected size is known
 
 
 def variance(law: NoiseLaw) -> arb:
@@ -53,12 +53,12 @@ def mean_size(law: NoiseLaw) -> arb:
 
 
 def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
-    """Return a size x with P(|S| >= x) <= 2 exp(-nats) proven, of the right order.
+    """Return a size x of the right order, with P(|S| >= x) <= 2 exp(-nats) proven.
 
-    log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8), and at most that of geometric noise
-    of rate r, -log(1 - (sinh(s/2)/sinh(r/2))²): the law is that one, times factors that fall with |x|, which can only
-    make large values rarer (Chebyshev's association inequality), as from x to x+1 its mass falls by at least
-    r = 1/b + 1/(2 sigma²).
+    log E exp(sX) is at most sigma² s²/2 (Canonne, Kamath, Steinke 2020, Cor. 8). It is also at most that of geometric
+    noise of rate r = 1/b + 1/(2 sigma²), -log(1 - (sinh(s/2)/sinh(r/2))²). The reason is that the mass falls by at
+    least r from x to x+1. So the law is the geometric one times factors that fall with |x|, which can only make large
+    values rarer (Chebyshev's association inequality).
     """
     sizes: list[arb] = []
     exponent = ball(Fraction(nats))
@@ -78,7 +78,7 @@ def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SingleCell:
-    """One cell: a single tail, to any precision."""
+    """The noise of one cell, whose tail is known to any precision."""
 
     law: NoiseLaw
 
@@ -139,14 +139,14 @@ class _GeometricRace:
 
 @dataclass(frozen=True, slots=True)
 class _Spectrum:
-    """S by its frequencies.
+    """The law of S from its characteristic function.
 
     Attributes:
         period: M.
         weights: 2 phi^n/(M sin(pi j/M)) at j = 1, 2, ...; the last counts half at M/2.
-        cut: what the frequencies beyond can add to a tail, at most, in size.
-        cut_mean: the same of the expected size.
-        folded: P(|S| > M/2) at most.
+        cut: a bound on the size of what the frequencies beyond add to a tail.
+        cut_mean: a bound on the size of what they add to the expected size.
+        folded: a bound on P(|S| > M/2).
     """
 
     law: NoiseLaw
@@ -190,9 +190,9 @@ class _Spectrum:
         return 1 - inside + arb(0, self.cut.upper()) + arb(0).union(self.folded)
 
     def mean_size(self) -> arb:
-        """Return E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), with what lies beyond M/2.
+        """Return E|S mod M| = M/4 - (2/M) times the sum over odd j of phi^n/sin²(pi j/M), with the part beyond M/2.
 
-        E of |S| where that is beyond is at most sqrt(E S² P(|S| > M/2)) (Cauchy and Schwarz). M/2 is even.
+        The mean of |S| beyond M/2 is at most sqrt(E S² P(|S| > M/2)) (Cauchy and Schwarz). M/2 is even.
         """
         odd = enumerate(self.weights[::2])
         near = sum((weight / sine(2 * i + 1, self.period) for i, weight in odd), arb(0))
@@ -200,7 +200,7 @@ class _Spectrum:
         return ball(Fraction(self.period, 4)) - near + arb(0, self.cut_mean.upper()) + arb(0).union(far)
 
     def likely_margin(self, excess: float) -> int:
-        """Return the margin in doubles, before certified rounding."""
+        """Return the margin as found in doubles, without proof."""
         weights = np.array([float(weight.mid()) for weight in self.weights])
         j = np.arange(1, len(weights) + 1)
         low, high = -1, self.period // 2
@@ -216,15 +216,15 @@ class _Spectrum:
 
 
 def _power(phi: arb, cells: int) -> arb:
-    """Return phi^n for phi > 0, also where its ball does not tell."""
+    """Return phi^n for phi > 0, also if its ball contains 0."""
     return phi**cells if phi > 0 else arb(0).union(arb(phi.abs_upper()) ** cells)
 
 
 def _left_out(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, arb]:
     """Return bounds on the contributions of the frequencies beyond the last to a tail and to the expected size.
 
-    In the block from t to 2t, t = 2 pi j/M, are j of them; phi <= phi(t) there and sin(u/2) >= u/pi. So it adds
-    (2/M) j phi(t)^n pi/t = phi(t)^n to the one, and as much times pi/t to the other, at most.
+    The block from t to 2t, t = 2 pi j/M, has j frequencies, with phi <= phi(t) and sin(u/2) >= u/pi. So it adds at most
+    (2/M) j phi(t)^n pi/t = phi(t)^n to a tail, and pi/t times as much to the expected size.
     """
     tail, mean, j = arb(0), arb(0), last
     while 2 * j < period:
@@ -240,7 +240,7 @@ def _left_out(law: NoiseLaw, cells: int, period: int, last: int) -> tuple[arb, a
 
 @dataclass(frozen=True, slots=True)
 class NoiseSum:
-    """The sum S of so many cells' noise, known well enough for confidences up to 1 - excess."""
+    """The sum S of the noise of some cells, precise enough for confidences up to 1 - excess."""
 
     law: NoiseLaw
     cells: int
@@ -252,10 +252,10 @@ class NoiseSum:
         """Return the sum of several cells' noise.
 
         Args:
-            excess: 1 less the largest confidence that will be asked for.
+            excess: 1 less the largest confidence for which a margin will be computed.
 
         Raises:
-            ValueError: the noise is wider than is computed with.
+            ValueError: the noise is too wide.
         """
         if cells == 1:
             return cls(law, cells, excess, _SingleCell(law))
@@ -274,13 +274,13 @@ class NoiseSum:
     def margin(self, confidence: Fraction) -> tuple[int, float]:
         """Return the smallest m that is proven to have P(|S| > m) <= 1 - confidence, and the coverage, rounded down.
 
-        Where too few frequencies were computed to tell, Chernoff's bound proves a larger one.
+        If too few frequencies were computed to prove it, m is a larger one from Chernoff's bound.
 
         Returns:
             The margin in counts, and the coverage.
 
         Raises:
-            ValueError: a confidence out of range (``excess_of``).
+            ValueError: the confidence is out of range (``excess_of``).
         """
         if isinstance(self.tails, _SingleCell):
             least = margin_of_error(self.law, confidence)
@@ -329,7 +329,7 @@ def require_finite(value: Fraction | None) -> Fraction:
     """Return the value, which must be finite.
 
     Args:
-        value: None where it is infinite, or no precision tells.
+        value: None if it is infinite, or unknown at every precision.
 
     Raises:
         ArithmeticError: the value is None.

@@ -18,13 +18,13 @@ _PRECISIONS = (128, 256, 512, 1024, 2048, 4096)  # bits
 
 
 def tail(law: NoiseLaw, margin: int) -> arb:
-    """Return a ball that contains P(|X| > margin), about as narrow as the precision in force, absolutely.
+    """Return a ball that contains P(|X| > margin), with an absolute radius of about 2^-p at the precision p in force.
 
     Args:
         margin: counts.
 
     Raises:
-        ValueError: a margin below 0.
+        ValueError: the margin is below 0.
     """
     if margin < 0:
         raise ValueError(f"expected a margin of at least 0, got {margin}")
@@ -37,7 +37,7 @@ def excess_of(confidence: Fraction) -> Fraction:
     """Return 1 - confidence: the probability that noise may lie beyond the margin of error.
 
     Raises:
-        ValueError: a confidence that is not between 0 and 1, or so near 1 that no margin means it.
+        ValueError: the confidence is not between 0 and 1, or is above 1 - 1e-30.
     """
     if not 0 < confidence < 1:
         raise ValueError("expected a confidence above 0 and below 1")
@@ -51,10 +51,10 @@ def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
 
     Args:
         margin: counts.
-        excess: the probability that is allowed beyond it.
+        excess: the allowed probability beyond the margin.
 
     Raises:
-        ValueError: a margin below 0.
+        ValueError: the margin is below 0.
     """
     for bits in _PRECISIONS:
         with precision(bits):
@@ -69,10 +69,10 @@ def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
 def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
     """Return the margin of error in counts: the smallest integer m with P(|X| > m) <= 1 - confidence.
 
-    Where balls cannot decide between m and m + 1 it is the larger.
+    If balls cannot decide between m and m + 1, it is m + 1.
 
     Raises:
-        ValueError: a confidence out of range, see ``excess_of``.
+        ValueError: the confidence is out of range, see ``excess_of``.
     """
     excess = excess_of(confidence)
     return smallest(lambda margin: margin >= 0 and is_within(law, margin, excess), _likely_margin(law, excess))
@@ -85,7 +85,7 @@ def coverage(law: NoiseLaw, margin: int) -> float:
         margin: counts.
 
     Raises:
-        ValueError: a margin below 0.
+        ValueError: the margin is below 0.
     """
     # The slack is below the precision; without it the ball around 1 of a very deep tail has a
     # radius whose binary exponent is too long to write out as a rational.
@@ -93,10 +93,10 @@ def coverage(law: NoiseLaw, margin: int) -> float:
 
 
 def smallest(holds: Callable[[int], bool], guess: int) -> int:
-    """Return the smallest n with ``holds(n)``, for a property that once true stays true as n grows.
+    """Return the smallest n with ``holds(n)``, for a property that stays true as n grows once it is true.
 
-    Two calls where ``guess`` is right, about log2 of its error more where it is not: steps grow
-    eightfold until they straddle the answer, then halve.
+    If ``guess`` is right this takes two calls, else about log2 of its error more: steps grow eightfold until they pass
+    the answer, then halve.
 
     Args:
         holds: false somewhere and true somewhere, else the search does not end.
@@ -122,7 +122,7 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
     """Return the margin before rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
 
-    Of a joint law the geometric margin is above the true one, and near it where the offset is large beside sigma.
+    For a joint law, the geometric margin is above the true one, and near it if the offset is large beside sigma.
     """
     size = max(value for value in (law.scale, law.sigma_squared) if value is not None)
     bits = max(0, size.numerator.bit_length() - size.denominator.bit_length())

@@ -1,8 +1,9 @@
 """Characteristic functions of integer noise, E[cos(tX)] at t = 2 pi j/M, as balls.
 
-All three laws have one that is positive and falls from t = 0 to t = pi: for the geometric law and the discrete
-Gaussian (a theta function, a product of falling factors) it can be seen from the formula. The joint law's mass is the
-product of theirs, so its transform is their circular convolution; mixtures of symmetric arcs stay such mixtures.
+For all three laws it is positive and falls from t = 0 to t = pi. For the geometric law and the discrete Gaussian (a
+theta function, a product of falling factors) the formula shows this. The mass of the joint law is the product of
+theirs, so its transform is the circular convolution of theirs. Both are mixtures of symmetric arcs, and convolutions of
+such mixtures are such mixtures.
 """
 
 import math
@@ -14,9 +15,9 @@ from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.numerics.half_gaussian_sums import half_line, term_count
 from service.privacy.numerics.numbers import ball
 
-_DUAL_FROM = Fraction(1, 2)  # sigma²: from here on a few terms of the dual sum do
+_DUAL_FROM = Fraction(1, 2)  # sigma²: from here on a few terms of the dual sum suffice
 _TABLE = 1 << 15  # frequencies that are transformed at once
-_DIRECT = 400  # terms of a sum that is not worth a formula
+_DIRECT = 400  # sums of fewer terms are taken term by term
 _SMALL = 256  # sigma²: below it Cauchy's estimate is too coarse
 _ORDERS = range(16, 400, 8)
 
@@ -34,9 +35,9 @@ def characteristic(law: NoiseLaw, j: int, period: int) -> arb:
 
 
 def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
-    """Return the characteristic function of a joint law at j = 1, ..., period/2; None where one by one is better.
+    """Return the characteristic function of a joint law at j = 1, ..., period/2; None if one by one is better.
 
-    The mass is folded onto one period; what lies beyond half of it must be negligible, and is added as a radius.
+    The mass is folded onto one period. The mass beyond half of it must be negligible, and is added as a radius.
 
     Args:
         period: even.
@@ -63,7 +64,10 @@ def sine(j: int, period: int) -> arb:
 
 
 def _theta(v: Fraction, j: int, period: int) -> arb:
-    """Return the discrete Gaussian's, by the sum over the integers or its dual (Poisson); cut tails are radii."""
+    """Return E[cos(2 pi j X/period)] of a discrete Gaussian, by the sum over the integers or its dual (Poisson).
+
+    The omitted tails are radii.
+    """
     if v < _DUAL_FROM:
         last = term_count(float(v), ctx.prec)
         rate, at, all_mass = 1 / (2 * ball(v)), arb(1), arb(1)
@@ -97,7 +101,7 @@ def _half_line_at(z: acb, v: Fraction) -> acb:
 
 
 def _direct(z: acb, v: arb) -> acb:
-    """Add term by term, as ``half_gaussian_sums`` does for real z: the cut-off rest is below a geometric sum."""
+    """Add term by term, as ``half_gaussian_sums`` does for real z; the rest is below a geometric sum."""
     term, ratio, shrink = acb(1), (-(2 * z + 1) / (2 * v)).exp(), (-1 / v).exp()
     total, tiny = acb(0.5), arb(2) ** -ctx.prec
     while True:

@@ -1,9 +1,9 @@
 """The Rényi divergences tau of the mechanisms, each formula once, for every arithmetic.
 
-Everything is symmetric in the two neighbours, so one direction is computed. z stands for the order
-alpha less 1, M(z) for E exp(zL), L the privacy loss: tau(alpha) = log M(z)/z. Each comes in two forms
-(``Arithmetic.either``): log1p of M - 1 as a sum without cancellation, however small the loss is; and
-with the leading exponential taken out, however large it is.
+Everything is symmetric in the two neighbours, so one direction is computed. z is the order alpha less 1, and M(z) is E
+exp(zL) for the privacy loss L, so that tau(alpha) = log M(z)/z. Each formula has two forms (``Arithmetic.either``). The
+first is log1p of M - 1 as a sum without cancellation, for losses as small as they may be. The second takes the leading
+exponential out, for losses as large as they may be.
 """
 
 from collections.abc import Callable

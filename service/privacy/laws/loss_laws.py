@@ -1,6 +1,6 @@
-"""Laws of the privacy loss of one cell moved: what the tight figures of a composition are computed from.
+"""Laws of the privacy loss of one cell moved, from which the tight figures of a composition are computed.
 
-Each is a mechanism without what its loss does not depend on. All of them are symmetric in the two neighbours.
+Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours.
 """
 
 import math
@@ -15,9 +15,9 @@ class LadderLoss(Keyed):
     """A loss on equidistant rungs: of geometric noise, of randomised response, of a declared pure epsilon.
 
     Attributes:
-        e: largest loss, nats.
-        s: steps of 2e/s from it down to -e.
-        values: of randomised response with more than 2 (then s = 2), or 2: the geometric mechanism of sensitivity s,
+        e: the largest loss, nats.
+        s: the number of steps of 2e/s from e down to -e.
+        values: of randomised response, if more than 2 (then s = 2). 2 is the geometric mechanism of sensitivity s,
             which for s = 1 is two-valued response.
     """
 
@@ -27,12 +27,12 @@ class LadderLoss(Keyed):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """The numbers that must be within the doubles."""
+        """The numbers that must be in the range of doubles."""
         return self.e, Fraction(self.s)
 
     @property
     def is_zero(self) -> bool:
-        """True where nothing is lost."""
+        """True if nothing is lost."""
         return self.e == 0
 
     @property
@@ -60,7 +60,7 @@ class LaplaceLoss(_PositiveLoss):
 
     Attributes:
         scale: of the noise.
-        sensitivity: by how much the answer is moved.
+        sensitivity: the distance by which the answer is moved.
     """
 
     scale: Fraction
@@ -68,7 +68,7 @@ class LaplaceLoss(_PositiveLoss):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """The numbers that must be within the doubles."""
+        """The numbers that must be in the range of doubles."""
         return (self.sensitivity,)
 
     @property
@@ -77,7 +77,7 @@ class LaplaceLoss(_PositiveLoss):
         return self.sensitivity / self.scale
 
     def in_rungs(self, steps: int) -> LadderLoss:
-        """Return the geometric law of as large a loss, which is worse, by the less the more steps there are."""
+        """Return the geometric law with the same largest loss; it is worse, and by less the more steps there are."""
         return LadderLoss(self.e, steps)
 
 
@@ -87,7 +87,7 @@ class GaussianLoss(Keyed):
 
     Attributes:
         sigma_squared: variance of the noise.
-        sensitivity: by how much the answer is moved.
+        sensitivity: the distance by which the answer is moved.
     """
 
     sigma_squared: Fraction
@@ -95,12 +95,12 @@ class GaussianLoss(Keyed):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """None: it has a closed form."""
+        """Empty, because the loss has a closed form."""
         return ()
 
     @property
     def is_zero(self) -> bool:
-        """True where nothing is lost."""
+        """True if nothing is lost."""
         return self.sensitivity == 0
 
     @property
@@ -118,7 +118,7 @@ class DiscreteGaussianLoss(_PositiveLoss):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """The numbers that must be within the doubles."""
+        """The numbers that must be in the range of doubles."""
         return Fraction(self.sensitivity), self.sigma_squared
 
 
@@ -132,7 +132,7 @@ class OsgtLoss(_PositiveLoss):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """The numbers that must be within the doubles."""
+        """The numbers that must be in the range of doubles."""
         return self.sensitivity, self.sigma_squared, self.m
 
 
@@ -146,7 +146,7 @@ class DiscreteOsgtLoss(_PositiveLoss):
 
     @property
     def figures(self) -> tuple[Fraction, ...]:
-        """The numbers that must be within the doubles."""
+        """The numbers that must be in the range of doubles."""
         return Fraction(self.sensitivity), self.sigma_squared, self.m
 
 

@@ -1,14 +1,14 @@
 """Offset symmetric Gaussian tails, continuous and on the integers: their Rényi divergences.
 
-Both laws are exp(-(|x|+m)²/(2 v)) up to a constant, v = sigma²; moved by s their divergence falls into three
-parts, left of 0, between 0 and s, and right of s, each of which is a Gaussian on a half-line. With
-R(x) the integral, or the sum by the trapezoid rule, of exp(-(2 x y + y²)/(2 v)) over y >= 0 (``half_gaussian_sums``),
+Both laws are exp(-(|x|+m)²/(2 v)) up to a constant, v = sigma². The divergence from the law moved by s has three parts,
+left of 0, between 0 and s, and right of s, each of which is a Gaussian on a half-line. With R(x) the integral, or the
+sum by the trapezoid rule, of exp(-(2 x y + y²)/(2 v)) over y >= 0 (``half_gaussian_sums``),
 
     E[exp(z L)] = exp(z l) [R(m - z s) + R(h) + exp(-(2z+1) l) (R(m + (z+1) s) - R(h + s))] / (2 R(m)),
     l = s (s + 2m)/(2 v),    h = (2z+1) m + z s.
 
 l is the loss at 0. This is B-bar of Sadeghi and Korki 2022, whose printed form multiplies a huge number by the
-difference of two numbers next to 1; here nothing cancels but what is small beside the result's precision.
+difference of two numbers next to 1. Here only terms cancel that are small beside the precision of the result.
 """
 
 import math
@@ -24,9 +24,9 @@ from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, precision
 
-_SMALL = 0.004  # of the loss's size, for the expansion at order 1: its next term is below 1e-11
+_SMALL = 0.004  # losses up to this size use the expansion at order 1, whose next term is below 1e-11
 _PRECISIONS = (160, 640, 2560)  # bits
-_WIDEST = 10**24  # sigma² in squared sensitivities; beyond, proofs about so small losses take seconds
+_WIDEST = 10**24  # sigma² in squared sensitivities; beyond it, proofs about the tiny losses take seconds
 
 
 class TailParameters(Protocol):
@@ -34,7 +34,7 @@ class TailParameters(Protocol):
 
     @property
     def sigma_squared(self) -> Fraction:
-        """Of the Gaussian that the tails are cut from."""
+        """The variance of the Gaussian from which the tails are cut."""
 
     @property
     def m(self) -> Fraction:
@@ -42,11 +42,11 @@ class TailParameters(Protocol):
 
     @property
     def sensitivity(self) -> Fraction | int:
-        """By how much the answer is moved."""
+        """The distance by which the answer is moved."""
 
     @property
     def on_integers(self) -> bool:
-        """True where the noise is integer."""
+        """True if the noise is integer."""
 
     def __hash__(self) -> int:
         """Return the hash of the parameters, by which figures are remembered."""
@@ -55,7 +55,7 @@ class TailParameters(Protocol):
 def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction, Fraction]]:
     """Return the formula of tau and the line a + b*alpha of ``product_tau``, as (formula, (a, b)).
 
-    The formula is None where it would take too many bits.
+    The formula is None if it would take too many bits.
     """
     curve = None if is_too_wide(mechanism) else Curve(partial(osgt_tau, mechanism), (), vectorized=False)
     at_0 = product_tau(mechanism, Fraction(0))
@@ -63,7 +63,7 @@ def osgt_bounds(mechanism: TailParameters) -> tuple[Curve | None, tuple[Fraction
 
 
 def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
-    """Return tau(1+z), by the formula above; in doubles by its expansion where they would lose the small losses.
+    """Return tau(1+z) by the formula above; in doubles, small losses are computed by its expansion.
 
     Args:
         z: the order less 1, above 0.
@@ -85,16 +85,16 @@ def osgt_tau(mechanism: TailParameters, z: Number, at: HalfLines) -> Number:
 
 
 def is_too_wide(mechanism: TailParameters) -> bool:
-    """Tell whether the loss is so small that it takes thousands of bits: then ``product_tau`` serves alone."""
+    """Tell whether the loss is so small that the formula takes thousands of bits; ``product_tau`` then serves alone."""
     return mechanism.sigma_squared > _WIDEST * Fraction(mechanism.sensitivity) ** 2
 
 
 def product_tau(mechanism: TailParameters, alpha: Fraction) -> Fraction:
-    """Return alpha s²/(2v) + s m/v, a rational upper bound on tau(alpha): a Gaussian and a Laplace mechanism.
+    """Return alpha s²/(2v) + s m/v, a rational upper bound on tau(alpha): that of a Gaussian and a Laplace mechanism.
 
-    Completing the square, E[exp(zL)] is exp(alpha z s²/(2v)) times the mean of exp(-m (alpha |x| - z |x-s|)/v)
-    over a Gaussian about -z s, over that of exp(-m |x|/v) about 0. alpha |x| - z |x-s| >= |x| - z s, and
-    the Gaussian about 0 gives the most: both factors have transforms that are nowhere negative.
+    Completing the square, E[exp(zL)] is exp(alpha z s²/(2v)) times the mean of exp(-m (alpha |x| - z |x-s|)/v) over a
+    Gaussian about -z s, over that of exp(-m |x|/v) about 0. alpha |x| - z |x-s| >= |x| - z s, and the Gaussian about 0
+    gives the largest mean: both factors have transforms that are nowhere negative.
 
     Returns:
         Nats, exact.
@@ -111,7 +111,7 @@ def _loss_at_0(mechanism: TailParameters) -> Fraction:
 def loss_moments(mechanism: TailParameters, how_many: int = 2) -> list[arb]:
     """Return E L, E L², ... of the privacy loss L; the first is the KL divergence K'(0).
 
-    L is l + s j/v at -j, as much below 0 at s + j, and falls straight between 0 and s.
+    L is l + s j/v at -j, its negative at s + j, and linear between 0 and s.
 
     Returns:
         The first ``how_many`` moments (powers of nats), as balls at the precision in force.

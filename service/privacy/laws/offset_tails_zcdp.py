@@ -19,7 +19,7 @@ and p is (v² - s²/4)/s², so it is enough that log B is concave in v² from v 
     everywhere from v = s/2 on if it falls at v = s/2, and there it says K''(0) <= 2 K'(0).
 
 **On the integers** the sums have ripples of relative size exp(-2 pi² sigma²), and steps 1 and 2 have no
-counterpart. There it is verified mechanism by mechanism (``_is_proven``), with a slack where it must be.
+counterpart. There the claim is verified for each mechanism (``_is_proven``), with a slack if it is needed.
 """
 
 import math
@@ -37,16 +37,17 @@ _ATTEMPTS = tuple(
     for degree, slack in ((3, "0"), (24, "0"), (3, "1e-10"), (3, "1e-8"), (3, "1e-6"), (3, "1e-4"))
 )
 """Degrees of the series in ``_is_proven`` and slacks, relative, of rho: the cheapest first, then the tightest."""
-_NEGLIGIBLE = Fraction(1, 10**12)  # relative, of rho: not worth a proof
+_NEGLIGIBLE = Fraction(1, 10**12)  # a gain, relative to rho, that is not worth a proof
 _HALVINGS = 100
 _EVALUATIONS = 150  # of K in one attempt
 _WIDEST, _NARROWEST = Fraction(2), Fraction(1, 1000)  # steps of z, relative
 
 
 def osgt_rho(mechanism: TailParameters) -> Fraction:
-    """Return rho (nats) of one cell moved by the sensitivity, rounded up; the KL divergence wherever that is proven.
+    """Return rho (nats) of one cell moved by the sensitivity, rounded up.
 
-    Otherwise s²/(2v) + s m/v, as ``product_tau`` at order 1 bounds tau(alpha)/alpha at every order.
+    It is the KL divergence if that is proven. Otherwise it is s²/(2v) + s m/v, because ``product_tau`` at order 1
+    bounds tau(alpha)/alpha at every order.
     """
     otherwise = product_tau(mechanism, Fraction(1))
     if is_too_wide(mechanism):
@@ -106,16 +107,16 @@ def _is_proven(mechanism: TailParameters, rho: Fraction, degree: int) -> bool:
 
 
 def _proven_start(mechanism: TailParameters, rho: arb, degree: int, last: Fraction) -> Fraction | None:
-    """Return a b with K <= rho p proven up to it, the largest of last, last/2, ...; None where there is none.
+    """Return a b with K <= rho p proven up to it, the largest of last, last/2, ...; None if there is none.
 
-    M = exp(K) is a power series in w² with coefficients that are not negative, being the mean of cosh(w L) over
-    a symmetric loss L. So what it exceeds its Taylor polynomial of degree n - 1 about p = 0 by, over p^n, grows
-    with p: up to p_b, M <= the sum of M_k p^k/k! + E p^n with E from M(p_b). Where M_k <= rho^k for all k < n and
-    M(p_b) <= the sum of x^k/k! up to k = n, x = rho p_b, the same holds below p_b: that sum less this one has
-    no negative coefficient but perhaps the last, and is not negative at p_b. And the sum is below e^x.
+    M = exp(K) is the mean of cosh(w L) over a symmetric loss L, so it is a power series in w² without negative
+    coefficients. So its excess over its Taylor polynomial of degree n - 1 about p = 0, divided by p^n, grows with p: up
+    to p_b, M <= the sum of M_k p^k/k! + E p^n with E from M(p_b). If M_k <= rho^k for all k < n and M(p_b) <= the sum
+    of x^k/k! up to k = n, x = rho p_b, then this also holds below p_b: that sum less this one has no negative
+    coefficient except perhaps the last, and is not negative at p_b. And the sum is below e^x.
 
-    M_1 = KL <= rho and M_2 = KL² + K''(0) - 2 KL <= rho² are known. As d/dp = 1/(2w) d/dw,
-    M_k = the sum over i < k of (-1)^i (k-1+i)!/(i! (k-1-i)!) E L^(k-i), at w = 1/2.
+    M_1 = KL <= rho and M_2 = KL² + K''(0) - 2 KL <= rho² are known. As d/dp = 1/(2w) d/dw, M_k = the sum over i < k of
+    (-1)^i (k-1+i)!/(i! (k-1-i)!) E L^(k-i), at w = 1/2.
     """
     if degree > 3:
         moments = [arb(1), *loss_moments(mechanism, degree - 1)]
@@ -138,7 +139,7 @@ def _bessel(k: int, i: int) -> int:
 
 
 def _bits(mechanism: TailParameters, degree: int) -> int:
-    """Return a working precision: M_k is near (s²/2v)^k, from moments of the size of s²/v, and near its bound."""
+    """Return a working precision: M_k is near (s²/2v)^k and its bound, and is made of moments near s²/v."""
     size = mechanism.sigma_squared / Fraction(mechanism.sensitivity) ** 2
     return 160 + degree * (8 + max(0, size.numerator.bit_length() - size.denominator.bit_length()))
 

@@ -32,7 +32,7 @@ MECHANISMS = _by_name(
 
 _DRAWN = [name for name, mechanism in MECHANISMS.items() if mechanism.DRAWN]
 DRAWN = f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}"
-"""The names of those that are drawn, in words."""
+"""The names of the mechanisms that are drawn, in words."""
 
 OffsetTails = Osgt | DiscreteOsgt
 

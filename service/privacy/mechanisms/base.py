@@ -1,14 +1,15 @@
 """The contract of mechanisms: all that the rest of the service may ask of one.
 
-A mechanism is one query whose answer moves, in each of ``cells`` cells, by at most ``sensitivity``. Accounting a
-vector as cells of sensitivity s, not as one query of sensitivity cells*s, is what makes zCDP tight.
+A mechanism is one query. A neighbouring change moves its answer by at most ``sensitivity`` in each of ``cells`` cells.
+A vector is accounted as cells of sensitivity s, not as one query of sensitivity cells*s, because only this makes zCDP
+tight.
 
-A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts), and its
-parameters here are in units of g: with X integer noise and q the query's answer, a multiple of g, the output q + gX
-is g times q/g + X. Multiplying by g is a bijection between the integers and the lattice, publicly known, so the
-privacy loss is that of integer noise with the parameters and the sensitivity divided by g, in every notion: no
-price looks at g. On another lattice the same parameters in counts cost something else, which is why g belongs to
-the mechanism that is charged, and not to a draw of it.
+A mechanism with discrete noise draws it on a lattice, the multiples of its ``granularity`` g (counts). Its parameters
+here are in units of g. With X integer noise and q the query's answer, a multiple of g, the output q + gX is g times q/g
++ X. Multiplying by g is a publicly known bijection between the integers and the lattice. So in every notion the privacy
+loss is that of integer noise with the parameters and the sensitivity divided by g, and no price depends on g. On
+another lattice, the same parameters in counts have another price. Hence g belongs to the mechanism that is charged, and
+not to a draw of it.
 """
 
 from abc import ABC, abstractmethod
@@ -40,14 +41,14 @@ from service.privacy.partitions import Partitions
 
 
 class RdpBounds(NamedTuple):
-    """Upper bounds on tau(alpha), nats, of one cell moved by the sensitivity: the least of them holds.
+    """Upper bounds on tau(alpha), nats, of one cell moved by the sensitivity; all hold, so the least of them does.
 
     Pure epsilon bounds tau(alpha) too, and is not repeated here.
 
     Attributes:
         curve: a formula of alpha - 1.
         slope: c of the bound c*alpha.
-        attained_at: multiples of its inverse are orders at which tau is the slope exactly, which balls cannot tell.
+        attained_at: at orders that are multiples of its inverse, tau is exactly c*alpha, which balls cannot decide.
         line: a and b of the bound a + b*alpha.
         points: (order, tau) pairs by ascending order; between them a chord of (alpha-1) tau(alpha) is a bound.
     """
@@ -60,12 +61,12 @@ class RdpBounds(NamedTuple):
 
     @property
     def sole_slope(self) -> Fraction | None:
-        """The slope where it is the only bound, or as good as one: what totals may add up as one number."""
+        """The slope if it is the only bound, or as good as one, so that totals may add it up as one number."""
         return None if self.is_mixed or (self.curve and self.attained_at is None) else self.slope
 
     @property
     def is_mixed(self) -> bool:
-        """True where different bounds are the least at different orders."""
+        """True if different bounds are the least at different orders."""
         return bool(self.points) or (self.curve is not None and self.slope is not None and self.attained_at is None)
 
 
@@ -73,9 +74,9 @@ class WorkEstimate(NamedTuple):
     """Estimates of the work for a mechanism's figures, in about milliseconds of one core.
 
     Attributes:
-        at_order: its RDP at one order, in balls.
+        at_order: the work for its RDP at one order, in balls.
         vectorized: whether its RDP is evaluated in arrays with that of others, rather than in balls.
-        proof: what its rho takes, once.
+        proof: the work for its rho, done once.
         tight: whether its tight figures have to be computed, rather than follow from its rho.
         linear: whether its RDP is, or nearly is, a multiple of the order.
     """
@@ -95,16 +96,16 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     Attributes:
         name: unique in a plan; None until the plan is read, which then gives the path.
-        tags: what the query reveals something about (an attribute, a geography).
-        cells: how many cells one neighbouring change can move, over all partitions of the query;
-            None takes 1 under ``add_remove`` and 2 under ``replace_one``.
-        cells_added: under ``replace_one``, how many cells adding or removing one record can move;
-            None takes half of ``cells``, rounded up.
-        cells_replaced: under ``add_remove``, how many cells another value of one record can move, each by at most the
-            sensitivity; only caps on tags depend on it (``docs/mathematics/caps.md``).
+        tags: the subjects about which the query reveals something (an attribute, a geography).
+        cells: the number of cells that one neighbouring change can move, over all partitions of the query; None takes 1
+            under ``add_remove`` and 2 under ``replace_one``.
+        cells_added: under ``replace_one``, the number of cells that adding or removing one record can move; None takes
+            half of ``cells``, rounded up.
+        cells_replaced: under ``add_remove``, the number of cells that another value of one record can move, each by at
+            most the sensitivity; only caps on tags depend on it (``docs/mathematics/caps.md``).
         reads: the promise that it reads nothing on which the account has a cap; no loss depends on it.
-        partitions: which it may be drawn for, as it or a node above declares; no loss depends on it, so that two
-            mechanisms which differ in nothing else are equal.
+        partitions: those for which it may be drawn, as it or a node above declares. No loss depends on them, so
+            mechanisms that differ in nothing else are equal.
     """
 
     BEFORE: ClassVar[Fields] = (TAGS, READS, NAME)
@@ -123,7 +124,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @property
     def unit(self) -> Fraction:
-        """Counts in the unit of its sensitivity and noise."""
+        """The unit of its sensitivity and noise, in counts."""
         return Fraction(1)
 
     @classmethod
@@ -135,12 +136,12 @@ class Mechanism(Keyed, PlanElement, ABC):
             shared: name, tags, reads and partitions.
 
         Raises:
-            InvalidInput: a field has no meaning.
+            InvalidInput: a field is not valid.
         """
         return cls(**read_fields(cls.FIELDS, document, at), **shared)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the fields of its own in normal form; ``read`` reads them back."""
+        """Return its own fields in normal form; ``read`` reads them back."""
         return write_fields(self.FIELDS, self)
 
     def faults(self, *, replaced: bool, divided: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
@@ -157,13 +158,14 @@ class Mechanism(Keyed, PlanElement, ABC):
             yield "cells_replaced", "expected none under replace_one; cells is what another record moves"
 
     def moved(self, *, replaced: bool, one_side: bool) -> tuple["Mechanism", int]:
-        """Return the mechanism of one cell as a change sees it, and how many of its cells the change moves.
+        """Return the mechanism for one moved cell, and the number of its cells that a change moves.
 
         Args:
+            replaced: whether the relation is ``replace_one`` and not ``add_remove``.
             one_side: whether the change is the removal or the addition that makes up half of a replacement.
 
         Raises:
-            ValueError: one of ``faults`` is there.
+            ValueError: the mechanism has one of ``faults``.
         """
         cells = self.cells or (2 if replaced else 1)
         if one_side:
@@ -174,7 +176,7 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def grouped(self, size: int) -> tuple["Mechanism", int]:
-        """Return a mechanism and a count: its loss, composed so often, is that of ``size`` records changed together.
+        """Return a mechanism and a count: its loss, composed this often, is that of ``size`` records changed together.
 
         ``docs/mathematics/group-privacy.md`` proves that plans can be composed of these as of any mechanisms.
         """
@@ -184,7 +186,7 @@ class Mechanism(Keyed, PlanElement, ABC):
         return self
 
     def scaled(self, multiplier: Fraction) -> Self:  # noqa: ARG002
-        """Return the mechanism with its noise scale multiplied; itself where it has none.
+        """Return the mechanism with its noise scale multiplied, or the mechanism itself if it has none.
 
         Args:
             multiplier: above 0, of sigma or b, not of the variance.
@@ -193,10 +195,10 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def pure_epsilon(self) -> Loss:
-        """Return the largest privacy loss; exact, infinite where there is none."""
+        """Return the largest privacy loss, exactly; infinite if the loss has no bound."""
 
     def own_loss(self) -> Loss:
-        """Return epsilon where it is finite, else rho: the loss in which its noise is usually stated."""
+        """Return epsilon if it is finite, else rho: the loss in which its noise is usually stated."""
         epsilon = self.pure_epsilon()
         return self.rho() if epsilon.nats is None else epsilon
 
@@ -205,12 +207,12 @@ class Mechanism(Keyed, PlanElement, ABC):
         return ZERO
 
     def rho_curve(self) -> Curve | None:
-        """Return the formula of rho; None where rho is rational or infinite, or no formula says all that is known."""
+        """Return the formula of rho; None if rho is rational or infinite, or if the best known bound has no formula."""
         return None
 
     @abstractmethod
     def rho(self) -> Loss:
-        """Return the zCDP loss; irrational ones are rounded up from balls."""
+        """Return the zCDP loss; an irrational one is rounded up."""
 
     @abstractmethod
     def rdp(self) -> RdpBounds:
@@ -218,16 +220,16 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def loss_law(self) -> LossLaw | None:
-        """Return the law of the loss, or one that dominates it, given that delta does not strike.
+        """Return the law of the loss, or one that dominates it, if the event of probability delta does not happen.
 
-        None where no law is known.
+        None if no law is known.
         """
 
     @abstractmethod
     def noise_law(self) -> NoiseLaw | None:
-        """Return the law of its noise in units of granularity; None where it adds none.
+        """Return the law of its noise in units of granularity; None if it adds none.
 
-        It is a mass on the integers where the mechanism is ``DRAWN``, else a density.
+        It is a mass on the integers if the mechanism is ``DRAWN``, else a density.
         """
 
     @abstractmethod
@@ -319,7 +321,7 @@ def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
     """Return the sensitivity of integer noise, in units of granularity, and the granularity.
 
     Raises:
-        InvalidInput: the sensitivity is no multiple of the granularity, or too many of it.
+        InvalidInput: the sensitivity is not a multiple of the granularity, or is more than 2^53 times it.
     """
     if document.get("granularity") is None:
         sensitivity = document.get("sensitivity", 1)
@@ -346,9 +348,9 @@ _CELLS = tuple(cells.name for cells in CELLS)
 
 
 def rounded_rho(curve: Curve, epsilon: Fraction) -> Loss:
-    """Return a formula's rho rounded up, or a looser rational bound where that is smaller.
+    """Return a formula's rho rounded up, or a looser rational bound if that is smaller.
 
-    epsilon²/2 bounds the rho of every epsilon-DP mechanism (Bun and Steinke 2016, Prop. 3.3); it is the smaller
+    epsilon²/2 bounds the rho of every epsilon-DP mechanism (Bun and Steinke 2016, Prop. 3.3). It is the smaller one
     only where cancellation exhausts the precision, at epsilon below about 1e-600.
 
     Args:

@@ -45,7 +45,7 @@ _DECLARATION = DocumentForm(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration(Keyed):
-    """A guarantee that someone else proved: any of pure, zCDP and RDP, each beside ``delta``.
+    """A guarantee that was proved elsewhere: any of pure, zCDP and RDP, each beside ``delta``.
 
     Attributes:
         epsilon: pure loss (nats), or None.
@@ -65,9 +65,9 @@ class Declared(Mechanism):
     """A mechanism known only by its guarantee.
 
     Attributes:
-        reference: why the guarantee holds; no loss depends on it.
-        add_remove: the guarantee when a record is only added or only removed, needed below ``parallel`` and
-            ``choice`` under ``replace_one``.
+        reference: the reason why the guarantee holds; no loss depends on it.
+        add_remove: the guarantee when a record is only added or only removed, needed below ``parallel`` and ``choice``
+            under ``replace_one``.
     """
 
     TYPE = "declared"
@@ -155,10 +155,10 @@ class Declared(Mechanism):
         return RdpBounds(curve=curve, slope=self.guarantee.rho, points=self.guarantee.rdp)
 
     def loss_law(self) -> LadderLoss | None:
-        """Return two-valued randomised response; a declared rho or Rényi curve is known to have no law.
+        """Return two-valued randomised response; None without an epsilon, as no law follows from rho or Rényi points.
 
-        An (epsilon, delta)-DP mechanism is dominated by one that with probability delta loses everything and is
-        else two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
+        An (epsilon, delta)-DP mechanism is dominated by one that loses everything with probability delta and is
+        otherwise two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
         """
         return None if self.guarantee.epsilon is None else LadderLoss(self.guarantee.epsilon)
 
@@ -173,7 +173,7 @@ def read_declaration(document: Document, at: str) -> Declaration:
     """Return a declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the document does not state such a guarantee.
     """
     exact = {
         field.name: field.read(document, at)
@@ -207,9 +207,9 @@ def _write_declaration(declaration: Declaration) -> dict[str, Any]:
 def _group_declaration(one: Declaration, size: int) -> Declaration:
     """Return the guarantee for ``size`` records that follows from a guarantee for one.
 
-    Pure: size*epsilon. zCDP: size² rho (Bun and Steinke 2016, Prop. 1.9), where there is no delta: for rho
-    beside a delta, and for Rényi orders, nothing is known and the loss is infinite. Where not even epsilon
-    bounds what a change makes of the event of probability delta, only delta = 1 is certain.
+    Pure: size*epsilon. zCDP without a delta: size² rho (Bun and Steinke 2016, Prop. 1.9). For rho beside a delta, and
+    for Rényi orders, nothing is known, and the loss is infinite. Without an epsilon, nothing bounds how a change
+    affects the event of probability delta, and only delta = 1 is certain.
     """
     epsilon = None if one.epsilon is None else one.epsilon * size
     if one.delta == 0:
@@ -221,8 +221,8 @@ def _group_declaration(one: Declaration, size: int) -> Declaration:
 def _group_delta_factor(epsilon: Fraction, size: int) -> Fraction:
     """Return 1 + e^epsilon + ... + e^((size-1) epsilon), rounded up: the factor on delta of ``size`` changes in a row.
 
-    (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017,
-    Lemma 2.2). Where it is too large to write out, 2^9999, any delta that can be declared has long passed 1.
+    This is (e^(size epsilon) - 1)/(e^epsilon - 1), and size at epsilon = 0 (the sum in the proof of Vadhan 2017, Lemma
+    2.2). If it is too large to be computed, the result is 2^9999, which makes any delta that can be declared exceed 1.
     """
     if epsilon == 0:
         return Fraction(size)

@@ -14,9 +14,9 @@ from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.loss import INFINITE, Loss
 
 SMOOTH_SIGMA_SQUARED = 2
-"""From this variance on, alpha*rho is taken for the discrete Gaussian's divergence: it is never
-below it, and above it by less than 8 pi² sigma² exp(-2 pi² sigma²) < 2e-15 relative for whole s
-(Poisson summation of the theta function in ``divergences.discrete_gaussian``)."""
+"""From this variance on, alpha*rho stands for the discrete Gaussian's divergence. It is never below the divergence, and
+exceeds it by a share of less than 8 pi² sigma² exp(-2 pi² sigma²) < 2e-15 for whole s (Poisson summation of the theta
+function in ``divergences.discrete_gaussian``)."""
 _SUMMED = 10  # below this variance its divergence is a sum
 
 
@@ -54,7 +54,10 @@ class DiscreteGaussian(Discrete):
         return gaussian_rho(self.sensitivity, self.sigma_squared)
 
     def rdp(self) -> RdpBounds:
-        """Return the slope, attained at orders alpha with whole alpha*s, as theta has period 1; below it the curve."""
+        """Return the slope and, for small variances, the curve, which is below the slope at most orders.
+
+        Orders alpha with whole alpha*s attain the slope, because theta has period 1.
+        """
         if self.sigma_squared >= SMOOTH_SIGMA_SQUARED:
             return RdpBounds(slope=self.rho().nats)
         curve = Curve(discrete_gaussian, (self.sigma_squared, self.sensitivity))

@@ -18,8 +18,8 @@ from service.privacy.numerics.loss import INFINITE, Loss
 class DiscreteOsgt(Discrete):
     """Noise with offset symmetric Gaussian tails on the integers, between discrete Gaussian and geometric.
 
-    Its mass is proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).
-    Its two ends are the discrete Gaussian (m = 0) and the geometric (both growing, scale sigma_squared/m).
+    Its mass is proportional to exp(-x²/(2 sigma²) - |x| m/sigma²). It is the discrete Gaussian at m = 0, and comes near
+    geometric noise of scale sigma_squared/m as both parameters grow.
 
     Attributes:
         sigma_squared: units of granularity, squared; the variance is less.

@@ -36,7 +36,7 @@ class Osgt(Continuous):
     m: Fraction
 
     def simplest(self) -> Mechanism:
-        """Return the Gaussian where there is no offset."""
+        """Return the Gaussian if there is no offset, else the mechanism itself."""
         if self.m:
             return self
         return Gaussian(**{one.name: getattr(self, one.name) for one in fields(Gaussian)})

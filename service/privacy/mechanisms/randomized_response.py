@@ -1,4 +1,4 @@
-"""Randomised response, and with it all that is only known to be epsilon-DP."""
+"""Randomised response, and the rho of all mechanisms that are only known to be epsilon-DP."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ class RandomizedResponse(Mechanism):
         return self, 1
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
-        """Return the mechanism and ``size``: so many records move so many answers, randomised independently."""
+        """Return the mechanism and ``size``: that many records change that many answers, randomised independently."""
         return self, size
 
     def pure_epsilon(self) -> Loss:
         return Loss(self.epsilon)
 
     def rho_curve(self) -> Curve:
-        """Return the formula of two values, which is exact for these and a bound for more: it is epsilon-DP."""
+        """Return the formula for two values, which is an upper bound for more: the mechanism is epsilon-DP."""
         return pure_rho_curve(self.epsilon)
 
     def rho(self) -> Loss:

@@ -19,13 +19,13 @@ from service.privacy.numerics.half_gaussian_sums import gaussian_side, gaussian_
 from service.privacy.numerics.numbers import ball
 
 Number = Any
-"""A float, an array of them, an interval or a ball; what the functions of one arithmetic take and give."""
+"""A float, an array of floats, an interval or a ball: the arguments and results of one arithmetic."""
 Doubles = NDArray[np.float64]
 
 Rational = Fraction | int
 
 SMALL = 300.0
-"""Up to where ``Arithmetic.either`` takes the form for small losses: e^300 is far from overflow."""
+"""``Arithmetic.either`` takes the form for small losses below this; e^300 is far from overflow."""
 
 
 class Arithmetic(Protocol):
@@ -62,7 +62,7 @@ class Vectorised(Arithmetic, Protocol):
     """An arithmetic that takes whole arrays at once."""
 
     def nearest(self, values: Doubles) -> Number:
-        """Return exact rationals, given by the doubles nearest to them."""
+        """Return the numbers for exact rationals, which are given by the doubles nearest to them."""
 
 
 class HalfLines(Arithmetic, Protocol):
@@ -81,17 +81,17 @@ def double(value: Rational) -> float:
 
 
 _INVERSES = [1 / k for k in range(19, 2, -1)]
-"""Of the Taylor series of ``exp_excess``, the last first: beyond them is less than 2^-60 of the sum for |x| < 1."""
+"""Factors in the Taylor series of ``exp_excess``, the last first. For |x| < 1 the rest is below 2^-60 of the sum."""
 _COTH = [((k + 1) / (k * (2 * k + 2) * (2 * k + 3)), 1 / (2 * k * (2 * k + 1))) for k in range(9, 0, -1)]
-"""The same for ``coth_excess``, of its numerator and its denominator."""
+"""Factors in the series of ``coth_excess``, of its numerator and its denominator, the last first."""
 
 
 def exp_excess(x: Doubles) -> Doubles:
-    """Return e^x - 1 - x in doubles, within 32 units of 2^-53 of itself.
+    """Return e^x - 1 - x in doubles, with a relative error of at most 32 units of 2^-53.
 
-    For |x| < 1 its Taylor series x²/2 (1 + x/3 (1 + x/4 ...)) by Horner's rule, whose partial sums stay
-    in [0.7, 1.5]: each step multiplies the relative error by at most 0.5 and adds 4 units. Beyond 1
-    the difference, where expm1's 4 ulps weigh at most |expm1 x|/(expm1 x - x) < 2.4 times.
+    For |x| < 1 this is the Taylor series x²/2 (1 + x/3 (1 + x/4 ...)) by Horner's rule. Its partial sums stay in [0.7,
+    1.5], so each step multiplies the relative error by at most 0.5 and adds 4 units. For larger |x| it is the
+    difference, where expm1's 4 ulps weigh at most |expm1 x|/(expm1 x - x) < 2.4 times.
     """
     small = np.abs(x) < 1
     return _piecewise(small, lambda: _taylor(x), lambda: np.expm1(x) - x)
@@ -107,11 +107,11 @@ def _taylor(x: Doubles) -> Doubles:
 
 
 def coth_excess(x: Doubles) -> Doubles:
-    """Return x coth(x) - 1 in doubles for x > 0, within 32 units of 2^-53 of itself.
+    """Return x coth(x) - 1 in doubles for x > 0, with a relative error of at most 32 units of 2^-53.
 
-    For x < 1, (x cosh x - sinh x)/sinh x, both by their series in x²: the terms 2k x^(2k+1)/(2k+1)!,
-    divided by the first, and those of sinh x; all positive, so that nothing cancels. Beyond, with
-    t = e^(-2x), x - 1 + 2xt/(1-t), both parts never negative.
+    For x < 1 this is (x cosh x - sinh x)/sinh x, both by their series in x²: the terms 2k x^(2k+1)/(2k+1)!, divided by
+    the first, and those of sinh x. All are positive, so nothing cancels. For larger x, with t = e^(-2x), it is x - 1 +
+    2xt/(1-t), in which neither part is negative.
     """
 
     def series() -> Doubles:
@@ -192,7 +192,7 @@ class _Balls:
         return x * x.coth() - 1
 
     def either(self, _x: Number, _small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
-        """Return the one form: cancellation only asks for more precision, and ``numbers.ceiling`` raises it."""
+        """Return the form for large losses: against cancellation, ``numbers.ceiling`` raises the precision."""
         return large()
 
     def off_centre(self, moved: Number) -> Number:

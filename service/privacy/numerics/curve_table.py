@@ -18,7 +18,7 @@ class Curve(NamedTuple):
     """A formula, called with the parameters, the orders (where it has any) and the arithmetic.
 
     Attributes:
-        vectorized: it takes whole columns of parameters, in doubles and in intervals.
+        vectorized: whether it takes whole columns of parameters, in doubles and in intervals.
     """
 
     formula: Callable[..., Number]
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Curves of one formula: where they stand in the table, and of each parameter a column of its nearest doubles."""
+    """Curves of one formula: their rows in the table, and for each parameter a column of its nearest doubles."""
 
     places: NDArray[np.intp]
     formula: Callable[..., Number]
@@ -87,7 +87,7 @@ class CurveTable:
         return values
 
     def bounds(self, *orders: Interval) -> Interval:
-        """Return bounds of the values; not a number, or not narrow, where doubles do not reach.
+        """Return bounds of the values; they are NaN, or not narrow, where doubles are too coarse.
 
         Args:
             orders: as in ``rough``.

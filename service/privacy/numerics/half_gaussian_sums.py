@@ -1,8 +1,8 @@
-"""Sums and integrals of a Gaussian over a half-line, as balls: all that offset tails are made of.
+"""Sums and integrals of a Gaussian over a half-line, as balls: the parts of the formulas of offset tails.
 
-With g(y) = exp(-(2 x y + y²)/(2 v)), v = sigma², these are the moments of g over y >= 0: on the real line
-integrals, on the integers sums by the trapezoid rule (the term at 0 counts half), which makes
-the formulas of both noises the same. g(y) = f(x + y)/f(x) for the Gaussian f, so nothing overflows for x >= 0.
+With g(y) = exp(-(2 x y + y²)/(2 v)), v = sigma², these are the moments of g over y >= 0. On the real line they are
+integrals. On the integers they are sums by the trapezoid rule (the term at 0 counts half), so that both noises have the
+same formulas. g(y) = f(x + y)/f(x) for the Gaussian f, so nothing overflows for x >= 0.
 """
 
 import math
@@ -16,18 +16,18 @@ from flint import arb, ctx, fmpq
 from service.privacy.numerics.numbers import ball
 
 _DIRECT_BELOW = 256  # sigma²: up to here a sum over the integers takes a few hundred terms
-_DIRECT_RATE = 0.25  # nats: from such a fall of g per count on, too
-_POISSON_FROM = Fraction(1, 2)  # sigma²: from here on three terms of the dual sum do
+_DIRECT_RATE = 0.25  # nats by which g falls per count: from here on too
+_POISSON_FROM = Fraction(1, 2)  # sigma²: from here on three terms of the dual sum suffice
 
 
 def half_line(x: arb, v: Fraction, moments: int, *, lattice: bool) -> list[arb]:
     """Return the first ``moments`` moments of g, of y^p g(y) over y >= 0; for x >= 0 or about 0, else they overflow.
 
-    A sum where few terms matter, else the Euler-Maclaurin formula; on the real line the integral.
+    If few terms matter, a sum is taken term by term, else by the Euler-Maclaurin formula.
 
     Args:
         v: sigma², above 0.
-        lattice: take the trapezoid sum over the integers; False: the integral.
+        lattice: take the trapezoid sum over the integers; if false, the integral.
 
     Returns:
         Balls at the precision in force, moment 0 first.
@@ -45,12 +45,12 @@ def log_half_line(x: arb, v: Fraction, *, lattice: bool) -> arb:
     The whole line is exp(x²/(2 v)) times ``whole_line``.
 
     Returns:
-        A ball at the precision in force; not a number where that precision does not tell x.
+        A ball at the precision in force; NaN if that precision is too low to know x.
     """
     if not abs(x.rad()) < 1:
-        return arb.nan()  # a higher precision tells more
+        return arb.nan()  # a higher precision is needed
     if not x < 0:
-        return half_line(x, v, 1, lattice=lattice)[0].log()  # also of a narrow ball around 0
+        return half_line(x, v, 1, lattice=lattice)[0].log()  # also for a narrow ball around 0
     square = x * x / (2 * ball(v))
     (other,) = half_line(-x, v, 1, lattice=lattice)
     return square + (whole_line(x, v, lattice=lattice) - (-square).exp() * other).log()
@@ -85,10 +85,10 @@ def gaussian_terms(u: Any, variance: Any, how_many: int, exp: Callable[[Any], An
 def gaussian_side(u: arb, variance: arb) -> arb:
     """Return the sum over integers y other than 0 of exp(-(y² - 2 y u)/(2 v)), |u| <= 1/2 (``term_count`` terms).
 
-    The cut tail is added as a radius; not a number where the precision does not tell u. Its terms
-    are at most exp(-(y²-2y)/(2 v)) for |u| <= 1 (u is off centre by rounding at the most), from
-    y = n+1 on falling by exp(-(2n+1)/(2 v)) a step at least, so that both sides together stay
-    below 2 exp(-(n²-1)/(2 v)) / (1 - exp(-(2n+1)/(2 v))).
+    The omitted terms are added as a radius; the result is NaN if the precision is too low to know u. For |u| <= 1 (u
+    exceeds 1/2 by rounding at most) they are at most exp(-(y²-2y)/(2 v)). From y = n+1 on, each is at most
+    exp(-(2n+1)/(2 v)) times the one before, so both sides together are below 2 exp(-(n²-1)/(2 v)) / (1 - exp(-(2n+1)/(2
+    v))).
     """
     if not abs(u) < 1:
         return arb.nan()
@@ -120,10 +120,10 @@ def _integrals(x: arb, v: arb, moments: int) -> list[arb]:
 
 
 def _sums(x: arb, v: arb, moments: int) -> list[arb]:
-    """Sum term by term: g(y+1)/g(y) = exp(-(2x+2y+1)/(2v)) falls by exp(-1/v) from one y to the next.
+    """Return the moments, summed term by term: g(y+1)/g(y) = exp(-(2x+2y+1)/(2v)) falls by exp(-1/v) for each y.
 
-    So three exponentials serve for all terms, and what lies from y on is below the geometric sums
-    g(y) q^i (y+i)^p, q the ratio there: g(y)/(1-q) for p = 0, and at most g(y) p! (y+1)^p/(1-q)^(p+1).
+    So three exponentials suffice for all terms. The terms from y on are below the geometric sums of g(y) q^i (y+i)^p,
+    where q is the ratio at y: g(y)/(1-q) for p = 0, and at most g(y) p! (y+1)^p/(1-q)^(p+1).
     """
     term, ratio, shrink = arb(1), (-(2 * x + 1) / (2 * v)).exp(), (-1 / v).exp()
     totals = [arb(0.5)] + [arb(0)] * (moments - 1)
@@ -169,10 +169,10 @@ def _euler_maclaurin(x: arb, v: Fraction, moments: int, n: int, radius: Fraction
 
 
 def _order(x: arb, v: Fraction) -> tuple[int, Fraction] | None:
-    """Return an even n and a radius r whose remainder is below the precision in force; None where none is found.
+    """Return an even n and a radius r whose remainder is below the precision in force; None if none is found.
 
-    Only a choice: the remainder is bounded whatever they are. By Stirling it is about
-    exp(-n log(2 pi e r/n) + r²/v + r x/v); r = n/3 makes the first n log 5.7, unless sigma is too small for it.
+    The choice is not part of the proof: the remainder is bounded for any n and r. By Stirling it is about exp(-n log(2
+    pi e r/n) + r²/v + r x/v); r = n/3 makes the first term n log 5.7, unless sigma is too small for it.
     """
     variance, rate = float(min(v, Fraction(10**30))), float((x / ball(v)).mid())
     for n in range(8, ctx.prec, 8):

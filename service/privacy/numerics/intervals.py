@@ -1,9 +1,9 @@
 """Interval arithmetic on arrays of doubles: bounds with a proven error for thousands of numbers at once.
 
-The ends are rounded outward after every operation. What is assumed: + - * / are correctly rounded (IEEE 754), and
-numpy's exp, expm1, log and log1p are within 4 units in the last place of the truth, the bound that numpy's own
-vectorised kernels and every C library in use keep; the tests hold them to it. An end that overflows or is not
-a number makes an interval that bounds nothing, which ``Interval.narrow`` tells.
+The ends are rounded outward after every operation. Two things are assumed. + - * / are correctly rounded (IEEE 754).
+numpy's exp, expm1, log and log1p are within 4 units in the last place of the truth, a bound that numpy's own vectorised
+kernels and every C library in use keep, and that the tests check. An end that overflows or is NaN makes an interval
+that bounds nothing; ``Interval.narrow`` detects this.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from service.privacy.numerics.arithmetic import (
 )
 from service.privacy.numerics.half_gaussian_sums import gaussian_terms
 
-_ULP = 2.0**-52  # of itself, one unit in a double's last place is at most
-_TINY = 2.0**-1074  # and among the subnormal ones exactly this
+_ULP = 2.0**-52  # one unit in the last place is at most this share of a double
+_TINY = 2.0**-1074  # one unit in the last place of a subnormal double
 _LIBRARY = 5.0  # units for a library function: 4 of its own, and one for this rounding
 _SERIES = 17.0  # units for the two functions of ``arithmetic`` that state 32 half units
 
@@ -88,7 +88,7 @@ class Interval:
         """Tell, element by element, whether the ends are finite, positive and no further apart than ``relative``.
 
         Args:
-            relative: of the lower end.
+            relative: a share of the lower end.
         """
         return np.isfinite(self.high) & (self.low > 0) & (self.high - self.low <= relative * self.low)
 
@@ -147,7 +147,7 @@ class _Intervals:
         return moved - np.rint((moved.low + moved.high) / 2)
 
     def gaussian_side(self, u: Interval, variance: Interval) -> Interval:
-        """Sum 16 terms a side, which leave less than 1e-27 beyond them for |u| < 1 and a variance below 2.01.
+        """Sum 16 terms on each side; the rest is below 1e-27 for |u| < 1 and a variance below 2.01.
 
         By the bound of the ball's ``gaussian_side``: 2 exp(-255/4.02)/(1 - exp(-33/4.02)) < 6e-28.
         """

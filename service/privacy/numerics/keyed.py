@@ -1,9 +1,8 @@
-"""Hashes of exact numbers that cannot be foreseen outside this process, and memos by them.
+"""Hashes of exact numbers that cannot be predicted outside this process, and memoised functions that use them.
 
-Python hashes a number to itself modulo 2^61 - 1: a client that chooses numbers chooses which of them collide, and
-looking up n colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts
-(SipHash), so here numbers are hashed by their text. A number that a client states is never itself the key of a dict, a
-set or a memo.
+Python hashes a number to itself modulo 2^61 - 1. So a client that chooses numbers can make them collide, and looking up
+n colliding keys takes n² comparisons. Text is hashed under a key that is drawn when the process starts (SipHash), so
+here numbers are hashed by their text. A number that a client states is never itself the key of a dict, a set or a memo.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,12 +17,12 @@ R = TypeVar("R")
 
 
 def keyed(*values: object) -> int:
-    """Return a hash that is equal for equal values, whole numbers and fractions alike; tuples are looked into."""
+    """Return a hash that is equal for equal values, also for an integer and a fraction, and inside tuples."""
     return hash(tuple([_as_text(value) if type(value) in _NUMBERS else value for value in values]))
 
 
 def _as_text(value: Any) -> object:
-    """Return what is hashed of a number, or of a value that holds numbers."""
+    """Return the text of a number, or the hash of a tuple."""
     kind = type(value)
     if kind is Fraction:
         top, bottom = value.as_integer_ratio()
@@ -39,13 +38,13 @@ _NUMBERS = frozenset((int, float, Fraction, tuple))
 
 
 class Keyed:
-    """A frozen dataclass that is hashed by its numbers' text, once: not again at each node of a tree above it."""
+    """A frozen dataclass that is hashed by the text of its numbers; the hash is computed once and kept."""
 
     __slots__ = ("_cached_hash",)
     _cached_hash: int
 
     def __init_subclass__(cls) -> None:
-        """Give the class the hash as its own, which a dataclass leaves as it is."""
+        """Define the hash in the class itself, so that ``dataclass`` does not replace it."""
         super().__init_subclass__()
         if "__hash__" not in cls.__dict__:
             cls.__hash__ = Keyed.__hash__  # type: ignore[method-assign]
@@ -61,18 +60,18 @@ class Keyed:
 
 @cache
 def _compared(kind: type) -> Callable[[object], tuple[object, ...]]:
-    """Return the fields by which values of a dataclass are compared; and the class, so that there is more than one."""
+    """Return a function that reads the compared fields of a dataclass; the class comes first, so it returns a tuple."""
     return attrgetter("__class__", *(field.name for field in fields(kind) if field.compare))
 
 
-class FractionsKey(tuple[Fraction, ...]):  # its hash is kept
-    """Fractions as a key: an account's 250 orders are hashed once and not for every charge."""
+class FractionsKey(tuple[Fraction, ...]):
+    """Fractions as a key whose hash is kept: an account's 250 orders are hashed once and not for every charge."""
 
     _cached_hash: int | None = None
 
     @classmethod
     def of(cls, values: Iterable[Fraction]) -> Self:
-        """Return the values as a key; themselves where they are one already."""
+        """Return the values as a key; a key is returned as it is."""
         return values if isinstance(values, cls) else cls(values)
 
     def __hash__(self) -> int:
@@ -110,5 +109,5 @@ class MemoisedFunction(Generic[P, R]):
 
 
 def memoised(maxsize: int) -> Callable[[Callable[P, R]], MemoisedFunction[P, R]]:
-    """Memoise a function of numbers that clients choose, which are given by position; as ``lru_cache``."""
+    """Memoise a function of numbers that clients choose, as ``lru_cache`` does; arguments are given by position."""
     return lambda function: MemoisedFunction(function, maxsize)

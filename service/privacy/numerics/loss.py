@@ -1,4 +1,4 @@
-"""A privacy loss in nats as an exact upper bound, and the two ways in which losses combine."""
+"""A privacy loss in nats as an exact upper bound, and the two ways in which losses are combined."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ _MANAGEABLE_BITS = 4096  # of a denominator; the sum of thousands of unlike frac
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An upper bound on a loss (nats), or a probability where deltas are added.
+    """An upper bound on a loss (nats) or, where deltas are added, on a probability.
 
     Attributes:
         nats: the bound, never negative; None is infinite.
-        rational: True where the loss itself is this rational; False where an irrational one was
-            rounded up on the way, so that the figure must not be shown as exact.
+        rational: true if the loss is exactly this rational; false if a figure was rounded up on the way, so that the
+            loss must not be shown as exact.
     """
 
     nats: Fraction | None
@@ -36,9 +36,9 @@ def total_loss(weighted: Iterable[tuple[Loss, int]]) -> Loss:
     Returns:
         An upper bound, exact while its denominator has at most 4096 bits, then rounded up.
     """
-    top, bottom, rational = 0, 1, True  # unreduced: most denominators are unlike, and dividing out takes longest
+    top, bottom, rational = 0, 1, True  # not reduced: most denominators differ, and reducing takes longest
     for loss, count in weighted:
-        if loss is ZERO:  # as are the deltas of thousands of mechanisms
+        if loss is ZERO:  # such as the deltas of thousands of mechanisms
             continue
         if loss.nats is None:
             return INFINITE
@@ -57,7 +57,7 @@ def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
     """Return the sum of the ``how_many`` largest of losses, each present ``count`` times.
 
     Args:
-        how_many: more than there are takes all.
+        how_many: if there are fewer losses, all are added.
 
     Returns:
         An upper bound, as ``total_loss`` rounds it.
@@ -73,5 +73,5 @@ def largest_losses(weighted: Iterable[tuple[Loss, int]], how_many: int) -> Loss:
 
 
 def least_loss(losses: Iterable[Loss]) -> Loss:
-    """Return the smallest of several bounds on one loss; infinite where there is none."""
+    """Return the smallest of several bounds on one loss; infinite if there is none."""
     return min(losses, default=INFINITE)

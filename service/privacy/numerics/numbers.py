@@ -1,7 +1,7 @@
-"""Exact numbers, and the directed roundings by which they leave and enter the service.
+"""Exact numbers, and the directed rounding of figures that enter and leave the service.
 
-Figures that users state are exact rationals; reported figures are doubles on the safe side; irrational ones are balls
-(python-flint ``arb``) until one rounding, upward, makes them rational again.
+Figures that users state are exact rationals. Irrational figures are balls (python-flint ``arb``) until one upward
+rounding makes them rational again. Reported figures are doubles on the safe side.
 """
 
 import math
@@ -35,8 +35,8 @@ def parse_exact(text: str) -> Fraction:
     """Read ``0.1``, ``1e-10`` or ``104/4099`` without any rounding.
 
     Raises:
-        ValueError: not such a number, or beyond the limits (1024 bits, exponent 400) that keep
-            a short text from becoming an astronomically long number.
+        ValueError: the text is not such a number, or it is beyond the limits (1024 bits, exponent 400) that keep a
+            short text from becoming an astronomically long number.
     """
     if _PLAIN.fullmatch(text):  # by far the most usual, and within the limits
         whole, _, rest = text.partition(".")
@@ -60,7 +60,7 @@ def parse_exact(text: str) -> Fraction:
 
 
 def exact_text(value: Fraction) -> str:
-    """Return the shortest usual text of a rational: a decimal where it has a short one, else ``p/q``.
+    """Return the shortest usual text of a rational: a decimal if there is a short one, else ``p/q``.
 
     ``parse_exact(exact_text(x)) == x`` for every x that ``parse_exact`` returns.
     """
@@ -72,7 +72,7 @@ def exact_text(value: Fraction) -> str:
 
 @lru_cache(maxsize=4096)
 def _shortest(ratio: str) -> str:
-    """Return the shortest text of a ratio in hexadecimal digits; clients' numbers are looked up by text (``keyed``)."""
+    """Return the shortest text of a ratio, given in hexadecimal digits: numbers of clients are looked up by text."""
     top, bottom = (int(part, 16) for part in ratio.split("/"))
     value = Fraction(top, bottom)
     for context in (_SHORT, _LONG):
@@ -106,8 +106,8 @@ def double_down(value: Fraction) -> float:
 def precision(bits: int) -> Iterator[None]:
     """Compute with balls of ``bits`` bits inside the block, for one thread at a time.
 
-    python-flint keeps the precision in one global of the process: another thread that sets it, or
-    restores it on leaving, would change it in the midst of this one's evaluation.
+    python-flint keeps the precision in one global of the process. Another thread that sets it, or restores it on
+    leaving, would change it while this one evaluates.
     """
     with _PRECISION_LOCK, ctx.workprec(bits):
         yield
@@ -171,10 +171,10 @@ def _finite_ends(evaluate: Callable[[], arb]) -> Iterator[tuple[int, int, int]]:
 def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
     """Return an upper bound of an irrational: its ceiling to 96 significant bits.
 
-    ``evaluate`` is called at growing precision until both ends of the ball have the same ceiling,
-    so that every machine gets the same number whatever its arithmetic's last bits are. Where 4096
-    bits do not decide (the value may lie exactly on the grid) the upper end's ceiling is taken:
-    still an upper bound. None where not even that is finite.
+    ``evaluate`` is called at growing precision until both ends of the ball have the same ceiling, so that every machine
+    gets the same number, whatever the last bits of its arithmetic are. If 4096 bits do not decide (the value may lie
+    exactly on the grid), the ceiling of the upper end is taken, which is still an upper bound. The result is None if
+    not even that is finite.
     """
     upper: tuple[int, int] | None = None
     for low, high, e in _finite_ends(evaluate):
@@ -185,9 +185,10 @@ def ceiling(evaluate: Callable[[], arb]) -> Fraction | None:
 
 
 def ceilings(prepare: Callable[[], Callable[[arb], arb]], values: Sequence[Fraction]) -> list[Fraction | None]:
-    """Return the ``ceiling`` of a function at many places, most of which one precision decides.
+    """Return the ``ceiling`` of a function at many places; one precision decides most of them.
 
-    ``prepare`` gives the function at the precision then in force.
+    Args:
+        prepare: returns the function, at the precision in force when it is called.
 
     Returns:
         One for each value, in their order; None where no finite one is found.

@@ -1,8 +1,9 @@
-"""A budget over queries: from weights and a budget to noise, and from margins of error to the budget that they need.
+"""Allocation of a budget to queries: noise from weights and a budget, and the budget that margins of error need.
 
 The unit in which a budget is divided is the mechanism's own: epsilon of geometric and Laplace noise, rho of Gaussian
-noise, which add up. Under a budget in that unit the shares are exact fractions of it, and all of it is spent; under
-another one the largest amount of 12 digits is searched whose plan an empty account with that budget would admit.
+noise, which add up. Under a budget in that unit, the shares are exact fractions of it, and all of it is spent. Under
+another budget, the search finds the largest amount of 12 digits whose plan an empty account with that budget would
+admit.
 """
 
 from collections.abc import Callable, Sequence as Listed
@@ -42,12 +43,17 @@ _SHARES = 10**15  # a share that is not exact is rounded down to a multiple of i
 
 
 class NoAllocation(ValueError):
-    """Under this budget there is no noise, or none within reach."""
+    """Under this budget there is no noise, or none in the range of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedQuery:
-    """A query: how far one record moves a cell of it, how many cells it moves, and what it is worth."""
+    """A query, with its weight among all.
+
+    Attributes:
+        sensitivity: the distance by which one record moves one of its cells.
+        cells: the number of cells that one record moves.
+    """
 
     name: str
     weight: Fraction = Fraction(1)
@@ -66,7 +72,7 @@ def cost_in_own_unit(noise: QueryNoise) -> Fraction:
 
 
 def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) -> QueryNoise:
-    """Return the noise at which a query costs ``amount``, or a little less where its parameter is too long to state.
+    """Return the noise at which a query costs ``amount``, or a little less if its parameter is too long to be stated.
 
     Args:
         amount: in the mechanism's own unit (epsilon or rho, nats), above 0.
@@ -82,7 +88,7 @@ def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, co
         margin: counts; rounded down for integer noise, which reaches whole margins only.
 
     Raises:
-        ValueError: a margin or a confidence out of range.
+        ValueError: the margin or the confidence is out of range.
     """
     whole = kind.DRAWN
     reached = Fraction(int(margin)) if whole else margin
@@ -97,7 +103,7 @@ def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) ->
         return margin_to_sigma_squared(int(margin), confidence)
     excess = excess_of(confidence)
     if margin <= 0:
-        raise ValueError("expected a margin above 0: continuous noise has no other")
+        raise ValueError("expected a margin above 0 for continuous noise")
     if kind is Laplace:
         return value_of_rank(rank_of(lower_bound(lambda: ball(margin) / -ball(excess).log())))
     return value_of_rank(rank_of(lower_bound(lambda: (ball(margin) / ball(excess).erfcinv()) ** 2 / arb(2))))
@@ -119,7 +125,7 @@ def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fract
 
 
 def _shortened(value: Fraction) -> Fraction:
-    """Return a figure within the limits of a number: itself, or one more by less than 1e-11 of itself."""
+    """Return a figure within the limits of a number: itself, or one that is larger by less than 1e-11 of itself."""
     if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
         return value
     return value_of_rank(rank_of(value) + 1)
@@ -127,7 +133,7 @@ def _shortened(value: Fraction) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class EmptyAccount:
-    """An empty account with a budget, to ask what it would admit."""
+    """An empty account with a budget, which tells what it would admit."""
 
     budget: Budget
     weights: Weights
@@ -155,7 +161,7 @@ class EmptyAccount:
         return spent_of_cap(self.budget, self.weights, add_price(totals, price_as_charged(totals, amount)))
 
     def log_excess(self, plan: Plan) -> float:
-        """Return how far beyond the cap a plan is, in logarithms; not above 0 where it is admitted.
+        """Return the logarithm of a plan's loss divided by the cap; not above 0 if the plan is admitted.
 
         Raises:
             NoAllocation: the plan's loss is infinite under the budget's definition.
@@ -173,7 +179,7 @@ class EmptyAccount:
         return used is not None and used <= self.budget.cap
 
     def rough_cap(self) -> float:
-        """Return the nearest double to a pure or zCDP cap (nats), and of any other cap about the rho that it allows."""
+        """Return the nearest double to a pure or zCDP cap (nats), or about the rho that any other cap allows."""
         match self.budget:
             case Budget(definition=Definition.APPROXIMATE, cap=cap, delta=delta, declared_delta=declared):
                 return double(epsilon_to_rho_at(cap, delta - declared))
@@ -183,7 +189,7 @@ class EmptyAccount:
                 return double(self.budget.cap)
 
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
-        """Return the cap in the mechanism's own unit (epsilon or rho, nats); None where it is in another."""
+        """Return the cap in the mechanism's own unit (epsilon or rho, nats); None if it is in another unit."""
         match self.budget.definition:
             case Definition.PURE if _is_pure(kind):
                 return self.budget.cap
@@ -198,16 +204,16 @@ class EmptyAccount:
 def divide_budget(
     account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery], shares: Listed[Fraction]
 ) -> list[QueryNoise]:
-    """Return the least noise that the budget admits, with these shares (of the mechanism's unit, 1 at most in all).
+    """Return the least noise that the budget admits, with these shares of it in the mechanism's own unit.
 
     Args:
-        shares: of the amount, one for each query.
+        shares: of the amount, one for each query; together at most 1.
 
     Returns:
         One mechanism for each query, in their order.
 
     Raises:
-        NoAllocation: no noise keeps the budget, or none within reach.
+        NoAllocation: no noise keeps the budget, or none in the range of the search.
     """
 
     def noise(amount: Fraction) -> list[QueryNoise]:
@@ -217,7 +223,7 @@ def divide_budget(
     if amount is None:
         amount = _largest_admitted(account, lambda value: sequence_plan(noise(value)))
     noises = noise(amount)
-    if not account.admits(sequence_plan(noises)):  # a last digit, where irrational losses are rounded up
+    if not account.admits(sequence_plan(noises)):  # by a last digit, because irrational losses are rounded up
         noises = noise(value_of_rank(rank_of(amount) - 1))
     return noises
 
@@ -241,7 +247,7 @@ def least_largest_error(
         One mechanism for each query, in their order.
 
     Raises:
-        NoAllocation: no noise keeps the budget, or none within reach.
+        NoAllocation: no noise keeps the budget, or none in the range of the search.
     """
     whole = kind.DRAWN
 
@@ -266,7 +272,7 @@ def _rough_root(grows: Callable[[float], float], start: float, lowest: float = 0
     """Return a rough root of a growing function, by secants in log x inside a bracket: a place to search from.
 
     Raises:
-        NoAllocation: not within a factor of 1e12.
+        NoAllocation: there is none within a factor of 1e12.
     """
     x, low, high, before = start, lowest, np.inf, None
     for _ in range(_SECANTS):
@@ -295,8 +301,8 @@ def proportional(queries: Listed[WeightedQuery]) -> list[Fraction]:
 def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: Listed[WeightedQuery]) -> list[Fraction]:
     """Return shares with the least sum of weight times variance, to some 1e-6, rounded down to at most 1 in all.
 
-    At the optimum every query has the same gain, weight times variance, per loss. Losses are those of a pure budget,
-    else rho, which is what losses converted to (epsilon, delta) go by.
+    At the optimum, every query has the same gain per loss, where the gain is in weight times variance. The loss is
+    epsilon for a pure budget, else rho, on which losses converted to (epsilon, delta) depend.
 
     Returns:
         One share for each query, in their order, a multiple of 1e-15.
@@ -309,14 +315,14 @@ def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: L
     around = np.exp(np.array([-1e-3, 1e-3]))
 
     def gain(unit: Doubles) -> Doubles:
-        """Return the gain, which grows with the noise's parameter, its scale or its sigma."""
+        """Return the gain, which grows with the noise's parameter (scale or sigma)."""
         near = unit * around
         loss = cells * _loss_of_unit(kind, near, s, in_rho)
         error = weight * _variance(kind, near)
         return np.asarray((error[:, 1:] - error[:, :1]) / (loss[:, :1] - loss[:, 1:]))
 
     start = s * cells
-    target = float(gain(start * 30).max())  # any: what it has to be follows from the budget
+    target = float(gain(start * 30).max())  # any value: the budget decides what it becomes
     unit = _equal_gain_units(gain, start, target)
     cap = account.rough_cap()
     for _ in range(_HALVINGS):
@@ -335,7 +341,7 @@ def _equal_gain_units(gain: Callable[[Doubles], Doubles], start: Doubles, target
         middle = (low + high) / 2
         with np.errstate(all="ignore"):
             above = ~(gain(np.exp(middle)) < target)
-        # Noise so small that neither error nor loss can be told counts as below.
+        # Noise so small that neither error nor loss is known counts as below.
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return np.asarray(np.exp((low + high) / 2))
 

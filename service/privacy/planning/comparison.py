@@ -20,7 +20,11 @@ from service.privacy.tight import TightProfile
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigures:
-    """A figure of offset tails and of Gaussian noise, each rounded up; ``at`` says where."""
+    """A figure of offset tails and of Gaussian noise, each rounded up.
+
+    Attributes:
+        at: the epsilon, the order or the distance to which the figures belong.
+    """
 
     at: Fraction
     offset_tails: Fraction
@@ -60,7 +64,7 @@ def deltas(mechanism: OffsetTails, epsilons: Iterable[Fraction]) -> list[Compare
         One for each epsilon, in their order.
 
     Raises:
-        ArithmeticError: no precision tells a figure.
+        ArithmeticError: no precision suffices for a figure.
     """
     gaussian = gaussian_of_equal_variance(mechanism)
     return [

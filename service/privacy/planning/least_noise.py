@@ -1,8 +1,8 @@
 """The least noise that keeps (epsilon, delta), by the exact condition and not by a conversion from zCDP.
 
-Every result was evaluated, whatever the search did: by balls where there is a closed form (continuous Gaussian
+Every result is proven by an evaluation, however it was found: by balls if there is a closed form (continuous Gaussian
 noise, one cell of continuous offset tails), else by the tight accountant, whose delta is an upper bound. sigma² is a
-number of 12 significant digits, the smallest that holds: the next smaller one does not.
+number of 12 significant digits that keeps the guarantee; the next smaller one does not.
 """
 
 import math
@@ -34,9 +34,9 @@ DELTAS = Fraction(1, 10**30), Fraction(1, 10)
 SENSITIVITIES = Fraction(1, 10**4), Fraction(10**4)
 MOST_CELLS: Mapping[type[CalibratedNoise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
 
-_WIDE = 100  # counts squared: noise of such a variance has its best offset on the integers where it has it on the line
-_LARGEST_OFFSET = 1e3  # in sigmas; beyond, the noise is Laplace noise but for less than 1e-4 of the variance
-_LARGEST_OF_MANY = 10.0  # the same of more than one cell
+_WIDE = 100  # counts squared: from this variance on, integer noise has the best offset of continuous noise
+_LARGEST_OFFSET = 1e3  # in sigmas; beyond it, the variance differs from that of Laplace noise by less than 1e-4 of it
+_LARGEST_OF_MANY = 10.0  # in sigmas, for more than one cell
 _ORDERS = 1 + np.logspace(-3, 6, 400)
 _SUB_GAUSSIAN = (
     0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)
@@ -54,7 +54,12 @@ class NoSuchNoise(ArithmeticError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """(epsilon, delta) for so many cells; of offset tails, whether the noise is to be sub-Gaussian."""
+    """(epsilon, delta) for some cells.
+
+    Attributes:
+        cells: their number.
+        sub_gaussian: whether noise with offset tails must be sub-Gaussian.
+    """
 
     epsilon: Fraction
     delta: Fraction
@@ -63,12 +68,12 @@ class Target:
 
     @property
     def negligible(self) -> Fraction:
-        """A delta that need not be told from smaller ones."""
+        """A delta below which deltas need not be told apart."""
         return self.delta / 2**200
 
     @property
     def largest_offset(self) -> float:
-        """In sigmas."""
+        """The largest offset in the search, in sigmas."""
         if self.sub_gaussian:
             return _SUB_GAUSSIAN
         return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
@@ -77,9 +82,9 @@ class Target:
 def delta_of_cells(
     mechanism: CalibratedNoise, cells: int, epsilon: Fraction, negligible: Fraction = Fraction(0)
 ) -> Fraction | None:
-    """Return an upper bound on delta at epsilon of the mechanism on ``cells`` cells; None where digits run out.
+    """Return an upper bound on delta at epsilon of the mechanism on ``cells`` cells; None if no precision suffices.
 
-    What is below ``negligible`` may come out as that: deltas that are tiny beside a target take many digits.
+    A delta below ``negligible`` may be returned as ``negligible``, because tiny deltas take many digits.
 
     Args:
         epsilon: nats.
@@ -100,7 +105,7 @@ def delta_of_cells(
 def least_variance(mechanism: CalibratedNoise, target: Target) -> CalibratedNoise:
     """Return the mechanism with the least sigma² that keeps the target, its offset (and all else) as it is.
 
-    The search takes delta to fall as sigma² grows; that the result keeps the target does not depend on it.
+    The search assumes that delta falls as sigma² grows. That the result keeps the target does not depend on this.
 
     Raises:
         NoSuchNoise: none is found.
@@ -121,7 +126,7 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
 
     rank = rank_of(start)
     if mechanism.noise_law().offset and target.cells > 1:
-        rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a look takes tens of milliseconds
+        rank = next((rank + 10**k for k in range(12) if holds(rank + 10**k)), -1)  # a test takes tens of milliseconds
         if rank == -1:
             raise NoSuchNoise(_NONE)
     else:
@@ -153,7 +158,7 @@ def least_gaussian(
 def _least_narrow_noise(
     kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target
 ) -> CalibratedNoise | None:
-    """Return the integer noise of least variance among those hardly wider than a place; see ``narrow_noise``."""
+    """Return the integer noise of least variance among noise hardly wider than one integer; see ``narrow_noise``."""
     if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
         return None
     largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
@@ -168,16 +173,16 @@ def _least_narrow_noise(
 
 
 def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> CalibratedNoise:
-    """Return the offset-tailed noise of least variance: over the offset in sigmas, each with the sigma it needs.
+    """Return the noise with offset tails of least variance.
 
-    Without an offset it is Gaussian noise. The search is in doubles; on the integers its ripples are searched where
-    they matter.
+    The search is over the offset in sigmas, each with the sigma that it needs, in doubles. The offset of narrow integer
+    noise is searched by its own deltas, that of all other noise by those of continuous noise.
 
     Args:
         sensitivity: counts; whole for ``DiscreteOsgt``.
 
     Returns:
-        Gaussian noise where no offset is better.
+        Gaussian noise if no offset is better.
 
     Raises:
         NoSuchNoise: none is found.
@@ -188,7 +193,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
         return _of_offset_ratio(Osgt, r, gaussian.sigma_squared, sensitivity)
 
     def of_integers(r: float) -> CalibratedNoise:
-        # From the sigma that the line needs: far from the right one deltas are tiny, and take many digits.
+        # Begin with the sigma of continuous noise: far from the right one, deltas are tiny and take many digits.
         return _of_offset_ratio(DiscreteOsgt, r, _scaled_to_target(of_line(r), r, target).sigma_squared, sensitivity)
 
     best = on_line = _best_offset(of_line, target)
@@ -249,7 +254,7 @@ def _best_offset(start: Callable[[float], CalibratedNoise], target: Target) -> C
 
 
 def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Target) -> CalibratedNoise:
-    """Return the mechanism with the sigma that it needs while m/sigma stays r, or, without r, while m does."""
+    """Return the mechanism with the sigma that it needs while m/sigma stays r or, without r, while m stays."""
 
     def noise(sigma: float) -> CalibratedNoise:
         changed = replace(mechanism, sigma_squared=Fraction(sigma * sigma))
@@ -286,9 +291,9 @@ def _root(over: Callable[[float], float], start: float) -> float:
 
 
 def _distance_above(mechanism: CalibratedNoise, target: Target) -> float:
-    """Return how far the mechanism is from the target, in logarithms; not above 0 where it keeps it.
+    """Return the distance of the mechanism from the target, in logarithms; not above 0 if it keeps the target.
 
-    In epsilon, which is about a power of sigma; of one cell of continuous offset tails in delta, which is a formula.
+    For one cell it compares deltas, for more cells epsilons, which are about a power of sigma.
     """
     law = mechanism.loss_law()
     if isinstance(law, OsgtLoss) and target.cells == 1:
@@ -306,7 +311,7 @@ def _distance_above(mechanism: CalibratedNoise, target: Target) -> float:
 
 
 def _rough_distance_above(mechanism: CalibratedNoise, target: Target) -> float:
-    """Return the distance from the target by Rényi divergences: to choose an offset for many cells by."""
+    """Return the distance from the target by Rényi divergences, for the choice of an offset for many cells."""
     z = _ORDERS - 1
     with np.errstate(all="ignore"):
         tau = (

@@ -1,4 +1,4 @@
-"""The levels of a SafeTab plan: where in the tree their mechanisms are (Haney et al. 2021, Algorithms 1 and 2)."""
+"""The levels of a SafeTab plan, and their places in its tree (Haney et al. 2021, Algorithms 1 and 2)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ class Level:
     """A population group level: a choice, for each group, between its total and the two steps.
 
     Attributes:
-        name: what the names of its mechanisms have in common before their last ``/``.
+        name: the common part of its mechanisms' names, before their last ``/``.
         pointer: the choice's JSON pointer in the plan.
         total, step_1, step_2: its mechanisms.
-        branches: which branch of the choice the total is, and which one the steps are.
-        count: how often the choice is repeated. So many groups of the level a record may be in, each with a choice of
-            its own and in one cell of a table: that is the promise under which the plan's price holds. More cells
-            would not do, as the tight figure of a choice is that of one choice for all of them.
+        branches: the numbers of the choice's branches with the total and with the steps.
+        count: the number of times that the choice is repeated. The plan's price holds if a record is in at most this
+            many groups of the level, each with a choice of its own, and in one cell of a table. More cells are not
+            allowed, because the tight figure of a choice is that of one choice for all of them.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Level:
 
 
 def find_level(plan: Plan, name: str) -> Level | None:
-    """Return the level of this name; None where the plan has none, or more than one."""
+    """Return the level of this name; None if the plan has none, or more than one."""
     levels = [level for level in levels_of(plan) if level.name == name]
     return levels[0] if len(levels) == 1 else None
 
@@ -43,7 +43,7 @@ def levels_of(plan: Plan, pointer: str = "", count: int = 1) -> Iterator[Level]:
 
     Args:
         pointer: the JSON pointer of ``plan`` itself.
-        count: how often ``plan`` itself is repeated.
+        count: the number of times that ``plan`` itself is repeated.
     """
     if isinstance(plan, Choice):
         level = _level(plan, pointer, count)
@@ -73,14 +73,14 @@ def _level(choice: Choice, pointer: str, count: int) -> Level | None:
 
 
 def _sole_mechanism(part: Plan) -> Mechanism | None:
-    """Return a mechanism, also in a ``parallel`` of its own, which says that its cells are disjoint."""
+    """Return a mechanism, also from a ``parallel`` with no other part, which says that its cells are disjoint."""
     if isinstance(part, Parallel) and len(part.parts) == 1:
         (part,) = part.parts
     return part if isinstance(part, Mechanism) else None
 
 
 def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
-    """Return the noise of a level's total, step 1 and step 2, in this order; None where it is not whole counts."""
+    """Return the noise of a level's total, step 1 and step 2, in this order; None if it is not in whole counts."""
     mechanisms = (level.total, level.step_1, level.step_2)
     total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
     return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

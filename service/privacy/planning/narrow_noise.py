@@ -1,9 +1,9 @@
-"""About the least noise on the integers where it is so narrow that its delta does not simply fall with sigma.
+"""Search for about the least integer noise where it is so narrow that delta does not simply fall with sigma.
 
-delta at an epsilon is a sum over the places with a larger loss. Where noise is hardly wider than a place, it jumps as
-one of them leaves the sum: with epsilon = 3, discrete Gaussian noise has a delta below 0.1 from sigma² = 0.163 on,
-above it from 0.247 on, and below it again from 0.399 on. So all widths are looked at here, for one cell, in doubles.
-What is found tells where to begin; that it keeps the guarantee is proven elsewhere.
+delta at an epsilon is a sum over the integers with a larger loss. If noise is hardly wider than one integer, delta
+jumps when one of them leaves the sum. With epsilon = 3, discrete Gaussian noise has a delta below 0.1 from sigma² =
+0.163 on, above it from 0.247 on, and below it again from 0.399 on. So all widths are searched here, for one cell, in
+doubles. The result is a place to begin; another module proves that it keeps the guarantee.
 """
 
 import math
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from service.privacy.numerics.arithmetic import Doubles
 
 WIDEST = 3.0
-"""In counts: the largest sigma/(1 + m/sigma) that is looked at; from a variance of about 4 on delta falls smoothly."""
+"""The largest sigma/(1 + m/sigma) in the search, in counts. From a variance of about 4 on, delta falls smoothly."""
 LARGEST_SENSITIVITY = 20
 _NARROWEST = 0.02
 _WIDTHS, _OFFSETS = 400, 33
 _ZOOMS = 6
 _HALVINGS = 40
-_PLACES = 80  # beyond, noise of the widest has less than 1e-11 of its mass
+_PLACES = 80  # the widest noise has less than 1e-11 of its mass beyond it
 
 
 def least_narrow_noise(
@@ -31,7 +31,7 @@ def least_narrow_noise(
     Args:
         sensitivity: whole counts.
         epsilon: nats.
-        largest_offset: of m/sigma; 0 for noise without an offset.
+        largest_offset: the largest m/sigma; 0 for noise without an offset.
         delta: above 0.
 
     Returns:

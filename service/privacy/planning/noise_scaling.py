@@ -1,4 +1,4 @@
-"""By how much the noise of a refused plan must grow for it to fit."""
+"""The factor by which the noise of a refused plan must grow so that the plan fits."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -25,11 +25,11 @@ def scaled(plan: Plan, multiplier: Fraction) -> Plan:
 def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | None:
     """Return the smallest multiple of 1e-6 by which every noise scale must grow so that the plan fits.
 
-    None where growing noise does not help: the plan holds a guarantee without a noise scale, or there
-    is next to nothing left. ``fits`` must be monotone, which it is: more noise never costs more.
+    None if more noise does not help: the plan has a guarantee without a noise scale, or almost nothing is left.
 
     Args:
         plan: does not fit as it is.
+        fits: tells whether a plan fits; it is monotone, because more noise never costs more.
 
     Returns:
         A multiple of 1e-6 above 1 that fits, at most 1e-6 of itself above the smallest one.

@@ -32,15 +32,16 @@ def rough_osgt_delta(loss: OsgtLoss, epsilon: float) -> float:
 def osgt_delta(loss: OsgtLoss, epsilon: Fraction) -> Fraction | None:
     """Return delta of one cell of offset tails, rounded up (Sadeghi and Korki 2022; below the kink the same integral).
 
-    With Q the normal tail, all in units of sigma: the loss at -y is s (s/2 + m + y), and falls straight from y = 0 on.
-    From epsilon = s (s/2 + m) on the losses above it lie left of 0: (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2))
-    over 2 Q(m). Below, they lie left of y* = (s (s/2 + m) - epsilon)/(s + 2m), between the kinks.
+    All is in units of sigma, and Q is the normal tail. The loss at -y is s (s/2 + m + y) for y >= 0, and it falls
+    linearly from 0 to the right. If epsilon is at least s (s/2 + m), larger losses lie left of 0, and delta is
+    (Q(epsilon/s - s/2) - e^epsilon Q(epsilon/s + s/2)) over 2 Q(m). Otherwise they lie left of y* = (s (s/2 + m) -
+    epsilon)/(s + 2m), between the kinks.
 
     Args:
         epsilon: nats.
 
     Returns:
-        None where digits run out.
+        None if no precision suffices.
     """
     v, s, m = loss.sigma_squared, loss.sensitivity, loss.m
     beyond = epsilon * v >= s * (s / 2 + m)
@@ -59,18 +60,17 @@ def osgt_delta(loss: OsgtLoss, epsilon: Fraction) -> Fraction | None:
 
 
 def integer_delta(law: NoiseLaw, s: int, epsilon: Fraction, negligible: Fraction) -> Fraction | None:
-    """Return delta of one cell of integer noise, rounded up, or ``negligible`` where that is more.
+    """Return delta of one cell of integer noise, rounded up, or ``negligible`` if that is larger.
 
-    It is P(X <= x*) - e^epsilon P(X <= x* - s).
-
-    Losses fall from place to place; x* is the last one with a loss of epsilon at least, left of 0 or between 0 and s.
+    It is P(X <= x*) - e^epsilon P(X <= x* - s). Losses fall from each integer to the next; x* is the last one with a
+    loss of at least epsilon, left of 0 or between 0 and s.
 
     Args:
         s: the sensitivity, in the unit of the noise.
         epsilon: nats.
 
     Returns:
-        None where digits run out.
+        None if no precision suffices.
     """
     v, m = law.sigma_squared or Fraction(0), law.offset
     short = Fraction(s * s, 2) + s * m - v * epsilon

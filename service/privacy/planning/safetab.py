@@ -1,7 +1,8 @@
 """SafeTab (Haney et al. 2021): from margins of error at levels of population groups to a plan, and its analyses.
 
-At each level a record is in at most ``stability`` groups. A group's budget goes to its total alone, or a fraction of it
-to the total (step 1) and the rest to a table that the noisy total chooses (step 2), in whose cells the margin is met.
+At each level a record is in at most ``stability`` groups. Either all of a group's budget goes to its total, or a
+fraction of it goes to the total (step 1) and the rest to a table that the noisy total chooses (step 2). The cells of
+this table meet the margin.
 """
 
 import math
@@ -26,11 +27,11 @@ from service.privacy.plans import Choice, Repeat, Sequence
 SafeTabNoiseType = type[Geometric] | type[DiscreteGaussian]
 
 MOST_TIGHT = 16
-"""Levels of which the tight analysis is asked for."""
+"""The largest number of levels for which the tight analysis is computed."""
 CONFIDENCE = Fraction(95, 100)
-"""The only one of the paper's closed forms."""
+"""The only confidence for which the paper has closed forms."""
 GRID = tuple(Fraction(k, 100) for k in range(101, 1001))
-"""The orders that the paper looks at: 1.01, 1.02, ..., 10."""
+"""The orders that the paper uses: 1.01, 1.02, ..., 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Design:
     """The inputs of SafeTab.
 
     Attributes:
-        stability: groups of one level that a record can be in.
+        stability: the largest number of groups of one level that a record can be in.
         stage_1: the fraction of a group's budget that is spent on choosing its table, between 0 and 1.
-        exact: calibrate by the exact tail; False: by the closed forms of the paper (at 0.95 only).
+        exact: calibrate by the exact tail; if false, by the closed forms of the paper (at 0.95 only).
     """
 
     kind: SafeTabNoiseType
@@ -61,7 +62,7 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class LevelNoise:
-    """The mechanisms of one level: of groups that have their total only, and of the two steps of the others."""
+    """The mechanisms of one level: for groups that only have a total, and for the two steps of all others."""
 
     total_only: Geometric | DiscreteGaussian
     step_1: Geometric | DiscreteGaussian
@@ -70,7 +71,11 @@ class LevelNoise:
 
 @dataclass(frozen=True, slots=True)
 class SafeTabAnalysis:
-    """epsilon of the whole at delta by one analysis; ``sound``: whether it is proven to be an upper bound."""
+    """The epsilon of the whole plan at delta, by one analysis.
+
+    Attributes:
+        sound: whether epsilon is proven to be an upper bound.
+    """
 
     name: str
     epsilon: Fraction
@@ -89,7 +94,7 @@ def step_2_noise(
         exact: as in ``Design``.
 
     Raises:
-        ValueError: a margin or a confidence out of range.
+        ValueError: the margin or the confidence is out of range.
     """
     if kind is Geometric:
         return Geometric(scale=margin_to_scale(margin, confidence) if exact else safetab_scale(margin), cells=1)
@@ -105,7 +110,7 @@ def loss_of(mechanism: Geometric | DiscreteGaussian) -> Fraction:
 def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
     """Return the mechanisms of a level; step 2 has the share 1 - stage_1 of a group's budget.
 
-    So the budget is rho_base/(1 - gamma), as in the paper's Table 4; below its eq. 38 it says 1/gamma.
+    So the budget is rho_base/(1 - gamma), as in the paper's Table 4; the text below its eq. 38 says 1/gamma.
     """
     base = step_2_noise(design.kind, level.margin, design.confidence, design.exact)
     rest = 1 - design.stage_1
@@ -119,8 +124,8 @@ def noise_of(design: Design, level: TargetLevel) -> LevelNoise:
 def safetab_plan(design: Design, noise: Listed[LevelNoise]) -> Sequence:
     """Return the plan, ready to be registered.
 
-    At each level, ``stability`` times: the total only, or step 1 and then step 2. So many repetitions are what the
-    groups of one record cost, each with a choice of its own; the cells of a table are disjoint, so one cell is moved.
+    At each level, ``stability`` times: the total only, or step 1 and then step 2. The groups of one record cost this
+    many repetitions, each with a choice of its own. The cells of a table are disjoint, so one cell is moved.
 
     Args:
         noise: of each level, in the design's order.
@@ -167,7 +172,7 @@ def _printed_rdp(design: Design, shares: Listed[tuple[Geometric | DiscreteGaussi
 
 
 def _printed_tau(epsilon: float, alphas: Doubles) -> Doubles:
-    """Return eq. 17, which understates: 0.540 at epsilon = 1 and alpha = 2, where the divergence is 0.735."""
+    """Return eq. 17, which is below the divergence: 0.540 at epsilon = 1 and alpha = 2, where this is 0.735."""
     y = 2 * alphas - 1
     inside = np.tanh(epsilon / 2) * 2 * (alphas + (alphas - 1) * np.exp(-y * epsilon)) / (epsilon * y)
     return np.asarray(epsilon + np.log(inside) / (alphas - 1))
@@ -211,7 +216,7 @@ _TABLE_2: dict[SafeTabNoiseType, tuple[tuple[str, str, int], ...]] = {
 
 
 def printed_table_2(design: Design, delta: Fraction) -> list[SafeTabAnalysis]:
-    """Return Table 2 of the paper, where the design is the paper's; figures are rounded, so that none is a bound.
+    """Return Table 2 of the paper, if the design is the paper's; its figures are rounded, so none is a bound.
 
     Returns:
         Empty for any other design or delta.
@@ -231,7 +236,7 @@ def printed_level(design: Design, level: TargetLevel) -> tuple[Fraction, Fractio
     """Return step 2 and total of a level in Tables 1 and 4 of the paper, for its stability and fraction.
 
     Returns:
-        Losses in nats, as they are printed; None where the paper prints none for the level.
+        Losses in nats, as they are printed; None if the paper prints none for the level.
     """
     if design.exact or (design.stability, design.stage_1) != (PAPER.stability, PAPER.stage_1):
         return None

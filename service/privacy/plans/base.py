@@ -1,7 +1,7 @@
 """The contract of nodes: all that the rest of the service may ask of one.
 
-Of the losses a node answers one question, how those of its parts compose: ``condensed`` says it, and every notion of
-loss, pure, zCDP, RDP and tight, is folded along that.
+A node answers one question about losses: how those of its parts compose. ``condensed`` answers it, and every notion of
+loss (pure, zCDP, RDP and tight) is folded along the answer.
 """
 
 from abc import ABC, abstractmethod
@@ -21,24 +21,24 @@ class Node(Keyed, PlanElement, ABC):
     """A plan that is made of others: a frozen value.
 
     Attributes:
-        tags: what the mechanisms below reveal something about.
+        tags: the subjects about which the mechanisms below reveal something.
         reads: the promise that they read nothing on which the account has a cap.
     """
 
     BEFORE = (TAGS, READS, PARTITIONS_BELOW)
     SUM: ClassVar[bool] = False
-    """Whether its losses are the sum of its parts' in every notion, so that they can be charged one by one."""
+    """Whether its loss is the sum of its parts' losses in every notion, so that parts can be charged one by one."""
     DIVIDES: ClassVar[bool] = False
     """Whether a changed record can leave one part and enter another."""
     CHOOSES: ClassVar[bool] = False
-    """Whether noise is drawn of one of its parts only, for each partition and turn."""
+    """Whether noise is drawn for only one of its parts, in each partition and repetition."""
 
     tags: tuple[str, ...] = ()
     reads: str | None = None
 
     @property
     def times(self) -> int:
-        """The number by which it multiplies how often each mechanism below runs."""
+        """The factor by which it multiplies the number of runs of each mechanism below."""
         return 1
 
     @property
@@ -60,10 +60,10 @@ class Node(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def condensed(self, size: int) -> Condensed:
-        """Return how the losses of its parts compose.
+        """Return the composition of its parts' losses.
 
         Args:
-            size: how many records change together, the product of the groups above.
+            size: the number of records that change together, which is the product of the groups above.
         """
 
     @abstractmethod
@@ -109,5 +109,5 @@ class OfPart(Node):
 
 
 def condense_part(plan: Plan, size: int) -> Condensed:
-    """Return a part as its price sees it, where ``size`` records change together."""
+    """Return the condensed form of a part where ``size`` records change together."""
     return condense_leaf(plan, size) if isinstance(plan, Mechanism) else plan.condensed(size)

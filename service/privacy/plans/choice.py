@@ -9,7 +9,7 @@ from service.privacy.plans.condensed import Condensed, condense_division
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(OfParts):
-    """One of the parts, chosen by earlier outputs, for each partition of the input by itself."""
+    """One of the parts, chosen from earlier outputs, separately for each partition of the input."""
 
     TYPE = "choice"
     FIELDS = (PARTS,)

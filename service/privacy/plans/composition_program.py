@@ -14,13 +14,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Notion(Generic[T]):
-    """A notion of privacy loss: its prices and how they compose.
+    """A notion of privacy loss: its prices, and the rules by which they compose.
 
     Attributes:
         mechanism: the cost of one cell moved.
         total: the cost of costs composed, each ``count`` times.
-        largest: the cost of the ``how_many`` largest composed, at each order by itself where the
-            notion has orders.
+        largest: the cost of the ``how_many`` largest composed; for each order separately if the notion has orders.
     """
 
     mechanism: Callable[[Mechanism], T]
@@ -33,9 +32,9 @@ class ProgramStep:
     """One step of a composition program: the costs of earlier places, combined.
 
     Attributes:
-        how_many: the sum of so many largest of them; None: of all.
-        parts: places: those of the mechanisms come first, then those of the steps.
-        counts: how often each part occurs.
+        how_many: the number of largest costs that are summed; None sums all.
+        parts: places; those of the mechanisms come first, then those of the steps.
+        counts: the number of times that each part occurs.
     """
 
     how_many: int | None
@@ -50,13 +49,14 @@ class ProgramStep:
 
 @dataclass(frozen=True, slots=True)
 class CompositionProgram:
-    """A plan under a neighbouring relation as a straight line of sums and maxima; the last step is the whole.
+    """A plan under a neighbouring relation as a sequence of sums and maxima; the last step is the whole.
 
     Every notion of loss, exact or in arrays of doubles, is evaluated along it.
 
     Attributes:
-        mechanisms: the distinct ones as the change sees them, one cell each; ``cells`` is in the counts.
-        groups_compose: whether pushing groups down is proven for privacy profiles, and not for Rényi divergences only.
+        mechanisms: the distinct ones, for one moved cell each; ``cells`` is in the counts.
+        groups_compose: whether moving groups down to the mechanisms is proven for privacy profiles, and not only for
+            Rényi divergences.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -71,11 +71,12 @@ Foldable = Priced | CompositionProgram
 def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool = False) -> CompositionProgram:
     """Return the sums and maxima that a plan's price is made of (Haney et al. 2021, Lemmas 1-3, 9, 10, 12).
 
-    ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree
-    largest: the proofs of Lemmas 9, 10 and 12 bound exactly that sum.
+    ``parallel`` is sharpened from max_degree times the largest part to the sum of the max_degree largest: the proofs of
+    Lemmas 9, 10 and 12 bound exactly that sum.
 
-    ``profiles``: for losses that are compared by their whole privacy profiles. Two unlike one-sided changes
-    can then be worse than twice either of them, at some epsilon; what twice the worst of all profiles is not.
+    Args:
+        profiles: for losses that are compared by their whole privacy profiles. Two different one-sided changes can then
+            be worse, at some epsilon, than twice either of them, but not worse than twice the worst of all profiles.
 
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
@@ -88,14 +89,14 @@ def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool 
 
 
 class _ProgramBuilder:
-    """A program under construction: a mechanism's place is its number, a step's is ~number until all are known."""
+    """A program under construction: a mechanism's place is its number; a step's is ~number until ``build``."""
 
     def __init__(self, neighbouring: Neighbouring, profiles: bool) -> None:
         self._replaced, self._profiles = neighbouring is Neighbouring.REPLACE_ONE, profiles
         self._groups_compose = True
         self._mechanisms: list[Mechanism] = []
         self._steps: list[ProgramStep] = []
-        self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf, whose hash is known, where that is the same
+        self._places: dict[Condensed | Mechanism, int] = {}  # by the leaf if it is the same, as its hash is known
         self._cost_places: dict[tuple[Condensed, bool], int] = {}
 
     def build(self) -> CompositionProgram:
@@ -121,7 +122,7 @@ class _ProgramBuilder:
         costs = [(self.cost(part, one_side), count) for part, count in node.parts]
         if self._replaced and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
-            # two parts, which together cost at most twice the dearer one.
+            # two parts, which together cost at most twice the more expensive one.
             halves = [(self.cost(part, True), count) for part, count in node.parts]
             if self._profiles and sum(count for _, count in halves) > node.degree:
                 halves = [(self._step(1, halves), 1)] * len(halves)
@@ -151,10 +152,10 @@ class _ProgramBuilder:
                 yield self.cost(part, one_side), count
             else:
                 moved, cells = part.mechanism.moved(replaced=self._replaced, one_side=one_side)
-                # Records are at most part.group to a cell and cells*part.group in all. One cell moved by a+b is
-                # worse than one by a and one by b, for noise of monotone likelihood ratio (Dong, Roth and Su 2022,
-                # Lemma A.5: the optimal tests of all shifts are the same), so that they can be put together in
-                # ``cells`` cells if they fit; of 2s and 1s all do.
+                # At most part.group records move a cell, and cells*part.group records move cells in all. One cell
+                # moved by a+b is worse than one moved by a and one by b, for noise of monotone likelihood ratio (Dong,
+                # Roth and Su 2022, Lemma A.5: the optimal tests of all shifts are the same). So the moves can be put
+                # together in ``cells`` cells if they fit; moves of 2 and 1 always do.
                 self._groups_compose &= cells == 1 or part.group <= 2
                 yield self._place(part if moved is part.mechanism else moved, moved), cells * count
 

@@ -1,4 +1,4 @@
-"""Plans without what their prices do not depend on."""
+"""Plans, reduced to what their prices depend on."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,16 +10,17 @@ from service.privacy.numerics.keyed import Keyed
 
 @dataclass(frozen=True, slots=True)
 class Condensed(Keyed):
-    """All of a plan that its price depends on: no names, tags and partitions, equal parts once with their count.
+    """A plan, reduced to what its price depends on: without names, tags and partitions.
 
-    Equal ones cost the same, and a plan of 100,000 nodes is as quick to fold as its few distinct parts.
+    Equal parts cost the same and occur once, with their count. So a plan of 100,000 nodes is folded as quickly as its
+    few distinct parts.
 
     Attributes:
         mechanism: of a leaf; None for a node.
-        degree: how many parts one record can be in; None where all parts are composed.
-        parts: distinct parts, each with how often it occurs.
-        group: how many records change together, by all ``group`` nodes above.
-        size: how many mechanisms and nodes it has, equal parts of a node once.
+        degree: the largest number of parts that one record can be in; None if all parts are composed.
+        parts: the distinct parts, each with the number of times that it occurs.
+        group: the number of records that change together, by all ``group`` nodes above.
+        size: the number of its mechanisms and nodes, equal parts of a node counted once.
     """
 
     mechanism: Mechanism | None
@@ -35,7 +36,7 @@ class Condensed(Keyed):
 
 
 def condense_leaf(plan: Mechanism, size: int) -> Condensed:
-    """Return a mechanism as its price sees it, where ``size`` records change together.
+    """Return the condensed form of a mechanism where ``size`` records change together.
 
     ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``).
     """
@@ -43,13 +44,13 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
     if plan.name is not None or plan.tags or plan.reads or plan.partitions is not None or plan.cells_replaced:
         nameless = replace(plan, name=None, tags=(), reads=None, partitions=None, cells_replaced=None)
     mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
-    group = size if mechanism.ADDITIVE else 1  # of others, all that a group does is known
+    group = size if mechanism.ADDITIVE else 1  # for others, the whole effect of a group is known
     condensed = Condensed(mechanism, None, (), group, 1)
     return condensed if times == 1 else condense_sequence([(condensed, times)])
 
 
 def condense_sequence(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
-    """Return the composition of parts, each so often; a composition inside of it is flattened."""
+    """Return the composition of parts with their counts; a composition inside of it is flattened."""
     counts: Counter[Condensed] = Counter()
     for part, count in parts:
         if part.mechanism is not None or part.degree is not None:
@@ -61,7 +62,7 @@ def condense_sequence(parts: Iterable[tuple[Condensed, int]]) -> Condensed:
 
 
 def condense_division(parts: Iterable[Condensed], degree: int, size: int) -> Condensed:
-    """Return parts of which ``degree`` can see one record, where ``size`` records change together."""
+    """Return the division into parts of which ``degree`` can see one record, where ``size`` records change together."""
     return _node(degree, Counter(parts), size)
 
 

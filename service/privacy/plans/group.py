@@ -13,7 +13,7 @@ _NESTED = "expected a product of nested groups of at most 10^9"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(OfPart):
-    """The part when size records change together: its sensitivities times size."""
+    """The part, when size records change together: its sensitivities are multiplied by size."""
 
     TYPE = "group"
     FIELDS = (WholeNumber("size", required=True, most=MAX_GROUP, nested=_NESTED), PART)

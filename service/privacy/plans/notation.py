@@ -1,8 +1,7 @@
 """Plans as JSON documents: reading, checking, and the normal form that identifies a price.
 
-A document is a plan as requests state it, with every exact number as a string. Reading checks what a
-plan means (positive parameters, alternatives, names); ``check_relation`` checks what depends on the
-neighbouring relation.
+A document is a plan as requests state it, with every exact number as a string. Reading checks the plan itself (positive
+parameters, alternatives, names). ``check_relation`` checks what depends on the neighbouring relation.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
     """Return the plan that a document states; mechanisms without a name are named by their path.
 
     Raises:
-        InvalidInput: with the JSON pointer (below ``pointer``) of each thing that has no meaning.
+        InvalidInput: something is not valid; each fault has its JSON pointer, below ``pointer``.
     """
     plan = _read(document, pointer, "", _Context())
     mechanisms = [(where, node) for where, node in walk(plan, pointer) if isinstance(node, Mechanism)]
@@ -134,9 +133,9 @@ def _check(plan: Plan, neighbouring: Neighbouring, at: str, divided: bool, fault
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """Return a plan's document in normal form, with noise parameters as themselves; ``read_plan`` reads it back.
+    """Return a plan's document in normal form, with noise parameters and not losses; ``read_plan`` reads it back.
 
-    Without the partitions that it declares: no loss depends on them, and they may be a hundred thousand.
+    It leaves out declared partitions: no loss depends on them, and there may be a hundred thousand.
     """
     document: dict[str, Any] = {"type": plan.TYPE}
     if isinstance(plan, Mechanism):

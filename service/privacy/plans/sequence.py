@@ -9,7 +9,7 @@ from service.privacy.plans.condensed import Condensed, condense_sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence(OfParts):
-    """All parts, each possibly chosen after seeing the earlier ones' outputs."""
+    """All parts; each may be chosen after the outputs of the earlier ones are seen."""
 
     TYPE = "sequence"
     FIELDS = (PARTS,)

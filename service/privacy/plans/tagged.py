@@ -10,11 +10,11 @@ from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, children_with_pointers, condense, parts_of, restrict, with_parts
 
 Kept = Callable[[frozenset[str], str | None], bool]
-"""Decides by the tags and the promise on a mechanism and on the nodes above it."""
+"""Decides whether to keep a mechanism, by the tags and the promise on it and on the nodes above it."""
 
 
 def tagged_part(plan: Plan, release_tags: Collection[str], tag: str) -> Plan | None:
-    """Return the part of a release that carries a tag; None where nothing does.
+    """Return the part of a release that carries a tag; None if nothing does.
 
     Args:
         release_tags: the release's own, which hold for all of its plan.
@@ -23,11 +23,12 @@ def tagged_part(plan: Plan, release_tags: Collection[str], tag: str) -> Plan | N
 
 
 def possibly_tagged_part(plan: Plan, tag: str, *, stated: bool) -> Plan | None:
-    """Return the part of an earlier release that counts for a cap on a tag which had none then; None: nothing does.
+    """Return the part of an earlier release that counts for a cap that was set later; None if nothing does.
 
     Args:
         plan: with the tags that hold for it.
-        stated: whether the account had caps already, so that tags were a promise; without, every mechanism counts.
+        stated: whether the account already had caps at the time of the release, so that tags were a promise. If not,
+            every mechanism counts.
     """
     return _kept(plan, lambda tags, reads: not stated or tag in tags or reads is not None or not tags)
 
@@ -62,7 +63,7 @@ def _both_sides(plan: Plan, *, divided: bool) -> Plan:
 
 
 def _without_profiles(node: Condensed) -> Condensed:
-    """Return the plan with each division marked as one of a group: the bound is none on its whole privacy profile."""
+    """Return the plan with each division marked as one of a group, as the bound does not hold for whole profiles."""
     if not node.parts:
         return node
     parts = tuple((_without_profiles(part), count) for part, count in node.parts)
@@ -79,8 +80,8 @@ def statement_faults(
 
     Args:
         capped: the tags with a cap.
-        account: the name of the account that has the caps, for the detail; None: one above, of which a caller may know
-            neither the name nor the tags.
+        account: the name of the account that has the caps, for the detail; None for an account above, of which the
+            caller may know neither the name nor the tags.
         pointer: the JSON pointer of ``plan``.
         release_tags: the release's own.
     """

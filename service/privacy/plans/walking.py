@@ -1,4 +1,4 @@
-"""A release as an expression tree over mechanisms, and the same without what its price does not depend on."""
+"""Walks through plans, which are trees of nodes over mechanisms, and their condensed forms."""
 
 from collections.abc import Iterable, Iterator, Sequence as Listed
 from enum import StrEnum
@@ -58,10 +58,10 @@ def mechanisms_of(plan: Plan) -> Iterator[Mechanism]:
 
 
 def runs_of(plan: Plan, times: int = 1) -> Iterator[tuple[Mechanism, int]]:
-    """Yield the mechanisms of a plan from left to right, with how often each runs.
+    """Yield the mechanisms of a plan from left to right, with the number of times that each runs.
 
     Args:
-        times: how often ``plan`` itself runs.
+        times: the number of times that ``plan`` itself runs.
     """
     if isinstance(plan, Mechanism):
         yield plan, times
@@ -76,10 +76,10 @@ def with_parts(plan: Plan, parts: Iterable[Plan]) -> Plan:
 
 
 def restrict(plan: Plan, tag: str) -> Plan | None:
-    """Return the part of a plan that carries ``tag`` (a node's tags hold for all below it); None where nothing does.
+    """Return the part of a plan that carries ``tag`` (a node's tags hold for all below it); None if nothing does.
 
-    The cost of the rest is the loss about what the tag stands for, as the Census Bureau reports
-    losses by attribute and by geography.
+    The cost of this part is the loss about the subject of the tag. The Census Bureau reports such losses by attribute
+    and by geography.
     """
     if tag in plan.tags:
         return plan
@@ -92,7 +92,7 @@ Priced = Plan | Condensed
 
 
 def condense(plan: Priced) -> Condensed:
-    """Return the plan as its price sees it."""
+    """Return the condensed form of a plan."""
     return plan if isinstance(plan, Condensed) else condense_part(plan, 1)
 
 

@@ -1,11 +1,11 @@
 """Tight (epsilon, delta) of whole plans: delta(epsilon) of the composition itself, not of a moment bound.
 
-The loss of a plan is a sum of independent losses (``worst_case`` reads it from the plan). ``laws`` says which law each
-mechanism's loss has, ``families`` and ``noise`` their cumulant functions, ``contour`` and ``contour_selection`` invert
-the product of their transforms, ``atoms`` enumerates it where the losses are few. Every figure is an upper bound.
+The loss of a plan is a sum of independent losses (``worst_case`` reads it from the plan). ``laws`` has the law of each
+mechanism's loss; ``families`` and ``noise`` have their cumulant functions. ``contour`` and ``contour_selection`` invert
+the product of their transforms; ``atoms`` enumerates the losses if they are few. Every figure is an upper bound.
 
-All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one
-direction is both.
+All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one direction
+stands for both.
 """
 
 import math
@@ -31,20 +31,20 @@ from service.privacy.tight.work_budget import NotTight, work_limit
 from service.privacy.tight.worst_case import plan_sum
 
 FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
-"""Atoms that are enumerated rather than integrated; and where there is no lattice, or one with far more points."""
+"""Up to this many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
 ROUNDING = Fraction(1, 10**14)
 """A relative margin that covers the rounding of a few doubles."""
 LARGEST_EPSILON = Fraction(10) ** 30
 MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
-"""For reading the laws and for one figure, some two seconds each; and for all figures that are asked for together."""
+"""The most work for reading the laws and for one figure, some two seconds each, and for all figures of a profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class TightBound:
-    """An upper bound on epsilon or delta, and how it came about.
+    """An upper bound on epsilon or delta, and its method.
 
-    The methods: ``closed form`` of continuous Gaussians; ``pure``, no loss is larger; ``atoms``, all enumerated;
-    ``lattice`` and ``contour``, an integral along a line where all losses lie on a lattice and where they do not.
+    The methods are ``closed form`` (continuous Gaussians), ``pure`` (no loss is larger), ``atoms`` (all losses
+    enumerated), and an integral along a line: ``lattice`` if all losses lie on a lattice, else ``contour``.
     """
 
     loss: Loss
@@ -58,9 +58,9 @@ class TightProfile:
     Attributes:
         laws: of the finite losses, with their counts.
         log_finite: log of the probability that the loss is finite, rounded down.
-        analysis: of the laws; None where they are continuous Gaussians, or nothing.
-        largest: above it there is no finite loss, nats; None where there is no such bound.
-        work: what one figure may take.
+        analysis: of the laws; None if all are continuous Gaussians, or there are none.
+        largest: a bound on all finite losses, nats; None if there is none.
+        work: the most work for one figure.
     """
 
     laws: Mapping[ComposedLaw, int]
@@ -71,10 +71,10 @@ class TightProfile:
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "TightProfile | None":
-        """Return a plan's profile for ``figures`` figures; None where none is known, or it would take too long.
+        """Return a plan's profile for ``figures`` figures; None if none is known, or if it would take too long.
 
         Args:
-            figures: how many figures will be asked for; they share one limit on the work.
+            figures: the number of figures that will be computed; they share one limit on the work.
         """
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
@@ -85,11 +85,14 @@ class TightProfile:
                 return cls(
                     laws, kept + finite, analysis, largest_loss(laws), min(MOST_WORK, MOST_TOGETHER / max(figures, 1))
                 )
-        except (NotTight, OverflowError):  # counts can be beyond the doubles
+        except (NotTight, OverflowError):  # counts can be beyond the range of doubles
             return None
 
     def epsilon(self, delta: Fraction) -> TightBound | None:
-        """Return an upper bound on epsilon (nats) at delta; None if none is found, as below a certain loss.
+        """Return an upper bound on epsilon (nats) at delta, or None.
+
+        There is none if delta does not exceed the probability of an infinite loss, if it would take too long, or if
+        doubles are too coarse.
 
         Args:
             delta: above 0 and below 1, with the deltas that mechanisms declare.
@@ -112,7 +115,7 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
-        """Return an upper bound on delta at epsilon, at most 1; None where digits run out.
+        """Return an upper bound on delta at epsilon, at most 1; None if it takes too long or doubles are too coarse.
 
         Args:
             epsilon: nats, at least 0.
@@ -138,7 +141,7 @@ def _exp(value: float) -> Callable[[], arb]:
 
 
 def _analysis(laws: Mapping[ComposedLaw, int]) -> tuple[TightAnalysis, float]:
-    """Choose the inversion of a composition; also return log of the probability that it is finite by that."""
+    """Return an analysis of a composition, and log of the probability that the loss is finite by it."""
     atoms = rough_atom_count(laws)
     if atoms <= MANY_ATOMS:
         lattice = lattice_of(laws)

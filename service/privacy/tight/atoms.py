@@ -1,4 +1,4 @@
-"""Losses by their atoms: enumeration of compositions, privacy profiles, and laws from profiles."""
+"""Losses as atoms: enumeration of compositions, privacy profiles, and laws from profiles."""
 
 import math
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from service.privacy.tight.laws import Atoms, ComposedLaw, compose_laws
 from service.privacy.tight.work_budget import NotTight, spend
 
 TAIL = 1e-130
-"""Losses that are rarer than this are taken for infinite: far below the least delta that is promised."""
+"""Losses that are rarer than this count as infinite: far below the least delta that is promised."""
 EQUAL_LOSSES = 1e-13
-"""Losses that differ by less, relative to the largest, are taken for equal: for the larger one."""
+"""Losses that differ by less, relative to the largest, count as equal to the larger one."""
 MOST_ATOMS = 1 << 21
 
 
@@ -23,7 +23,7 @@ def atoms_of(law: ComposedLaw) -> Atoms:
     """Return a law's atoms.
 
     Raises:
-        NotTight: it has a density, or far too many.
+        NotTight: the law has a density, or far too many atoms.
     """
     match law:
         case Atoms():
@@ -43,7 +43,7 @@ def atoms_of(law: ComposedLaw) -> Atoms:
 
 def _of_noise(v: float, m: float, s: int) -> Atoms:
     """Return the losses of integer noise of mass proportional to exp(-x²/(2v) - |x| m/v), moved by s."""
-    # from this x on the mass beyond is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
+    # beyond this x the mass is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
     reach = math.ceil(-m + math.sqrt(m * m + 2 * v * (340 + math.log1p(v)))) + 2 + s
     if 2 * reach + 1 > MOST_ATOMS:
         raise NotTight
@@ -54,10 +54,10 @@ def _of_noise(v: float, m: float, s: int) -> Atoms:
 
 
 def convolve(one: Atoms, two: Atoms) -> Atoms:
-    """Return the sum of two independent losses; equal losses once, and the rarest taken for infinite.
+    """Return the sum of two independent losses; equal losses occur once, and the rarest count as infinite.
 
     Raises:
-        NotTight: more than ``MOST_ATOMS`` atoms.
+        NotTight: there are more than ``MOST_ATOMS`` atoms.
     """
     if len(one.x) * len(two.x) > MOST_ATOMS:
         raise NotTight
@@ -68,7 +68,7 @@ def convolve(one: Atoms, two: Atoms) -> Atoms:
 
 
 def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> Atoms:
-    """Sort atoms, and join nearly equal losses at the largest of them: an upper bound at every epsilon.
+    """Sort atoms, and join nearly equal losses at the largest of them, which is an upper bound at every epsilon.
 
     Args:
         x: losses, nats, in any order.
@@ -96,10 +96,10 @@ def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
     """Return the atoms of a whole composition.
 
     Args:
-        laws: each with how often it is composed.
+        laws: each with the number of times that it is composed.
 
     Raises:
-        NotTight: too many, or a law with a density.
+        NotTight: there are too many atoms, or a law has a density.
     """
     whole = Atoms(np.zeros(1), np.ones(1), rounding=0.0)
     for law, count in laws.items():
@@ -132,16 +132,16 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
 def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None = None) -> Atoms:
     """Return the law of the largest profile convex in exp(epsilon) and at or below the bounds at 0 = e_0 < ... < e_n.
 
-    A profile is convex in exp(epsilon), so that this one is not below it: nor is any chord (Doroshenko et al. 2022),
-    and bounds that rounding raised out of line are passed by. Below 0 it is that of a symmetric pair,
-    delta(-e) = 1 - exp(-e) (1 - delta(e)); above e_n it stays what it is there: that much of the loss is infinite.
-    Where bounds are so rough at 0 that such a pair would need a negative probability there, it gets none, and the
-    probabilities sum to more than 1: a measure that is still above the law at every epsilon.
+    The true profile is convex in exp(epsilon), so this one is not below it; nor is any chord (Doroshenko et al. 2022).
+    Bounds that rounding raised out of line are passed by. Below 0 this is the profile of a symmetric pair, delta(-e) =
+    1 - exp(-e) (1 - delta(e)). Above e_n it stays at its last value, which is the probability of an infinite loss. If
+    the bounds near 0 are so rough that such a pair would need a negative probability at 0, it gets 0, and the
+    probabilities sum to more than 1. This measure is still above the law at every epsilon.
 
     Args:
-        epsilons: nats, ascending; multiples of ``spacing`` where it is given.
+        epsilons: nats, ascending; multiples of ``spacing`` if it is given.
         deltas: the bounds, descending.
-        spacing: of the losses; then losses without probability are kept, so that they stay a run of multiples.
+        spacing: of the losses; losses without probability are then kept, so that all stay a run of multiples.
     """
     spend(16 * len(epsilons))
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
@@ -172,7 +172,7 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return the rough number of a composition's atoms; infinite where a law has a density."""
+    """Return the rough number of a composition's atoms; infinite if a law has a density."""
     many = 1.0
     for law, count in laws.items():
         match law:
@@ -192,7 +192,7 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
 
 
 def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
-    """Return the rough range of losses of a composition (nats), for laws of which ``rough_atom_count`` is finite."""
+    """Return the rough range of losses of a composition (nats), for laws with a finite ``rough_atom_count``."""
     width = 0.0
     for law, count in laws.items():
         match law:
@@ -207,7 +207,7 @@ def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AtomEnumeration:
-    """A composition by all its atoms."""
+    """A composition, given by all its atoms."""
 
     sketch: LossComposition
     atoms: Atoms
@@ -222,20 +222,20 @@ class AtomEnumeration:
         whole = enumerate_atoms(laws)
         return cls(sketch_of(compose_laws({whole: 1})), whole)
 
-    def at(self, epsilon: float, rough: bool = False) -> tuple["AtomEnumeration", str]:  # noqa: ARG002  # one for all
-        """Return itself: it is as good at every epsilon."""
+    def at(self, epsilon: float, rough: bool = False) -> tuple["AtomEnumeration", str]:  # noqa: ARG002
+        """Return the enumeration itself, which serves every epsilon."""
         return self, "atoms"
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
         """Return log of the sum of p (1 - exp(epsilon - x)) over x above epsilon, rounded up, and its slope.
 
-        Losses are known to ``EQUAL_LOSSES`` of the largest, by which epsilon is taken lower.
+        Losses are known to within ``EQUAL_LOSSES`` of the largest, so epsilon is lowered by as much.
 
         Args:
             epsilon: nats.
 
         Returns:
-            Minus infinity, and a slope of -1, where no loss is above epsilon.
+            Minus infinity, and a slope of -1, if no loss is above epsilon.
         """
         epsilon -= EQUAL_LOSSES * float(abs(self.atoms.x[-1]))
         first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))

@@ -1,12 +1,12 @@
 """delta(epsilon) of a composition by summing along a vertical line of the complex plane.
 
-f(x) = delta(x) exp(cx) has the Fourier transform M(z)/(z(z+1)), M = exp K, z = c + it, for every c > 0. Poisson's
-summation makes the trapezoid rule with step h *exactly* the sum over all integers j of
-delta(epsilon + jP) exp(cjP), P = 2 pi/h: terms that are never negative, so that the discretisation only ever makes
-the answer larger, and by little, as they fall geometrically. What is cut off and what rounding can do is added.
+f(x) = delta(x) exp(cx) has the Fourier transform M(z)/(z(z+1)), M = exp K, z = c + it, for every c > 0. By Poisson's
+summation, the trapezoid rule with step h is *exactly* the sum over all integers j of delta(epsilon + jP) exp(cjP), P =
+2 pi/h. These terms are never negative, so the discretisation can only make the answer larger. It does so by little,
+because they fall geometrically. Bounds on what is cut off and on rounding are added.
 
-Where all losses lie on one lattice x0 + dZ, the integrand has the period 2 pi/d and 1/(z(z+1)) is replaced by the
-sum over the lattice points x >= epsilon of exp(z(epsilon-x)) (1 - exp(epsilon-x)); the same holds word for word.
+If all losses lie on one lattice x0 + dZ, the integrand has the period 2 pi/d, and 1/(z(z+1)) is replaced by the sum
+over the lattice points x >= epsilon of exp(z(epsilon-x)) (1 - exp(epsilon-x)). All else stays as it is.
 """
 
 import math
@@ -23,14 +23,14 @@ from service.privacy.tight.work_budget import spend
 UNIT = 64 * 2.0**-53
 """An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
 NEGLIGIBLE = 34.0  # nats: 2e-15
-ALIASED = 27.0  # nats: how far below the answer the repetitions of the trapezoid rule are to be
+ALIASED = 27.0  # nats by which the repetitions of the trapezoid rule must be below the answer
 SMALL_BLOCK = 1 << 18  # numbers in one array
 FEW_POINTS = 256  # points of a line that are not worth dropping one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """All losses lie on x0 + dZ; exact rationals, nats."""
+    """A lattice x0 + dZ on which all losses lie; exact rationals, nats."""
 
     offset: Fraction
     spacing: Fraction
@@ -50,7 +50,7 @@ class LossComposition:
     """Independent losses: members of families, and continuous Gaussians of total ``rho``.
 
     Attributes:
-        lattice: where all losses lie on one; rho is 0 then.
+        lattice: the one on which all losses lie, if there is one; rho is then 0.
     """
 
     families: tuple[Family, ...]
@@ -85,15 +85,15 @@ class LossComposition:
 
 @dataclass(frozen=True, slots=True)
 class ContourLine:
-    """M along c + it, t = 0, h, 2h, ...: once for every epsilon near the one that c was chosen for.
+    """M along c + it, t = 0, h, 2h, ..., which serves every epsilon near the one for which c was chosen.
 
     Attributes:
         at_c: K(c).
         floor: the error of ``at_c`` is below UNIT times this.
         h: step in t.
-        t, change, error: K(c+it) - K(c) where it matters, and what its error is proportional to.
-        left_out: bound on the sum, over all else, of |M(c+it)/M(c)| times the kernel as a part of that at t = 0,
-            which is the largest; times h/pi.
+        t, change, error: the points that matter, K(c+it) - K(c) there, and the scale of its error.
+        left_out: bound on the sum, over all other points, of |M(c+it)/M(c)| times the kernel relative to its value at t
+            = 0, which is the largest; times h/pi.
     """
 
     c: float
@@ -107,7 +107,11 @@ class ContourLine:
     lattice: Lattice | None
 
     def _kernels(self, epsilons: Doubles) -> tuple[Complexes, Complexes]:
-        """Return the factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope; t down, epsilons along."""
+        """Return the factors of exp(K(z) - z epsilon) for delta(epsilon) and for its slope.
+
+        Returns:
+            Arrays with a row for each t and a column for each epsilon.
+        """
         z = (self.c + 1j * self.t)[:, None]
         if self.lattice is None:
             return np.asarray(1 / (z * (z + 1))), np.asarray(-1 / (z + 1))
@@ -119,7 +123,7 @@ class ContourLine:
         return np.asarray(-at_first * first / (step * last)), np.asarray(-at_first * np.exp(-y) / last)
 
     def log_deltas(self, epsilons: Doubles) -> tuple[Doubles, Doubles]:
-        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite where digits ran out.
+        """Return upper bounds on log delta at each epsilon, and about their slopes; infinite if doubles are too coarse.
 
         Args:
             epsilons: nats.
@@ -143,7 +147,7 @@ class ContourLine:
         return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Return an upper bound on log delta at one epsilon, and about its slope; infinite where digits ran out."""
+        """Return an upper bound on log delta at one epsilon, and about its slope; infinite if digits run out."""
         value, slope = self.log_deltas(np.array([epsilon]))
         return float(value[0]), float(slope[0])
 
@@ -158,11 +162,11 @@ class ContourLine:
 
 
 def sketch_of(composition: LossComposition) -> LossComposition:
-    """Return a rough copy of a composition with fewer numbers: to choose a line by, never to report from."""
+    """Return a rough copy of a composition with fewer numbers, for the choice of a line and never for a figure."""
     return replace(composition, families=tuple(family.thinned() for family in composition.families))
 
 
-@lru_cache(maxsize=8)  # a search asks again where it stands
+@lru_cache(maxsize=8)  # a search calls it again at its present epsilon
 def best_c(cumulant: LossComposition, epsilon: float) -> float:
     """Return the c > 0 near which exp(K(c) - c epsilon)/(c(c+1)) is least, where the line passes the saddle point.
 
@@ -213,15 +217,15 @@ def _minimising_c(objective: Callable[[Doubles], Doubles]) -> float:
 def period(cumulant: LossComposition, c: float, epsilon: float) -> float:
     """Return a period P so long that the repetitions are below exp(-ALIASED) of the answer.
 
-    delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below
-    exp(K(b) - b epsilon -+ (b - c)P) for each b on the right side of c.
+    delta(x) is at most exp(K(b) - bx) for every b >= 0, so the repetition at epsilon ± P is below exp(K(b) - b epsilon
+    -+ (b - c)P) for each b on the right side of c.
 
     Args:
         c: of the line.
         epsilon: nats.
 
     Returns:
-        Nats; infinite where none is known to be long enough.
+        Nats; infinite if none is known to be long enough.
     """
     b = c * np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 3.0, 6.0])
     with np.errstate(all="ignore"):
@@ -237,11 +241,11 @@ def period(cumulant: LossComposition, c: float, epsilon: float) -> float:
 
 
 _Points = tuple[Doubles, Complexes, Doubles]
-"""t, K(c+it) - K(c), and what its error is proportional to."""
+"""t, K(c+it) - K(c), and the scale of its error."""
 
 
 class _MemberQueue:
-    """The members of families in pieces: those that spread most first, so that most points die early."""
+    """The members of families in pieces, the widest losses first, so that most points soon become negligible."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._families = [
@@ -250,7 +254,7 @@ class _MemberQueue:
         self._taken = [0] * len(families)
 
     def next(self, how_many: int) -> Family | None:
-        """Return at most ``how_many`` members of the family with the fewest taken; None where none is left."""
+        """Return at most ``how_many`` members of the family with the fewest taken; None if none are left."""
         waiting = [(taken, k) for k, taken in enumerate(self._taken) if taken < len(self._families[k].count)]
         if not waiting:
             return None
@@ -285,7 +289,7 @@ def trace_line(composition: LossComposition, c: float, h: float, points: int, be
 
 
 def _trace_points(composition: LossComposition, c: float, t: Doubles) -> tuple[_Points, float]:
-    kernel = np.zeros_like(t)  # log of the kernel's size, as a part of that at t = 0
+    kernel = np.zeros_like(t)  # log of the kernel's size, relative to that at t = 0
     if composition.lattice is None:
         kernel = -np.log(np.abs((1 + 1j * t / c) * (1 + 1j * t / (c + 1))))
     change: Complexes = np.asarray(composition.rho * (1j * t * (2 * c + 1) - t * t))

@@ -1,8 +1,8 @@
-"""Contour selection for a composition: c, step and length, the lattice, and the smoothing where there is none.
+"""Contour selection for a composition: c, step and length, the lattice, and the smoothing if there is none.
 
-A composition without a smooth part and without a lattice has an integrand that falls like 1/t² only. One more
-mechanism never lowers delta, so it is composed with a tiny continuous Gaussian one, which ends the line soon
-enough and costs ``rho`` c(c+1) of delta, relative: second order.
+A composition without a smooth part and without a lattice has an integrand that only falls like 1/t². One more mechanism
+never lowers delta. So a tiny continuous Gaussian mechanism is added, which ends the line soon enough and raises delta
+by a share of ``rho`` c(c+1), to second order.
 """
 
 import math
@@ -27,9 +27,9 @@ from service.privacy.tight.laws import ComposedLaw, compose_laws, gcd, lattice_o
 from service.privacy.tight.work_budget import NotTight
 
 LONGEST, LONGEST_ROUGH = 1 << 18, 1 << 13  # points of a line
-LARGEST_PHASE = 1e8  # of c epsilon: the phases of the integrand have too few digits left
+LARGEST_PHASE = 1e8  # of c epsilon: beyond it, the phases of the integrand have too few digits
 SHORT_LINE = 1 << 9  # points that are not worth shortening
-SHARP, ROUGH = 3e-7, 1e-3  # what smoothing, or rungs for a density, may add to delta, relative
+SHARP, ROUGH = 3e-7, 1e-3  # the share of delta that smoothing, or rungs for a density, may add
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class ContourSelector:
     """The lines of one composition.
 
     Attributes:
-        laws: what is composed, at least one.
-        composition: the same as arrays, on no lattice.
-        sketch: about the same with fewer numbers, to choose lines by.
+        laws: those that are composed, at least one.
+        composition: the laws as arrays, without a lattice.
+        sketch: a rough copy of the composition with fewer numbers, for the choice of lines.
     """
 
     laws: Mapping[ComposedLaw, int]
@@ -51,7 +51,7 @@ class ContourSelector:
         """Return the selector of a composition.
 
         Args:
-            laws: at least one, each with how often it is composed.
+            laws: at least one, each with the number of times that it is composed.
 
         Raises:
             NotTight: as ``compose_laws``.
@@ -70,7 +70,7 @@ class ContourSelector:
             The method is ``lattice`` or ``contour``.
 
         Raises:
-            NotTight: there are too few digits, or it would take too long.
+            NotTight: doubles are too coarse, or it would take too long.
         """
         c = best_c(self.sketch, epsilon)
         repetition = period(self.sketch, c, epsilon)
@@ -85,10 +85,10 @@ class ContourSelector:
         return self._smoothed(c, epsilon, repetition, allowed, longest), "contour"
 
     def _smoothed(self, c: float, epsilon: float, repetition: float, allowed: float, longest: int) -> ContourLine:
-        """Return a line that a continuous Gaussian ends: the composition's own, or one added that is small enough.
+        """Return a line that a continuous Gaussian ends: the composition's own, or an added one that is small enough.
 
-        Where epsilon is near a kink of delta, at a loss of high probability, smoothing costs more than its second
-        order: what four times as much changes tells.
+        If epsilon is near a kink of delta, at a loss of high probability, smoothing costs more than its second order.
+        The change by four times the smoothing shows this.
         """
         h = 2 * math.pi / repetition
         of_all = self.composition.rho
@@ -125,8 +125,8 @@ class ContourSelector:
     ) -> Mapping[ComposedLaw, int] | None:
         """Replace Laplace noise by geometric noise of many steps, which loses a little more.
 
-        It has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them: the
-        least law on the lattice that dominates (Doroshenko et al. 2022).
+        This has the profile of the Laplace mechanism at its rungs, joined linearly in exp(epsilon) between them. It is
+        the least law on the lattice that dominates the Laplace loss (Doroshenko et al. 2022).
         """
         ranges = [2 * law.e for law in self.laws if isinstance(law, LaplaceLoss)]
         if not ranges:
@@ -153,7 +153,7 @@ class ContourSelector:
 
 
 def _line_with_gaussians(composition: LossComposition, c: float, h: float, rho: float) -> ContourLine:
-    """Return the line of a composition with continuous Gaussians of ``rho`` in all, to where these leave nothing."""
+    """Return the line of a composition with continuous Gaussians of ``rho`` in all, up to where it is negligible."""
     points = math.ceil(math.sqrt(NEGLIGIBLE / rho) / h) + 2
     end = h * (points - 1)
     # |M| <= exp(-rho t²) and |kernel| <= 1/t², c(c+1)/t² of that at t = 0: the integral from the last point on
@@ -168,11 +168,11 @@ def _ladder(law: ComposedLaw, spacing: Fraction) -> ComposedLaw:
 
 
 def _falls_until(laws: Mapping[ComposedLaw, int], lattice: Lattice, c: float) -> tuple[float, float] | None:
-    """Return where |M| has become negligible for good, and its bound from there to half the period; None: not known.
+    """Return the t from which |M| is negligible, and its bound from there to half the period; None if not known.
 
-    It is one law's, the others' factors being at most 1: one that has the lattice's own spacing, and whose |M|
-    falls over half a period. Two-point laws' do: |p + q exp(-2iet)|. The discrete Gaussian's do by Jacobi's triple
-    product: each of its factors is |1 + a exp(it)| with a > 0.
+    The bound is that of one law, because the factors of the others are at most 1. This law has the lattice's own
+    spacing, and its |M| falls over half a period. |M| of a two-point law does: it is |p + q exp(-2iet)|. That of the
+    discrete Gaussian does by Jacobi's triple product: each of its factors is |1 + a exp(it)| with a > 0.
     """
     best: tuple[float, float] | None = None
     for law, count in laws.items():

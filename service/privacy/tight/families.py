@@ -1,8 +1,8 @@
 """Cumulant functions K(z) = log E exp(zL) of privacy losses L, for many mechanisms of one kind at once.
 
-Everything is symmetric in the two neighbours, which is K(z) = K(-1-z); formulas are written in w = z + 1/2, in
-which they are even. Along a line z = c + it the difference K(c+it) - K(c) is computed as it is, not as a
-difference, so that a thousand million repetitions of a tiny loss keep their digits.
+Everything is symmetric in the two neighbours, which is K(z) = K(-1-z). Formulas are written in w = z + 1/2, in which
+they are even. Along a line z = c + it, K(c+it) - K(c) is computed directly and not by a subtraction, so that a thousand
+million repetitions of a tiny loss keep their digits.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -16,7 +16,7 @@ Complexes = NDArray[np.complex128]
 
 
 class Family(Protocol):
-    """Mechanisms of one kind: arrays over the members; counts say how often each is composed."""
+    """Mechanisms of one kind: arrays over the members, with the number of times that each is composed."""
 
     @property
     def count(self) -> Doubles: ...
@@ -27,11 +27,11 @@ class Family(Protocol):
 
     @property
     def spread(self) -> Doubles:
-        """The rough size of each member's loss, nats: those that spread most are looked at first."""
+        """The rough size of each member's loss, nats; those with the largest are evaluated first."""
 
     @property
     def floor(self) -> Doubles:
-        """The error of each member's K(c) is below ``contour.UNIT`` times |K(c)| and this."""
+        """The error of each member's K(c) is below ``contour.UNIT`` times the sum of |K(c)| and this."""
 
     def cumulant(self, c: Doubles) -> Doubles:
         """Return K(c) of each member (rows) at each real c > 0 (columns)."""
@@ -59,12 +59,12 @@ class FamilyMembers:
 
     @property
     def cost(self) -> int:
-        """A short formula's."""
+        """That of a short formula."""
         return 1
 
     @property
     def spread(self) -> Doubles:
-        """Of each kind's own."""
+        """Defined by each kind."""
         raise NotImplementedError
 
     def take(self, members: NDArray[np.intp]) -> Self:
@@ -72,7 +72,7 @@ class FamilyMembers:
         return replace(self, **{field.name: getattr(self, field.name)[members] for field in fields(self)})
 
     def thinned(self) -> Self:
-        """Return few members, each for those of nearly its spread, with counts that keep the sum of squared spreads."""
+        """Return few members, each for those of nearly its spread; their counts keep the sum of squared spreads."""
         spread = self.spread
         if len(spread) <= FEW_MEMBERS:
             return self
@@ -96,9 +96,10 @@ def expm1(x: Doubles, y: Doubles) -> Complexes:
 
 
 def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
-    """Return the scale of a cumulant's error: its size, and beyond half a turn that of the angle.
+    """Return the scale of a cumulant's error: its size and, beyond half a radian, that of the angle.
 
-    An angle is known to u*angle, by which exp(K) moves at most; relative to it that is divided by |exp(K)|.
+    The error of an angle is u*angle, and exp(K) moves by at most as much. Relative to exp(K), it is divided by
+    |exp(K)|.
 
     Args:
         size: K(c+it) - K(c), members in rows, t in columns.
@@ -109,8 +110,8 @@ def cumulant_error(size: Complexes, angle: Doubles) -> Doubles:
     """
     if angle.max(initial=0.0) <= 0.5:
         return np.abs(size)
-    unlike = np.exp(np.minimum(-size.real, 300.0))  # beyond, exp(K) itself is nothing
-    return np.asarray(np.abs(size) + np.where(angle > 0.5, (1 + angle) * unlike, 0.0))
+    inverse_size = np.exp(np.minimum(-size.real, 300.0))  # beyond, exp(K) itself is negligible
+    return np.asarray(np.abs(size) + np.where(angle > 0.5, (1 + angle) * inverse_size, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class Ladders(FamilyMembers):
 
 @dataclass(frozen=True, slots=True)
 class Laplaces(FamilyMembers):
-    """Continuous Laplace noise, e = s/b: exp(K) = exp(-e/2) (cosh(ew) + sinh(ew)/(2w)), Ladders of endless rungs."""
+    """Continuous Laplace noise, e = s/b: exp(K) = exp(-e/2) (cosh(ew) + sinh(ew)/(2w)), the limit of many rungs."""
 
     e: Doubles
 

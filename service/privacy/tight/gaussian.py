@@ -1,8 +1,8 @@
 """Tight (epsilon, delta) of one continuous Gaussian mechanism: a closed form, in ball arithmetic.
 
-A composition of continuous Gaussians is one, whose rho is the sum.
-The closed form must not stand in for the discrete Gaussian, whose profile it crosses again and again. At
-delta = 1e-10 it gives 1.04987 for sigma² = 31.36, where the truth is 1.05104, and 1.18160 for 25, where it is 1.17869.
+A composition of continuous Gaussians is one too, whose rho is the sum. The closed form must not stand for the discrete
+Gaussian, whose profile it crosses again and again. At delta = 1e-10 it gives 1.04987 for sigma² = 31.36, where the
+truth is 1.05104, and 1.18160 for 25, where it is 1.17869.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:
     Args:
         rho: of the noise, nats.
         delta: above 0.
-        above: an epsilon that is known to hold, as the zCDP conversion's.
+        above: an epsilon that is known to hold, such as that of the zCDP conversion.
 
     Returns:
         An upper bound in nats: the bracket's upper end, which holds by a certified evaluation whatever the search did.
@@ -56,7 +56,7 @@ def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Frac
     Args:
         epsilon: nats.
         delta: above 0.
-        below: a rho above 0 that is known to keep it, as the analytic conversion's.
+        below: a rho above 0 that is known to keep it, such as that of the analytic conversion.
 
     Returns:
         A lower bound in nats: the bracket's lower end, which keeps (epsilon, delta) by a certified evaluation.
@@ -68,7 +68,7 @@ def gaussian_rho_at(epsilon: Fraction, delta: Fraction, below: Fraction) -> Frac
 
 
 def _bisected(holds: Callable[[Fraction], bool], inside: Fraction, outside: Fraction) -> Fraction:
-    """Return where a condition ceases to hold, by bisection, from the side on which it does."""
+    """Return the point where a condition ceases to hold, by bisection, on the side where it holds."""
     while abs(outside - inside) > max(inside, outside) / (1 << 42):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if holds(middle) else (inside, middle)

@@ -1,4 +1,4 @@
-"""Loss laws of mechanisms within the doubles, and compositions of laws as arrays."""
+"""Loss laws of mechanisms in the range of doubles, and compositions of laws as arrays."""
 
 import math
 from collections import Counter
@@ -26,18 +26,18 @@ from service.privacy.tight.noise import DUAL, WIDE, AtomFamily, DiscreteGaussian
 from service.privacy.tight.work_budget import NotTight
 
 LARGEST, SMALLEST = 1e40, 1e-40
-"""Figures beyond these are left to other analyses: squares and products stay far inside the doubles."""
+"""Figures beyond these are left to other analyses, so that squares and products stay in the range of doubles."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Atoms:
-    """A law by its atoms.
+    """A law, given by its atoms.
 
     Attributes:
         x: losses, nats, ascending.
         p: their probabilities.
         infinite: probability of an infinite loss.
-        spacing: of the losses, where all are multiples of it.
+        spacing: of the losses, if all are multiples of it.
         rounding: bound on the relative error of p.
     """
 
@@ -52,10 +52,10 @@ ComposedLaw = LossLaw | Atoms
 
 
 def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
-    """Return the law of the loss of one cell moved; None where nothing is lost (but for a declared delta).
+    """Return the law of the loss of one cell moved; None if nothing is lost, apart from a declared delta.
 
     Raises:
-        NotTight: no law is known, as of a declared rho or Rényi curve, or its figures are beyond the doubles.
+        NotTight: no law is known, as for a declared rho or Rényi curve, or its figures are beyond the range of doubles.
     """
     law = mechanism.loss_law()
     if law is None:
@@ -66,7 +66,7 @@ def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
 
 
 def _checked_double(value: Fraction) -> float:
-    """Return a figure as a double, if squares and products of such figures are doubles too."""
+    """Return a figure as a double, if squares and products of such figures are in the range of doubles too."""
     try:
         size = float(value)
     except OverflowError:
@@ -77,13 +77,13 @@ def _checked_double(value: Fraction) -> float:
 
 
 def total_rho(laws: Mapping[ComposedLaw, int]) -> Fraction:
-    """Return the rho of the continuous Gaussians among the laws; exact while it is short, then rounded up."""
+    """Return the rho of the continuous Gaussians among the laws, exactly; a long sum is rounded up."""
     rhos = ((Loss(law.rho), count) for law, count in laws.items() if isinstance(law, GaussianLoss))
     return total_loss(rhos).nats or Fraction(0)
 
 
 def largest_loss(laws: Mapping[ComposedLaw, int]) -> Fraction | None:
-    """Return the largest finite loss of a composition (nats), rounded up; None where there is none."""
+    """Return the largest finite loss of a composition (nats), rounded up; None if there is none."""
     largest = [(Loss(_largest_of_law(law)), count) for law, count in laws.items()]
     return None if any(loss.nats is None for loss, _ in largest) else total_loss(largest).nats
 
@@ -99,7 +99,7 @@ def _largest_of_law(law: ComposedLaw) -> Fraction | None:
 
 
 def lattice_of(laws: Mapping[ComposedLaw, int]) -> Lattice | None:
-    """Return the lattice on which all losses of a composition lie; None where there is none, or one far too fine."""
+    """Return the lattice on which all losses of a composition lie; None if there is none, or only one far too fine."""
     offset = common = widest = Fraction(0)
     for law, count in laws.items():
         match law:
@@ -128,7 +128,7 @@ def compose_laws(laws: Mapping[ComposedLaw, int], lattice: Lattice | None = None
     """Return the composition of laws as arrays, kind by kind.
 
     Raises:
-        NotTight: noise that has neither a cumulant function here nor, but by ``atoms``, few atoms.
+        NotTight: a law has no cumulant function here, as that of discrete OSGT noise, which has to be given by atoms.
     """
     kinds: dict[type, list[tuple[ComposedLaw, int]]] = {}
     for law, count in laws.items():
@@ -167,12 +167,12 @@ def _families(kind: type, counts: Doubles, members: list[ComposedLaw]) -> Iterat
 
 
 def _split(family: Family, by: NDArray[Any]) -> Iterator[Family]:
-    """Yield the members grouped by what their formulas have in common."""
+    """Yield the members in groups whose formulas have the same form."""
     return (family.take(np.flatnonzero(by == value)) for value in np.unique(by))
 
 
 def merge_laws(laws: Iterable[tuple[ComposedLaw, int]]) -> Counter[ComposedLaw]:
-    """Merge equal laws, and add up their counts."""
+    """Return the distinct laws, with the sums of their counts."""
     counts: Counter[ComposedLaw] = Counter()
     for law, count in laws:
         counts[law] += count

@@ -11,20 +11,20 @@ from service.privacy.tight.families import Complexes, Doubles, FamilyMembers, cu
 from service.privacy.tight.work_budget import CALL, spend
 
 DIRECT = 1 << 17
-"""Terms that are summed one by one where a transform would do."""
+"""Terms that are summed one by one although a transform would serve."""
 FEW_ATOMS = 1 << 9
 DUAL = 0.3
 WIDE = 1.2
-"""From these variances on the dual sum of the theta function is the shorter one, and one term each side is enough."""
+"""From DUAL on, the dual sum of the theta function is the shorter one; from WIDE on, one term a side is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussians(FamilyMembers):
     """exp(K) = exp(rho z(z+1)) theta(zs)/theta(0), theta(u) the sum of exp(-(x+u)²/(2 v)) over the integers x.
 
-    The loss at x is (s² - 2sx)/(2v): completing the square gives it. By Poisson summation theta(u) is
+    The loss at x is (s² - 2sx)/(2v), and completing the square gives this. By Poisson summation theta(u) is
     proportional to 1 + 2 sum over k >= 1 of exp(-2 pi² v k²) cos(2 pi k u). As the losses are spaced by s/v, K(c+it)
-    has period 2 pi v/s in t, but for i pi s.
+    has period 2 pi v/s in t, apart from i pi s.
     """
 
     v: Doubles
@@ -49,7 +49,7 @@ class DiscreteGaussians(FamilyMembers):
         wiggle = np.log1p(top / bottom)
         if (self.v < DUAL).any():
             off = moved - np.rint(moved)
-            narrow = np.minimum(v, DUAL)  # the largest term is taken out: at sigma = 0.01 none of them is a double
+            narrow = np.minimum(v, DUAL)  # the largest term is taken out: at sigma = 0.01 all are below the doubles
             direct = np.log(sum(np.exp(-(j * j + 2 * j * off) / (2 * narrow)) for j in range(-8, 9)))
             centred = np.log(sum(np.exp(-(j**2) / (2 * narrow)) for j in range(-8, 9)))
             wiggle = np.where(v < DUAL, direct - centred - off * off / (2 * narrow), wiggle)
@@ -75,7 +75,7 @@ class DiscreteGaussians(FamilyMembers):
         half_turns = np.pi * np.mod(np.mod(s, 2) * np.mod(turns, 2), 2)
         size = rho * (1j * moved * (2 * c + 1) - moved * moved) + 1j * half_turns
         x, bottom = np.zeros(angle.shape, complex), np.ones_like(v)
-        for k in (1,) if self.v.min() >= WIDE else (1, 2, 3):  # what is left out is below exp(-47) of the rest
+        for k in (1,) if self.v.min() >= WIDE else (1, 2, 3):  # the omitted terms are below exp(-47) of the rest
             fall = -2 * np.pi**2 * k * k * v
             cosine = np.cos(2 * np.pi * k * off)
             turn = cosine + 1j * np.sin(2 * np.pi * k * off)
@@ -94,7 +94,7 @@ class DiscreteGaussians(FamilyMembers):
         angle, at = t * (s / v), np.rint(c * s)
         total, x, y = np.zeros_like(v), np.zeros_like(angle), np.zeros_like(angle)
         for j in range(-8, 9):
-            mass = np.exp(-(j * j + 2 * j * (c * s - at)) / (2 * v))  # by the largest
+            mass = np.exp(-(j * j + 2 * j * (c * s - at)) / (2 * v))  # relative to the largest
             total = total + mass
             x -= 2 * mass * np.sin(angle * j / 2) ** 2
             y -= mass * np.sin(angle * j)
@@ -108,8 +108,10 @@ class Osgts(FamilyMembers):
     """Offset symmetric Gaussian tails (Sadeghi and Korki 2022), for complex z.
 
     With E(x) = erfcx(x/(sigma sqrt 2)) and the loss e = s(s+2m)/(2 v) at the two kinks, exp(K) is
-    [exp(ez) (E(m-zs) + E(m+z(s+2m))) + exp(-e(z+1)) (E(m+(z+1)s) - E(m+s+z(s+2m)))]/(2 E(m)):
-    the three integrals left of 0, between, and right of s.
+
+        [exp(ez) (E(m-zs) + E(m+z(s+2m))) + exp(-e(z+1)) (E(m+(z+1)s) - E(m+s+z(s+2m)))]/(2 E(m)),
+
+    from the three integrals left of 0, between 0 and s, and right of s.
     """
 
     v: Doubles
@@ -118,7 +120,7 @@ class Osgts(FamilyMembers):
 
     @property
     def cost(self) -> int:
-        """Five error functions of complex numbers."""
+        """That of five error functions of complex numbers."""
         return 8
 
     @property
@@ -160,19 +162,19 @@ class Osgts(FamilyMembers):
         value = self._log(z, scale)
         size = log_1p(value.real - 1, value.imag)
         e = (self.s * (self.s + 2 * self.m) / (2 * self.v))[:, None]
-        # exponents of the size of K(c) and of e c are taken from one another
+        # exponents of the size of K(c) and of e c are subtracted from each other
         return size, np.abs(size) + (8 + 8 * e * (1 + t + c) + np.abs(scale)) * np.exp(-size.real)
 
 
 @dataclass(frozen=True, slots=True)
 class AtomFamily:
-    """One loss law given by its atoms, and how often it is composed; the mass at infinity is kept elsewhere.
+    """One loss law given by its atoms, and the number of times that it is composed; infinite losses are left out.
 
     Attributes:
-        count: how often, as an array of one.
+        count: the number of times, as an array of one.
         x: losses, nats, ascending.
-        p: their probabilities; the sum is 1, or more where a law is dominated by a measure only.
-        spacing: of the losses, where they are a run of multiples of it.
+        p: their probabilities; the sum is 1, or more if a law is only dominated by a measure.
+        spacing: of the losses, if they are a run of multiples of it.
     """
 
     count: Doubles
@@ -182,7 +184,7 @@ class AtomFamily:
 
     @property
     def cost(self) -> int:
-        """Nothing beside what it counts itself, by its atoms."""
+        """0, because it counts its work itself, by its atoms."""
         return 0
 
     @property
@@ -191,10 +193,10 @@ class AtomFamily:
 
     @property
     def floor(self) -> Doubles:
-        return np.full(1, 100.0)  # what rounding made of the sum of p
+        return np.full(1, 100.0)  # for the rounding of the sum of p
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
-        """Return the whole family, as there is only one member; a count of 0 where no member is taken."""
+        """Return the whole family, as there is only one member, or a family with a count of 0 if no member is taken."""
         return self if len(members) else AtomFamily(np.zeros(1), self.x[-1:], np.ones(1))
 
     def thinned(self) -> "AtomFamily":
@@ -222,7 +224,7 @@ class AtomFamily:
         mean = tilted @ self.x
         if self.spacing is not None and len(t) * len(self.x) > DIRECT:
             value = self._transformed(tilted, mean, t, self.spacing)
-            rounding = 1e4  # of the phases of the transform: far below what counts, and above what they lose
+            rounding = 1e4  # of the transform's phases: above what they lose, and far below what matters
         else:
             value, rounding = self._summed(tilted, mean, t), 0.0
         size = log_1p(value.real, value.imag)[None, :]
@@ -242,7 +244,7 @@ class AtomFamily:
         return value
 
     def _transformed(self, tilted: Doubles, mean: float, t: Doubles, spacing: float) -> Complexes:
-        """Return the transform over the run of equal steps in t that holds all of t (Bluestein 1970)."""
+        """Return the transform over the run of equal steps in t that contains all of t (Bluestein 1970)."""
         h = float(np.diff(t).min())
         at = np.rint((t - t[0]) / h).astype(np.int64)
         if len(t) * 16 < at[-1]:

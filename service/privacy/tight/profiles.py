@@ -1,4 +1,4 @@
-"""Sums and worst laws of ``worst_case`` as laws with numbers: profiles, their pointwise maxima, and laws from these."""
+"""Evaluation of the sums and worst laws of ``worst_case``: profiles, their pointwise maxima, and laws from these."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,15 +18,15 @@ FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one besid
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
 GRID = 1 << 14  # points on which other profiles are evaluated
 RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice
-LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay inside the doubles
-LINES, LINE_POINTS = 64, 1 << 12  # by which a branch is evaluated, and how long they may be
+LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay in the range of doubles
+LINES, LINE_POINTS = 64, 1 << 12  # the lines by which a branch is evaluated, and the most points of each
 
 
 def evaluate_sum(one: LawSum) -> tuple[dict[ComposedLaw, int], float]:
     """Return a sum's laws, each ``WorstLaw`` evaluated, and log of the probability of a finite loss (rounded down).
 
     Raises:
-        NotTight: beyond the bounds on time and memory.
+        NotTight: this would take too much time or memory.
     """
     laws, kept = _split_infinite(
         (evaluate_worst(law) if isinstance(law, WorstLaw) else law, count) for law, count in one.items
@@ -37,11 +37,10 @@ def evaluate_sum(one: LawSum) -> tuple[dict[ComposedLaw, int], float]:
 def contours_of(laws: Mapping[ComposedLaw, int]) -> tuple[ContourSelector, float]:
     """Return the contours of a composition, and log of the probability that no loss is infinite (rounded down).
 
-    Discrete OSGT noise, whose cumulant function has no short form, goes in by its atoms, by its profile if they
-    are many.
+    Discrete OSGT noise has no short cumulant function. It is given by its atoms, or by its profile if they are many.
 
     Raises:
-        NotTight: beyond the bounds on time and memory.
+        NotTight: this would take too much time or memory.
     """
     if not any(isinstance(law, DiscreteOsgtLoss) for law in laws):
         return ContourSelector.of(laws), 0.0
@@ -60,7 +59,7 @@ def _split_infinite(laws: Iterable[tuple[ComposedLaw, int]]) -> tuple[dict[Compo
             finite[law] = count
         elif law.infinite < 1:
             kept += count * math.log1p(-law.infinite) * (1 + 1e-15)
-            # not by the sum of p: a law from bounds that are not quite a profile may sum to more than 1
+            # not divided by the sum of p, which may exceed 1 in a law from bounds that are not quite a profile
             finite[replace(law, p=law.p / (1 - law.infinite), infinite=0.0)] = count
         else:
             kept = -math.inf
@@ -74,7 +73,7 @@ def _table(law: DiscreteOsgtLoss) -> Atoms:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One branch's profile: by its atoms, or where those are none or too many, along lines."""
+    """The profile of one branch: by its atoms or, if it has none or too many, along lines."""
 
     atoms: Atoms | None
     lines: ContourSelector | None
@@ -133,7 +132,7 @@ def evaluate_worst(worst: WorstLaw) -> Atoms:
     """Return the law whose profile is the pointwise maximum of the branches', joined linearly between its points.
 
     Raises:
-        NotTight: beyond the bounds on time and memory.
+        NotTight: this would take too much time or memory.
     """
     spend(CALL * len(worst.branches))
     branches = [_Branch.of(one) for one in sorted(worst.branches, key=repr)]
@@ -157,7 +156,10 @@ def _on_grid(branches: Sequence[_Branch]) -> Atoms:
 
 
 def _crossings(points: Doubles, profiles: Doubles) -> Doubles:
-    """Return where the two that are largest at the ends of an interval cross; both are linear in exp(epsilon) there."""
+    """Return the points where the profiles that are largest at either end of an interval cross.
+
+    Both are linear in exp(epsilon) there.
+    """
     top = profiles.argmax(axis=0)
     place = np.flatnonzero(top[:-1] != top[1:])
     low, high = top[place], top[place + 1]

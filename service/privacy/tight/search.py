@@ -1,4 +1,4 @@
-"""epsilon at a given delta: a search whose result is a bound that was evaluated, whatever the search did."""
+"""Search for epsilon at a given delta; the result is a bound that was evaluated, whatever the search did."""
 
 import math
 from contextlib import suppress
@@ -24,7 +24,7 @@ class TightAnalysis(Protocol):
 
     @property
     def sketch(self) -> LossComposition:
-        """About the composition, to choose by."""
+        """A rough copy of the composition, for choices."""
 
     def at(self, epsilon: float, rough: bool = False) -> tuple[LogDeltaBound, str]:
         """Return the bound near epsilon, and the method's name; a rough one is quicker and further above.
@@ -33,15 +33,15 @@ class TightAnalysis(Protocol):
             epsilon: nats.
 
         Raises:
-            NotTight: it takes too long, or there are too few digits.
+            NotTight: it takes too long, or doubles are too coarse.
         """
 
 
 def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, str]:
-    """Return the bound near epsilon; where that takes too long the rough one, which is a little above it.
+    """Return the bound near epsilon or, if that takes too long, the rough one, which is a little above it.
 
     Raises:
-        NotTight: even that takes too long.
+        NotTight: even the rough one takes too long.
     """
     try:
         with work_limit(attempt_budget()):
@@ -51,23 +51,23 @@ def bound_near(analysis: TightAnalysis, epsilon: float) -> tuple[LogDeltaBound, 
 
 
 _STEPS = 60
-CLOSE, ROUGHLY = 1e-11, 1e-3  # how far below the delta asked for the search may stop, in log delta
+CLOSE, ROUGHLY = 1e-11, 1e-3  # the search may stop this far below the given delta, in log delta
 
 
 def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str] | None:
     """Return an epsilon >= 0 (nats) near the least that is proven at log delta, and the method; None if none is found.
 
-    The rough bounds, by which the exact one is placed, answer for it where that takes too long.
+    Rough bounds tell where to place the exact one. If this takes too long, the result is that of a rough bound.
 
     Args:
         log_delta: log of the delta, below 0.
 
     Raises:
-        NotTight: even they take too long.
+        NotTight: even rough bounds take too long.
     """
     epsilon = chernoff(analysis.sketch, log_delta)
     bound, method = analysis.at(epsilon, rough=True)
-    if cast("object", bound) is analysis:  # it is as good everywhere
+    if cast("object", bound) is analysis:  # one bound serves every epsilon
         reached = _root(bound, log_delta, epsilon, CLOSE)
         return None if reached is None else (reached, method)
     best: tuple[float, str] | None = None
@@ -88,7 +88,7 @@ def least_epsilon(analysis: TightAnalysis, log_delta: float) -> tuple[float, str
 
 
 def _root(bound: LogDeltaBound, log_delta: float, start: float, close: float) -> float | None:
-    """Return an epsilon where the bound is at most log delta, by at most ``close``: Newton's steps in a bracket."""
+    """Return an epsilon where the bound is below log delta by at most ``close``, by Newton's steps in a bracket."""
     low, high = -1.0, math.inf  # the bound holds at high, not at low
     epsilon = start
     for _ in range(_STEPS):

@@ -1,4 +1,4 @@
-"""Bounds on one analysis, in numbers to compute and not in seconds: every machine finds the same figures."""
+"""Limits on one analysis, in numbers to compute and not in seconds, so that all machines find the same figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,18 +6,18 @@ from contextvars import ContextVar
 
 
 class NotTight(Exception):
-    """There is no tight figure: no law is known to have the loss, or it is beyond the bounds on time and memory."""
+    """There is no tight figure: no law of the loss is known, or the figure takes too much time or memory."""
 
 
 CALL = 1 << 11
-"""The work of a step that is done for one law at a time, however few its numbers are."""
+"""The least work of a step that is done for one law at a time."""
 
 _work_left: ContextVar[float] = ContextVar("left", default=float("inf"))
 
 
 @contextmanager
 def work_limit(numbers: float) -> Iterator[None]:
-    """Limit the work done within the block, also by the outer limit, against which it counts too.
+    """Limit the work done within the block; it counts against the outer limit too.
 
     Args:
         numbers: as ``spend`` counts them.

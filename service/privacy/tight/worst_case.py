@@ -1,12 +1,12 @@
-"""Loss laws of a plan: sums, and the worst of several, which has the largest profile at every epsilon.
+"""Loss laws of a plan: sums of laws, and the worst of several, which has the largest profile at every epsilon.
 
-Composing that law bounds an adversary who picks each next mechanism by earlier outcomes. The maximum over whole
-fixed combinations would understate it (the guide's errata.md has an example).
+Composing the worst law bounds an adversary who picks each next mechanism by earlier outcomes. The maximum over whole
+fixed combinations would be too small (the guide's errata.md has an example).
 
-The bound is exact for a choice that is made once, and where one branch has the largest profile at every epsilon.
-Else it can be above the truth. Two choices between geometric noise of epsilon 1 and discrete Gaussian noise of
-rho 0.1 get 3.0661 at delta = 1e-6 where the truth is 3.0233. A record in two of three unlike parts, these two and
-geometric noise of epsilon 0.1, gets 3.0661 where the truth is 2.9629.
+The bound is exact for a choice that is made once, and if one branch has the largest profile at every epsilon. Otherwise
+it can be above the truth. Two choices between geometric noise of epsilon 1 and discrete Gaussian noise of rho 0.1 get
+3.0661 at delta = 1e-6, where the truth is 3.0233. A record in two of three different parts, these two and geometric
+noise of epsilon 0.1, gets 3.0661, where the truth is 2.9629.
 """
 
 import math
@@ -30,11 +30,11 @@ MOST_BRANCHES = 64
 
 @dataclass(frozen=True, slots=True)
 class LawSum(Keyed):
-    """Laws composed.
+    """A composition of laws.
 
     Attributes:
         items: laws with their counts, each law once.
-        log_finite: log of the probability that no declared delta strikes, at most 0.
+        log_finite: log of the probability that no event of a declared delta happens, at most 0.
     """
 
     items: tuple[tuple["ComposedLaw | WorstLaw", int], ...]
@@ -43,7 +43,7 @@ class LawSum(Keyed):
 
 @dataclass(frozen=True, slots=True)
 class WorstLaw(Keyed):
-    """The worst of at least two sums, at every epsilon by itself."""
+    """The worst of at least two sums, for each epsilon separately."""
 
     branches: frozenset[LawSum]
 
@@ -51,24 +51,24 @@ class WorstLaw(Keyed):
 def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
     """Return the laws that a plan composes, by the rules of ``composition_program``.
 
-    Continuous Gaussians compose to one, and are totally ordered by rho: for them the fold of rho says it all.
+    Continuous Gaussians compose to one, and are totally ordered by rho, so for them the fold of rho is enough.
 
     Raises:
-        NotTight: a mechanism without a law, or a group whose profile is not known to be that of its mechanisms.
+        NotTight: a mechanism has no law, or the profile of a group is not known to be that of its mechanisms.
     """
-    outlined = build_program(plan, neighbouring, profiles=True)
-    if not any(mechanism.work().tight for mechanism in outlined.mechanisms):
+    program = build_program(plan, neighbouring, profiles=True)
+    if not any(mechanism.work().tight for mechanism in program.mechanisms):
         rho = plan_rho(plan, neighbouring).nats
         return LawSum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
-    if not outlined.groups_compose:
+    if not program.groups_compose:
         raise NotTight
-    return evaluate(outlined, Notion(_of_mechanism, _total, _largest))
+    return evaluate(program, Notion(_of_mechanism, _total, _largest))
 
 
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
     delta = mechanism.delta().nats or 0
     law = mechanism_law(mechanism)
-    above = double_up(Fraction(delta))  # never 0 of a delta that is not: doubles end before the figures declared
+    above = double_up(Fraction(delta))  # above 0 if delta is, even one below all doubles
     kept = -math.inf if above >= 1 else math.log1p(-above)
     return LawSum(() if law is None else ((law, 1),), kept)
 
@@ -86,7 +86,7 @@ def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
 
 
 def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
-    """Return all sums where these are at most ``how_many``, else the worst one ``how_many`` times."""
+    """Return all sums if these are at most ``how_many``, else the worst one ``how_many`` times."""
     listed = list(weighted)
     if sum(count for _, count in listed) <= how_many:
         return _total(listed)
@@ -101,7 +101,7 @@ def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
 
 
 def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
-    """Return the sums that no other one is known to dominate, by being larger of one kind or by containing it."""
+    """Return the sums that no other is known to dominate, as a larger one of the same kind or by containing it."""
     largest: dict[ValuesKey, tuple[object, LawSum]] = {}
     for one in sums:
         kind, size = _rank(one)
@@ -120,8 +120,8 @@ def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
 def _rank(one: LawSum) -> tuple[object, object]:
     """Return a kind in which sums are totally ordered, and a sum's rank in it.
 
-    Gaussians by rho; Laplace by e, geometric of equal steps and responses of equal many values likewise: less noise
-    becomes more by adding independent noise, or by answering at random.
+    Gaussians are ordered by rho. Laplace losses are ordered by e, as are geometric ones of equal steps and responses of
+    equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more.
     """
     laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw)}
     if len(laws) == len(one.items) and all(isinstance(law, GaussianLoss) for law in laws):
@@ -136,6 +136,6 @@ def _rank(one: LawSum) -> tuple[object, object]:
 
 
 def _contains(two: LawSum, one: LawSum) -> bool:
-    """Tell whether composing more makes ``two`` of ``one``."""
+    """Tell whether ``two`` is ``one`` composed with more."""
     counts = dict(two.items)
     return two.log_finite <= one.log_finite and all(counts.get(law, 0) >= count for law, count in one.items)
