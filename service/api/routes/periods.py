@@ -49,11 +49,19 @@ class CommonBody(BaseModel):
     releases: int
 
 
+class ReadBody(BaseModel):
+    """The first and the last period that releases read, but for those to all periods."""
+
+    first: str | int = Field(alias="from")
+    last: str | int = Field(alias="to")
+
+
 class PeriodPage(BaseModel):
     """Periods of an account, in order."""
 
     items: list[PeriodBody]
     next_cursor: str | None
+    read: ReadBody | None = Field(description="null: no release is to fewer than all periods.")
     common: CommonBody
     head: HeadBody
 
@@ -86,13 +94,15 @@ def list_periods(
         stated = read_query_period(record, first, "from"), read_query_period(record, last, "to")
         if stated[0] is not None and stated[1] is not None and stated[1] < stated[0]:
             raise InvalidInput.at("/query/to", "expected a period not before /query/from")
-        ends = touched_periods(connection, record) or (0, -1)
+        read = touched_periods(connection, record)
+        ends = read or (0, -1)
         begins, until = (given if given is not None else found for given, found in zip(stated, ends, strict=True))
         if cursor is not None:
             begins = max(begins, _after(cursor))
         end = min(until, begins + _at_most(record.periods, limit) - 1)
         views = list(period_views(connection, record, begins, end)) if begins <= end else []
     body = page([_period_body(record.periods, view) for view in views], end if views and end < until else None)
+    body["read"] = None if read is None else _ends_body(record.periods, *read)
     return ok(body | {"common": _common_body(record), "head": head_body(record.head)})
 
 
@@ -117,6 +127,10 @@ def _period_body(periods: Periods, view: PeriodView) -> dict[str, Any]:
         "remaining": remaining_body(view.account),
         "releases": view.account.releases,
     }
+
+
+def _ends_body(periods: Periods, first: int, last: int) -> dict[str, Any]:
+    return {"from": write_period(periods.calendar, first), "to": write_period(periods.calendar, last)}
 
 
 def _common_body(account: AccountRecord) -> dict[str, Any]:
