@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from service.errors import InvalidInput
 from service.pages.shell.api_client import Refused, Visit, address, get
+from service.pages.shell.figures import part_of
 from service.pages.shell.period_texts import window_text
 from service.privacy.periods import Calendar, read_period, write_period
 
@@ -22,6 +23,7 @@ class Bar(NamedTuple):
     Attributes:
         item: the period as ``/v1`` answers it.
         window: its worst window, in words.
+        figures: what is spent, what is counted with what is held (None: infinite), and what is left.
         spent: the height of what is spent, of 100; at least 1 where anything is.
         held: the height of what is held, on top of it.
         above_spent: the height of what is not spent.
@@ -31,6 +33,7 @@ class Bar(NamedTuple):
 
     item: Mapping[str, Any]
     window: str
+    figures: tuple[Fraction | None, Fraction | None, Fraction]
     spent: str
     held: str
     above_spent: str
@@ -144,12 +147,16 @@ def _figure(budget: Mapping[str, Any]) -> str:
 def _bar(budget: Mapping[str, Any], item: Mapping[str, Any]) -> Bar:
     name = _figure(budget)
     cap = Fraction(budget[name])
+    lost, used = part_of(item["spent"], item["spent_exact"]), part_of(item["counted"], item["counted_exact"])
     left = Fraction(repr(item["remaining"][name]))
-    spent, counted = _height(item["spent"], cap), _height(item["counted"], cap)
+    if used is not None and item["counted_exact"] is not None:
+        left = max(cap - used, Fraction(0))
+    spent, counted = _height(lost, cap), _height(used, cap)
     level = "nothing" if not left else "little" if left <= _LOW * cap else "enough"
     return Bar(
         item,
         window_text(item["window"]),
+        (lost, used, left),
         spent=f"{spent:g}",
         held=f"{max(0, counted - spent):g}",
         above_spent=f"{_HEIGHT - spent:g}",
@@ -158,8 +165,8 @@ def _bar(budget: Mapping[str, Any], item: Mapping[str, Any]) -> Bar:
     )
 
 
-def _height(figure: float | None, cap: Fraction) -> float:
+def _height(figure: Fraction | None, cap: Fraction) -> float:
     """Return the height of a figure; the least height where it is above 0, and the whole one where it is infinite."""
     if figure is None or (figure and not cap):
         return _HEIGHT
-    return min(_HEIGHT, max(1.0, round(float(_HEIGHT * Fraction(repr(figure)) / cap), 2))) if figure else 0
+    return min(_HEIGHT, max(1.0, round(float(_HEIGHT * figure / cap), 2))) if figure else 0

@@ -10,7 +10,7 @@ from service.api.http.paging import Cursor, Limit, page, read_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
-from service.api.schemas.exact_numbers import number_up
+from service.api.schemas.exact_numbers import number_up, short_exact
 from service.api.schemas.guarantees import HeadBody, Remaining, head_body, remaining_body
 from service.api.schemas.periods import WindowBody, read_query_period, window_body
 from service.errors import InvalidInput, NotFound
@@ -36,7 +36,9 @@ class PeriodBody(BaseModel):
         description="The window's loss by committed releases, by admission's count, those to all periods included;"
         " rounded up; null: infinite."
     )
+    spent_exact: str | None = Field(description="spent as an exact number, where it is rational and short.")
     counted: float | None = Field(description="spent with reservations: the figure that is compared with the cap.")
+    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     remaining: Remaining
     releases: int = Field(description="The number of committed and held releases that touch the window.")
 
@@ -123,7 +125,9 @@ def _period_body(periods: Periods, view: PeriodView) -> dict[str, Any]:
         "period": write_period(periods.calendar, view.period),
         "window": window_body(periods, view.place),
         "spent": None if view.committed is None else number_up(view.committed),
+        "spent_exact": None if view.committed is None else short_exact(view.committed),
         "counted": None if view.counted is None else number_up(view.counted),
+        "counted_exact": None if view.counted is None else short_exact(view.counted),
         "remaining": remaining_body(view.account),
         "releases": view.account.releases,
     }

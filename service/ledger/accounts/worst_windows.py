@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from service.ledger.accounts import account_periods, window_state
+from service.ledger.accounts import account_periods, budgets, window_state
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.accounts.subplans import periods_in
@@ -83,12 +83,19 @@ def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int 
     if windows.number > window_state.LOOKED_AT:
         return None, account
     windows = _read(connection, account, windows, ALL)
-    common = windows.common.totals
-    totals: dict[int | None, Totals] = {None: common}
-    totals.update({place: add_totals(common, windows.present[place].totals) for place in sorted(windows.present)})
-    used = {one: gauge(account.budget, account.weights, one).used for one in dict.fromkeys(totals.values())}
-    place = max(totals, key=lambda one: (used[totals[one]] is None, used[totals[one]] or Fraction(0)))
-    return place, replace(account, totals=totals[place], windows=windows, releases=_releases(windows, place))
+    found: dict[str, tuple[int | None, Totals]] = {
+        "": (None, windows.common.totals)
+    }  # unlike totals, the first of each
+    for place in sorted(windows.present):
+        totals = windows.present[place].totals
+        found.setdefault(budgets.write_totals(totals), (place, add_totals(windows.common.totals, totals)))
+
+    def used(one: tuple[int | None, Totals]) -> tuple[bool, Fraction]:
+        part = gauge(account.budget, account.weights, one[1]).used
+        return part is None, part or Fraction(0)
+
+    fullest, totals = max(found.values(), key=used)
+    return fullest, replace(account, totals=totals, windows=windows, releases=_releases(windows, fullest))
 
 
 def _releases(windows: WindowState, place: int | None) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from service.ledger.accounts import lines
+from service.ledger.accounts import budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
@@ -167,8 +167,8 @@ def _bounds_of(line: Sequence[AccountRecord], release: Prepared, charges: Sequen
             bounds += [_Bound(account, limit, (limit.before,)) for limit in charge.limits]
             continue
         found, most = admission.touched_totals(windows, periods.places)
-        unlike = list(dict.fromkeys(found.values())) or [most or Totals()]
-        before = [add_totals(windows.common.totals, one) for one in unlike]
+        unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
+        before = [add_totals(windows.common.totals, one) for one in unlike.values()]
         bounds.append(_Bound(account, charge.limits[0], before, periods.places))
     return bounds
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.ledger.accounts import window_state, worst_windows
+from service.ledger.accounts import window_state
 from service.ledger.releases import capacity as counting
 from service.privacy.accounting import effort
 from tests.api.calls import (
@@ -68,7 +68,7 @@ def _foretells(client: Client, plan: Any, periods: Any, account: str = "people")
 
 
 def _above(asked: Any, account: str) -> bool:
-    return asked["stopped_by"]["account"] != account
+    return bool(asked["stopped_by"]["account"] != account)
 
 
 def _fill(client: Client, random: Random, account: str = "people") -> None:
@@ -97,7 +97,7 @@ def test_so_many_register_over_the_same_periods_and_no_more(client: Client, budg
         _foretells(client, plan, {"list": [_month(90)]}),
         _foretells(client, plan, "all"),
     ]
-    assert fits[2] > fits[0], "windows that nothing else touches have more room"
+    assert fits[2] >= max(fits), "windows that nothing else touches have most room"
 
 
 def test_declared_deltas_stop_in_their_window(client: Client) -> None:
@@ -137,7 +137,7 @@ def test_each_account_of_a_line_counts_in_its_own_calendar(client: Client) -> No
     assert (asked["fits"], asked["used"], asked["stopped_by"]["account"]) == (2, 0, "agency")
     assert asked["stopped_by"]["window"] == "2025-12"
     assert _foretells(client, concentrated("0.1"), {"list": ["2026-03-06"]}) == 2
-    assert _foretells(client, concentrated("0.1"), {"from": "2026-04-30", "to": "2026-07-01"}) == 3
+    assert _foretells(client, concentrated("0.1"), {"from": "2026-07-30", "to": "2026-10-01"}) == 3
 
 
 def test_an_account_without_periods_names_the_window_above_it(client: Client) -> None:
@@ -220,7 +220,7 @@ def test_many_windows_are_counted_by_their_bound(embedded: Client, monkeypatch: 
     json_of(_charge(embedded, concentrated("0.3"), {"list": [_month(1)]}), 201)
     assert json_of(_capacity(embedded, concentrated("0.1"), "all"))["stopped_by"]["window"] == "2025-11"
     assert _gauge(embedded)["window"]["start"] == "2025-11"
-    for module in (counting, window_state, worst_windows.window_state):
+    for module in (counting, window_state):
         monkeypatch.setattr(module, "LOOKED_AT", 0)
     monkeypatch.setattr("service.ledger.releases.admission.LOOKED_AT", 0)
     asked = json_of(_capacity(embedded, concentrated("0.1"), "all"))
