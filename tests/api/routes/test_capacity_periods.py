@@ -217,16 +217,16 @@ def test_estimates_and_exact_prices_give_one_answer(embedded: Client, monkeypatc
 def test_many_windows_are_counted_by_their_bound(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """As releases to all periods are registered there: never more than fit, and no window is named."""
     open_account(embedded, budget={"definition": "zcdp", "rho": "1"}, periods=_PANEL)
-    json_of(_charge(embedded, concentrated("0.3"), {"list": [_month(1)]}), 201)
+    json_of(_charge(embedded, concentrated("0.25"), {"list": [_month(1)]}), 201)
     assert json_of(_capacity(embedded, concentrated("0.1"), "all"))["stopped_by"]["window"] == "2025-11"
     assert _gauge(embedded)["window"]["start"] == "2025-11"
     for module in (counting, window_state):
         monkeypatch.setattr(module, "LOOKED_AT", 0)
     monkeypatch.setattr("service.ledger.releases.admission.LOOKED_AT", 0)
     asked = json_of(_capacity(embedded, concentrated("0.1"), "all"))
-    assert (asked["fits"], asked["used"]) == (7, 0.3)
+    assert (asked["fits"], asked["used"]) == (7, 0.25)
     assert "window" not in asked["stopped_by"]
-    assert _gauge(embedded).items() >= {"used": 0.3, "window": None}.items()
+    assert _gauge(embedded).items() >= {"used": 0.25, "window": None}.items()
     assert _foretells(embedded, concentrated("0.1"), "all") == 7
 
 
