@@ -112,7 +112,8 @@ class BudgetExceeded(ServiceError):
     ``noise_multiplier`` searches for the smallest factor on the plan's noise scales with which the plan would fit all
     caps. The search runs on request, after the accounts' locks are released. ``entry`` makes the journal's content of a
     refused release, also on request. ``pointer`` is the place of the charge in a request that does not register a
-    release.
+    release. ``of_change``: no release is refused, but a change of caps, each of which would be below what is spent and
+    held (``requested``); ``remaining`` is the new cap then.
     """
 
     def __init__(
@@ -121,15 +122,24 @@ class BudgetExceeded(ServiceError):
         noise_multiplier: Callable[[], float | None] = lambda: None,
         entry: Callable[[], object] | None = None,
         pointer: str | None = None,
+        *,
+        of_change: bool = False,
     ) -> None:
         first = failures[0]
         requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
-        super().__init__(
-            "an account above this one lacks room for the release"
-            if first.account is None
-            else f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
-            f" {first.cap}{first.part}; the release needs {requested}"
-        )
+        if first.account is None:
+            detail = "an account above this one lacks room for the release"
+        elif of_change:
+            detail = (
+                f"the new {first.definition} cap of account {first.account!r} on {first.cap}{first.part} would be"
+                f" {first.remaining!r}, below what is spent and held: {requested}"
+            )
+        else:
+            detail = (
+                f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
+                f" {first.cap}{first.part}; the release needs {requested}"
+            )
+        super().__init__(detail)
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
         self.entry = entry

@@ -10,6 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from service.errors import NotFound
 from service.pages.budget_form import budget_of, fields_of, refused_at
+from service.pages.period_strip import read_strip
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.forms import SentForm, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, page
@@ -108,6 +109,9 @@ async def show(
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
     )
+    if "periods" in account_body:
+        context |= {"strip": await read_strip(visit, account_body)}
+        account_body |= _as_worst_window(account_body, balance)
     proposed_budget = (account_body["proposed_change"] or {}).get("budget")
     shown: dict[str, Any] = {
         "account": account_body,
@@ -123,9 +127,17 @@ async def show(
         "waiting": [*proposed["items"], *reserved["items"]],
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
+        "strip": None,
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status, policy=PICTURES_WITHIN)
+
+
+def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of an (epsilon, delta) account that are bounds of all windows as those of the worst one."""
+    if account["budget"]["definition"] != "approximate":
+        return {}
+    return {"remaining": balance["remaining"], "counted_exact": None}
 
 
 async def _history(visit: Visit, path: str) -> Any:

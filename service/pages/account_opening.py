@@ -6,10 +6,12 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
+from service.errors import InvalidInput
 from service.pages.budget_form import budget_of, refused_at, unused_figures
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
 from service.pages.shell.forms import SentForm, text_of
 from service.pages.shell.layout import may, page
+from service.pages.shell.period_texts import offsets_of
 
 router = APIRouter(prefix="/new-account", include_in_schema=False)
 
@@ -25,7 +27,18 @@ _NOTHING = {
     "parent": "",
     "approval_above": "",
     "description": "",
+    "calendar": "",
+    "offsets": "",
 }
+_CALENDARS = [
+    ("", "none: the budget holds for all time"),
+    ("day", "days"),
+    ("week", "weeks"),
+    ("month", "months"),
+    ("quarter", "quarters"),
+    ("year", "years"),
+    ("index", "waves or panels, by their numbers"),
+]
 
 
 @router.get("")
@@ -38,22 +51,58 @@ async def show_form(visit: SignedIn) -> Response:
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
     """Open the account, once however often the form is sent, and show it."""
     typed = {name: text_of(form, name) for name in _NOTHING}
-    faults = unused_figures(typed)
+    faults = unused_figures(typed) | _period_faults(typed)
     if faults:
         return _render(visit, typed, {"faults": faults}, 422)
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
     optional = {name: typed[name] or None for name in ("parent", "approval_above")}
-    request = {**body, **optional, "budget": budget_of(typed)}
+    request = {**body, **optional, **_periods_of(typed), "budget": budget_of(typed)}
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
-        context = refused_at(typed["definition"], typed, refused.faults)
-        return _render(visit, typed, context | {"problem": refused.problem}, refused.status)
+        context = refused_at(
+            typed["definition"], typed, {_field_pointer(at): why for at, why in refused.faults.items()}
+        )
+        shown_at = [at for at in refused.faults if _field_pointer(at) in context["shown_at"]]
+        return _render(visit, typed, context | {"problem": refused.problem, "shown_at": shown_at}, refused.status)
     return RedirectResponse(f"/accounts/{typed['name']}?done=opened", 303)
+
+
+def _period_faults(typed: Mapping[str, str]) -> dict[str, str]:
+    """Return the faults of calendar and offsets that ``/v1`` would not find."""
+    if typed["offsets"] and not typed["calendar"]:
+        return {"calendar": "expected a calendar, as offsets are given"}
+    if typed["calendar"] and not typed["offsets"]:
+        return {"offsets": "expected the periods in which one unit can be, such as 0, or 0-3, 12-15"}
+    try:
+        _periods_of(typed)
+    except InvalidInput as wrong:
+        return {"offsets": wrong.faults[0].detail}
+    return {}
+
+
+def _periods_of(typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the member of the request that states the periods; none without a calendar.
+
+    Raises:
+        InvalidInput: the offsets are no whole numbers.
+    """
+    if not typed["calendar"]:
+        return {}
+    participation = {"offsets": offsets_of(typed["offsets"], "/offsets")}
+    return {"periods": {"calendar": typed["calendar"], "participation": participation}}
+
+
+def _field_pointer(pointer: str) -> str:
+    """Return the pointer of a fault as if each field of the periods were a member of the request."""
+    if not pointer.startswith("/periods"):
+        return pointer
+    return "/calendar" if pointer.startswith("/periods/calendar") else "/offsets"
 
 
 def _render(
     visit: Visit, typed: dict[str, str], refused: Mapping[str, Any] | None = None, status: int = 200
 ) -> Response:
-    shown: dict[str, Any] = {"typed": typed, "faults": {}, "may_open": may(visit.session.role, "steward")}
+    shown: dict[str, Any] = {"typed": typed, "faults": {}, "calendars": _CALENDARS}
+    shown |= {"may_open": may(visit.session.role, "steward")}
     return page(visit.request, "new-account.html", shown | dict(refused or {}), status=status)

@@ -205,15 +205,3 @@ def test_a_registry_entry_states_the_periods(client: Client) -> None:
     one = json_of(client.get(f"{_PATH}/releases/{release['id']}/registry-entry", headers=as_json))["deployment"]
     assert "It reads the periods" in one["accounting"]["composition"]
     assert "2026-03" in one["accounting"]["composition"]
-
-
-def test_no_capacity_is_counted_over_all_periods(client: Client) -> None:
-    open_account(client, periods=_PANEL)
-    open_account(client, "programme", parent="people")
-    problem_of(client.post(f"{_PATH}/capacity", json={"plan": _NOISE}), "conflict")
-    for periods in ("2026-05", "2026-06"):
-        json_of(_post(client, "releases", _RELEASE | {"periods": {"list": [periods]}}), 201)
-    below = json_of(client.post("/v1/accounts/programme/capacity", json={"plan": _NOISE}))
-    assert (below["fits"], below["stopped_by"]["account"]) == (8, "people")
-    gauge = json_of(client.get(f"{_PATH}?with_gauge=true"))["gauge"]
-    assert gauge["equal_more"] is None

@@ -4,11 +4,12 @@ import json
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy import Connection
 
-from service.api.http.dependencies import Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
@@ -24,7 +25,14 @@ from service.api.schemas.guarantees import (
     remaining_body,
 )
 from service.api.schemas.metadata import Metadata, patch_of
-from service.api.schemas.periods import AccountPeriodsBody, StatedAccountPeriods, account_periods_body
+from service.api.schemas.periods import (
+    MANY_WINDOWS,
+    AccountPeriodsBody,
+    StatedAccountPeriods,
+    WindowBody,
+    account_periods_body,
+    window_member,
+)
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
 from service.ledger.accounts import account_changes, accounts, descriptions
@@ -33,6 +41,8 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
+from service.ledger.accounts.window_state import LOOKED_AT
+from service.ledger.accounts.worst_windows import fullest_window
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
@@ -145,6 +155,13 @@ class GaugeBody(BaseModel):
         f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
         " has periods."
     )
+    window: WindowBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only of an account with periods that is read by itself: the window with the largest used part,"
+        " which all is said of. null: no window has more than the releases to all periods; or the account has more than"
+        f" {LOOKED_AT} windows, and used is a bound that none exceeds. Omitted in a list of accounts, where used is"
+        " such a bound too; it is exact but for (epsilon, delta) budgets.",
+    )
 
 
 class AccountBody(BaseModel):
@@ -213,6 +230,14 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
 
 def _shown(account: AccountRecord, *, with_gauge: bool) -> dict[str, Any]:
     return account_body(account) | ({"gauge": _gauge_body(account)} if with_gauge else {})
+
+
+def _shown_alone(connection: Connection, account: AccountRecord) -> dict[str, Any]:
+    """Return an account with the gauge of its fullest window, where it has periods."""
+    if account.periods is None:
+        return _shown(account, with_gauge=True)
+    place, as_window = fullest_window(connection, account)
+    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, place)}
 
 
 def _gauge_body(account: AccountRecord) -> dict[str, Any]:
@@ -302,7 +327,11 @@ def list_accounts(
 
 @router.get("/{account}", response_model=AccountBody)
 def read_account(
-    account: AccountPath, database: CurrentDatabase, principal: CurrentPrincipal, with_gauge: WithGauge = False
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    with_gauge: WithGauge = False,
 ) -> Response:
     """Read an account.
 
@@ -311,7 +340,11 @@ def read_account(
     require(principal, "auditor", account)
     with database.read() as connection:
         record = accounts.read_account(connection, account)
-        return ok(_shown(without_due_reservations(connection, record, clock.now()), with_gauge=with_gauge))
+        many = record.windows is not None and record.windows.number > MANY_WINDOWS
+        if with_gauge and many and request.app.state.helpers is not None:
+            raise AnswerInHelper
+        present = without_due_reservations(connection, record, clock.now())
+        return ok(_shown_alone(connection, present) if with_gauge else _shown(present, with_gauge=False))
 
 
 @router.patch(

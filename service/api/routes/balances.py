@@ -29,7 +29,7 @@ from service.api.schemas.guarantees import (
     read_deltas,
     remaining_body,
 )
-from service.api.schemas.periods import WindowBody, read_query_period, window_member
+from service.api.schemas.periods import MANY_WINDOWS, WindowBody, read_query_period, window_member
 from service.api.schemas.spending_history import history_body
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts, spending
@@ -52,7 +52,6 @@ from service.privacy.plans.walking import Neighbouring, condense
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
-_MANY_WINDOWS = 2000  # which are all read to find the one with the largest loss
 _LONG = 1 << 16  # characters of subplans: the balance of a longer history is stored for the next request
 
 
@@ -291,7 +290,7 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     """
     if request.app.state.helpers is None:
         return
-    if account.windows is not None and account.windows.number > _MANY_WINDOWS:
+    if account.windows is not None and account.windows.number > MANY_WINDOWS:
         raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
     if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:

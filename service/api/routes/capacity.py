@@ -1,5 +1,6 @@
 """Route of an account's capacity: how often a plan could still be registered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,10 +14,12 @@ from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import check_work
 from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
+from service.api.schemas.periods import MANY_WINDOWS, StatedPeriods
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
-from service.errors import Conflict, Forbidden
+from service.errors import Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
+from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import capacity, preparation
@@ -40,6 +43,7 @@ class CapacityQuestion(Strict):
 
     plan: BoundedPlan
     tags: Tags = Field([], description="The tags of the releases, which caps on tags count for all of the plan.")
+    periods: StatedPeriods = None
 
 
 class StopBody(BaseModel):
@@ -49,13 +53,19 @@ class StopBody(BaseModel):
     definition: Definition | None
     cap: str | None = Field(description="epsilon, rho, delta or declared_delta, as in a refusal.")
     tag: str | None = Field(None, description="Of a cap on a tag; omitted for the budget of an account.")
+    window: str | None = Field(
+        None,
+        description="The first period of the window that refuses it, in an account with periods. Omitted elsewhere, and"
+        " where the common total of releases to all periods alone, or a bound of all windows, refuses it.",
+    )
 
 
 class CapacityBody(BaseModel):
     """The number of releases of one plan that still fit, and the part of the account's budget that each takes.
 
     The three parts are of the account's own budget, as its gauge shows it: 1 is the whole budget, and equal releases
-    take equal parts. They are rounded up; null is infinite.
+    take equal parts. They are rounded up; null is infinite. In an account with periods, used and used_after_one are the
+    largest of the windows that the releases touch.
     """
 
     account: str
@@ -90,17 +100,34 @@ def count_capacity(
     is that of the releases that would be admitted if nothing else were charged meanwhile; reservations count until they
     expire. A key that does not reach all accounts above this one needs the role pipeline, as for a dry run, because the
     answer tells how much room they have.
+
+    An account with periods needs the periods that each of the releases reads, as a release states them. The count is
+    that of releases which every window admits that they touch. Releases to all periods are compared with every window
+    of an account that has at most 20,000, and otherwise with a bound of all of them, as when they are registered.
     """
     require(principal, "auditor", account)
-    document = document_of(body.plan)
-    asked = NewRelease("plan", plan_of_document(document, "/plan"), document, tuple(body.tags), USUAL_DELTA, "/plan")
+    document, tags = document_of(body.plan), tuple(body.tags)
+    plan = plan_of_document(document, "/plan")
+    asked = NewRelease("plan", plan, document, tags, USUAL_DELTA, "/plan", periods=body.periods)
     line = lines.line_of(database, account)
-    if line.periods[-1] is not None:
-        raise Conflict(f"the account {account!r} counts by periods: no capacity is counted over all of them")
     present = capacity.present_line(database, line)
     _require_above(principal, present)
+    charged = preparation.charged_periods(line, asked)
+    if any(one is not None for one in charged):
+        if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:
+            raise AnswerInHelper
+        present = capacity.present_line(database, line, charged)
     check_relation(asked.plan, line.neighbouring, asked.pointer)
     return ok(_body(_counted(request, database, line, present, asked), principal))
+
+
+def _windows_of(line: Sequence[AccountRecord], charged: Sequence[ChargedPeriods | None]) -> int:
+    """Return the number of windows that a release touches in all accounts of a line."""
+    return sum(
+        account.windows.number if one.places.everything else one.places.number
+        for account, one in zip(line, charged, strict=True)
+        if account.windows is not None and one is not None
+    )
 
 
 def _require_above(principal: Principal, line: list[AccountRecord]) -> None:
@@ -158,7 +185,8 @@ def _body(found: Capacity, principal: Principal) -> dict[str, Any]:
         seen = principal.may_use(limit.account)
         said = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
         stopped_by = dict(zip(("account", "definition", "cap"), said, strict=True))
-        stopped_by |= {"tag": limit.tag} if seen and limit.tag is not None else {}
+        parts_of = {"tag": limit.tag, "window": limit.window} if seen else {}
+        stopped_by |= {name: part for name, part in parts_of.items() if part is not None}
     parts = {"share": found.share, "used": found.used, "used_after_one": found.used_after_one}
     return {
         "account": found.account.name,

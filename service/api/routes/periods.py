@@ -10,7 +10,7 @@ from service.api.http.paging import Cursor, Limit, page, read_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
-from service.api.schemas.exact_numbers import number_up
+from service.api.schemas.exact_numbers import number_up, short_exact
 from service.api.schemas.guarantees import HeadBody, Remaining, head_body, remaining_body
 from service.api.schemas.periods import WindowBody, read_query_period, window_body
 from service.errors import InvalidInput, NotFound
@@ -36,7 +36,9 @@ class PeriodBody(BaseModel):
         description="The window's loss by committed releases, by admission's count, those to all periods included;"
         " rounded up; null: infinite."
     )
+    spent_exact: str | None = Field(description="spent as an exact number, where it is rational and short.")
     counted: float | None = Field(description="spent with reservations: the figure that is compared with the cap.")
+    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     remaining: Remaining
     releases: int = Field(description="The number of committed and held releases that touch the window.")
 
@@ -49,11 +51,19 @@ class CommonBody(BaseModel):
     releases: int
 
 
+class ReadBody(BaseModel):
+    """The first and the last period that releases read, but for those to all periods."""
+
+    first: str | int = Field(alias="from")
+    last: str | int = Field(alias="to")
+
+
 class PeriodPage(BaseModel):
     """Periods of an account, in order."""
 
     items: list[PeriodBody]
     next_cursor: str | None
+    read: ReadBody | None = Field(description="null: no release is to fewer than all periods.")
     common: CommonBody
     head: HeadBody
 
@@ -86,13 +96,15 @@ def list_periods(
         stated = read_query_period(record, first, "from"), read_query_period(record, last, "to")
         if stated[0] is not None and stated[1] is not None and stated[1] < stated[0]:
             raise InvalidInput.at("/query/to", "expected a period not before /query/from")
-        ends = touched_periods(connection, record) or (0, -1)
+        read = touched_periods(connection, record)
+        ends = read or (0, -1)
         begins, until = (given if given is not None else found for given, found in zip(stated, ends, strict=True))
         if cursor is not None:
             begins = max(begins, _after(cursor))
         end = min(until, begins + _at_most(record.periods, limit) - 1)
         views = list(period_views(connection, record, begins, end)) if begins <= end else []
     body = page([_period_body(record.periods, view) for view in views], end if views and end < until else None)
+    body["read"] = None if read is None else _ends_body(record.periods, *read)
     return ok(body | {"common": _common_body(record), "head": head_body(record.head)})
 
 
@@ -113,10 +125,16 @@ def _period_body(periods: Periods, view: PeriodView) -> dict[str, Any]:
         "period": write_period(periods.calendar, view.period),
         "window": window_body(periods, view.place),
         "spent": None if view.committed is None else number_up(view.committed),
+        "spent_exact": None if view.committed is None else short_exact(view.committed),
         "counted": None if view.counted is None else number_up(view.counted),
+        "counted_exact": None if view.counted is None else short_exact(view.counted),
         "remaining": remaining_body(view.account),
         "releases": view.account.releases,
     }
+
+
+def _ends_body(periods: Periods, first: int, last: int) -> dict[str, Any]:
+    return {"from": write_period(periods.calendar, first), "to": write_period(periods.calendar, last)}
 
 
 def _common_body(account: AccountRecord) -> dict[str, Any]:

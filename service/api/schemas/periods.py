@@ -18,6 +18,9 @@ from service.privacy.periods import (
 )
 from service.privacy.plans.walking import Neighbouring
 
+MANY_WINDOWS = 2000
+"""The number of windows beyond which a helper process reads and compares them."""
+
 _PERIOD: dict[str, Any] = {
     "anyOf": [{"type": "string", "maxLength": 10}, {"type": "integer"}],
     "description": "2026-01-31, 2026-W05, 2026-01, 2026-Q1 or 2026, or the number of a wave, as the account counts.",

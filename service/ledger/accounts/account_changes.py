@@ -332,7 +332,7 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
     if account.totals.delta > new.declared_delta:
         failures.append(accounts.overrun(account.name, old, "delta", account.totals.delta, new.declared_delta))
     if failures:
-        raise BudgetExceeded(failures)
+        raise BudgetExceeded(failures, of_change=True)
 
 
 def _is_committed(connection: Connection, account: AccountRecord) -> bool:

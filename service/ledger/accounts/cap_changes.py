@@ -301,4 +301,4 @@ def _require_room(account: AccountRecord, cap: Cap, pointer: str) -> None:
         given = cap.totals.delta, cap.budget.declared_delta
         failures.append(accounts.overrun(account.name, cap.budget, "delta", *given, tag=cap.tag))
     if failures:
-        raise BudgetExceeded(failures, pointer=pointer)
+        raise BudgetExceeded(failures, pointer=pointer, of_change=True)

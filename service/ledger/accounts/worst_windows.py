@@ -6,15 +6,16 @@ from fractions import Fraction
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from service.ledger.accounts import account_periods, window_state
+from service.ledger.accounts import account_periods, budgets, window_state
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.accounts.subplans import periods_in
 from service.ledger.accounts.window_rows import EMPTY, Window
 from service.ledger.accounts.window_state import WindowState
 from service.ledger.storage.tables import WindowTotals as Table
+from service.privacy.accounting.capacity import gauge
 from service.privacy.accounting.privacy_filter import spent_of_cap
-from service.privacy.accounting.totals import add_totals
+from service.privacy.accounting.totals import Totals, add_totals
 from service.privacy.accounting.windows import WindowTotals, worst
 from service.privacy.periods import ALL, Periods, PeriodSet
 
@@ -62,9 +63,44 @@ def worst_window(
     known = WindowTotals(windows.common.totals, totals)
     found = worst(account.budget, account.weights, periods, known, period)
     place = found.place
-    own = EMPTY if place is None else windows.present.get(place, EMPTY)
-    releases = windows.common.releases + own.releases
-    return place, replace(account, totals=found.totals, windows=windows, releases=releases)
+    return place, replace(account, totals=found.totals, windows=windows, releases=_releases(windows, place))
+
+
+def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int | None, AccountRecord]:
+    """Return the place of the window that has the largest gauge, and the account as that window; the first of several.
+
+    Args:
+        account: with periods; of the present.
+
+    Returns:
+        None in place of the place where no window has more than the releases to all periods. An account of more than
+        ``LOOKED_AT`` windows is returned as it is: its totals are a bound of all of them.
+
+    Raises:
+        Altered: a row of a window is not as the service wrote it, or one is missing.
+    """
+    _, windows = _of(account)
+    if windows.number > window_state.LOOKED_AT:
+        return None, account
+    windows = _read(connection, account, windows, ALL)
+    found: dict[str, tuple[int | None, Totals]] = {
+        "": (None, windows.common.totals)
+    }  # unlike totals, the first of each
+    for place in sorted(windows.present):
+        totals = windows.present[place].totals
+        found.setdefault(budgets.write_totals(totals), (place, add_totals(windows.common.totals, totals)))
+
+    def used(one: tuple[int | None, Totals]) -> tuple[bool, Fraction]:
+        part = gauge(account.budget, account.weights, one[1]).used
+        return part is None, part or Fraction(0)
+
+    fullest, totals = max(found.values(), key=used)
+    return fullest, replace(account, totals=totals, windows=windows, releases=_releases(windows, fullest))
+
+
+def _releases(windows: WindowState, place: int | None) -> int:
+    """Return the number of releases that touch a window; None: of those to all periods."""
+    return windows.common.releases + (0 if place is None else windows.present.get(place, EMPTY).releases)
 
 
 def touched_periods(connection: Connection, account: AccountRecord) -> tuple[int, int] | None:

@@ -161,21 +161,37 @@ def _charge_to_windows(
             f"the account {account.name!r} would have {after.number} windows, and can have {MOST_WINDOWS}: open"
             " another account for further periods"
         )
-    return AccountCharge(amount, after.bound, (_limit(account, periods, windows, places, amount),), windows=after)
+    return AccountCharge(amount, after.bound, (window_limit(account, periods, windows, places, amount),), windows=after)
 
 
-def _limit(account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price) -> Limit:
+def window_limit(
+    account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price, earlier: int = 0
+) -> Limit:
     """Return a limit that the release fits if and only if it fits the window of each place.
 
-    Of all windows some may not be known; then their maximum decides.
+    Args:
+        earlier: the number of equal charges that are counted before it.
     """
-    found, most = (None, windows.most) if places.everything else (windows.totals_at(places), None)
-    if places.everything and len(windows.present) == windows.number:
-        found = {place: window.totals for place, window in windows.present.items()}
-    budget, weights = account.budget, account.weights
-    window = decisive_window(budget, weights, windows.common.totals, found or {}, amount, most)
+    found, most = touched_totals(windows, places)
+    budget, weights, common = account.budget, account.weights, windows.common.totals
+    if earlier:
+        common = add_prices(common, [(amount, earlier)])  # each window that is touched has them
+    window = decisive_window(budget, weights, common, found, amount, most)
     name = None if window.place is None else str(write_period(periods.calendar, window.place))
     return Limit(account.name, budget, weights, window.totals, amount, window=name)
+
+
+def touched_totals(windows: WindowState, places: PeriodSet) -> tuple[dict[int, Totals], Totals | None]:
+    """Return the totals of the windows at some places, as ``decisive_window`` takes them.
+
+    Returns:
+        The totals of each window, without common ones, and of all windows also a bound. Where not all of these were
+        read there is the bound alone.
+    """
+    if not places.everything:
+        return windows.totals_at(places), None
+    are_known = len(windows.present) == windows.number
+    return {place: window.totals for place, window in windows.present.items() if are_known}, windows.most
 
 
 def with_windows(

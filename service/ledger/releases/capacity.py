@@ -1,20 +1,35 @@
 """The capacity of a line of accounts: how often a plan could still be registered, found without a lock or an entry."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
-from service.ledger.accounts import lines
+from sqlalchemy import Connection
+
+from service.ledger.accounts import budgets, lines
+from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
+from service.ledger.accounts.window_state import LOOKED_AT, read_at
 from service.ledger.releases import admission
-from service.ledger.releases.admission import Limit
+from service.ledger.releases.admission import AccountCharge, Limit
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.privacy.accounting.capacity import BudgetCharge, Fit, around_estimate, fitting, gauge, share_alone
+from service.privacy.accounting.capacity import (
+    BudgetCharge,
+    Gauge,
+    around_estimate,
+    fitting,
+    fullest,
+    gauge,
+    share_alone,
+)
 from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.totals import Totals, add_price, add_totals
+from service.privacy.periods import PeriodSet
 
 
 class Undecided(Exception):
@@ -23,10 +38,18 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A limit and the name of its cap that one more release would not fit."""
+    """A limit and the name of its cap that one more release would not fit.
+
+    The limit of an account with periods is that of the window which a refusal would name.
+    """
 
     limit: Limit
     cap: str
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """Return all that an answer says of it."""
+        return self.limit.account, self.limit.tag, self.limit.window, self.cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +60,8 @@ class Capacity:
         fits: their number, at most ``MOST_COUNTED``.
         stop: the cap that the next one would not fit; None where at least one more than ``MOST_COUNTED`` fit.
         share: the part of the account's own budget that each takes, on the scale of the gauge; None is infinite.
-        used: the used part of that budget.
-        used_after_one: the used part after one of them.
+        used: the used part of that budget; with periods, the largest of the windows that the releases touch.
+        used_after_one: the used part after one of them, likewise.
     """
 
     account: AccountRecord
@@ -49,48 +72,134 @@ class Capacity:
     used_after_one: Fraction | None
 
 
-def present_line(database: Database, line: Line) -> list[AccountRecord]:
+class _Bound(NamedTuple):
+    """A limit of a line, with everything that must admit the releases.
+
+    Attributes:
+        before: the totals of each window that a release touches, equal ones once; without periods, those of the limit.
+        places: of these windows; None: the limit is of no window.
+    """
+
+    account: AccountRecord
+    limit: Limit
+    before: Sequence[Totals]
+    places: PeriodSet | None = None
+
+
+class _Count(NamedTuple):
+    """The number of releases that fit, and what stops the next one."""
+
+    number: int
+    stop: Stop | None
+
+    @property
+    def names(self) -> tuple[object, ...]:
+        """Return all that an answer says of it."""
+        return (self.number,) if self.stop is None else (self.number, *self.stop.names)
+
+
+def present_line(
+    database: Database, line: Line, charged: Sequence[ChargedPeriods | None] | None = None
+) -> list[AccountRecord]:
     """Return the accounts of a line, root first, without overdue reservations; nothing is locked or written.
+
+    Args:
+        charged: the periods of a release in each account. The windows that it touches are read: of releases to all
+            periods, all windows of an account that has at most ``LOOKED_AT``. None: no windows are read.
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line.
+        Altered: a row of a window is not as the service wrote it.
     """
     at = clock.now()
     with database.read() as connection:
-        return [without_due_reservations(connection, account, at) for account in lines.read_line(connection, line)]
+        found = [without_due_reservations(connection, account, at) for account in lines.read_line(connection, line)]
+        if charged is None:
+            return found
+        return [_with_windows(connection, account, one) for account, one in zip(found, charged, strict=True)]
+
+
+def _with_windows(connection: Connection, account: AccountRecord, charged: ChargedPeriods | None) -> AccountRecord:
+    windows = account.windows
+    if windows is None or charged is None or (charged.places.everything and windows.number > LOOKED_AT):
+        return account
+    return replace(account, windows=read_at(connection, account.id, windows, charged.places))
 
 
 def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: bool = False) -> Capacity:
     """Count how often a release could be registered, one after the other, as ``charge`` would admit it.
 
     Args:
-        line: root first.
-        release: of any name; its plan and prices are what counts.
+        line: root first, with the windows that the release touches.
+        release: of any name; its plan, its prices and its periods are what counts.
         estimated: its prices are those of ``estimate_price``.
 
     Raises:
         AccountClosed: an account of the line takes no releases.
+        Conflict: an account of the line would have too many windows.
         Undecided: with exact prices another number may fit.
     """
     admission.require_line(line, [release])
     held = admission.first_state(line, release) != "committed"
-    limits = list(admission.limits_of(admission.charges_of(line, release, held=held)))
-    number, stop = fit = _fitting(limits, [limit.amount for limit in limits])
+    bounds = _bounds_of(line, release, admission.charges_of(line, release, held=held))
+    count = _counted(bounds, [bound.limit.amount for bound in bounds])
     if estimated:
-        below, above = zip(*(around_estimate(limit.amount) for limit in limits), strict=True)
-        if not _fitting(limits, below) == fit == _fitting(limits, above):
+        around = zip(*(around_estimate(bound.limit.amount) for bound in bounds), strict=True)
+        if any(_counted(bounds, amounts).names != count.names for amounts in around):
             raise Undecided
-    own = limits[0]
+    own = bounds[0].limit
     return Capacity(
         account=line[-1],
-        fits=number,
-        stop=None if stop is None else Stop(limits[stop[0]], stop[1]),
+        fits=count.number,
+        stop=count.stop,
         share=share_alone(own.budget, own.weights, own.amount),
-        used=gauge(own.budget, own.weights, own.before).used,
-        used_after_one=gauge(own.budget, own.weights, own.after).used,
+        used=_gauge(bounds[0]).used,
+        used_after_one=_gauge(bounds[0], own.amount).used,
     )
 
 
-def _fitting(limits: Sequence[Limit], amounts: Sequence[Price]) -> Fit:
-    charges = zip(limits, amounts, strict=True)
-    return fitting([BudgetCharge(limit.budget, limit.weights, limit.before, amount) for limit, amount in charges])
+def _bounds_of(line: Sequence[AccountRecord], release: Prepared, charges: Sequence[AccountCharge]) -> list[_Bound]:
+    """Return all that must admit a release, in the order in which refusals name it: its own account first."""
+    bounds: list[_Bound] = []
+    for account, charge, periods in reversed(list(zip(line, charges, release.periods, strict=True))):
+        windows = account.windows
+        if windows is None or periods is None:
+            bounds += [_Bound(account, limit, (limit.before,)) for limit in charge.limits]
+            continue
+        found, most = admission.touched_totals(windows, periods.places)
+        unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
+        before = [add_totals(windows.common.totals, one) for one in unlike.values()]
+        bounds.append(_Bound(account, charge.limits[0], before, periods.places))
+    return bounds
+
+
+def _counted(bounds: Sequence[_Bound], amounts: Sequence[Price]) -> _Count:
+    """Count the releases of these amounts that every window of every account admits (C-7)."""
+    owners = [place for place, bound in enumerate(bounds) for _ in bound.before]
+    number, stop = fitting(
+        [
+            BudgetCharge(bound.limit.budget, bound.limit.weights, before, amount)
+            for bound, amount in zip(bounds, amounts, strict=True)
+            for before in bound.before
+        ]
+    )
+    if stop is None:
+        return _Count(number, None)
+    place, cap = owners[stop[0]], stop[1]
+    return _Count(number, _stop(bounds[place], amounts[place], number, cap))
+
+
+def _stop(bound: _Bound, amount: Price, number: int, cap: str) -> Stop:
+    """Return what refuses one more release after a number of them."""
+    account, places = bound.account, bound.places
+    if places is None or account.periods is None or account.windows is None:
+        return Stop(bound.limit, cap)
+    limit = admission.window_limit(account, account.periods, account.windows, places, amount, earlier=number)
+    return Stop(limit, limit.shortfalls()[0].cap)
+
+
+def _gauge(bound: _Bound, amount: Price | None = None) -> Gauge:
+    """Return the largest gauge of the windows of a bound, or of its totals where it has none, after an amount."""
+    limit = bound.limit
+    totals = bound.before if amount is None else [add_price(one, amount) for one in bound.before]
+    return fullest(gauge(limit.budget, limit.weights, one) for one in totals)

@@ -168,7 +168,7 @@ def prepare(
     known: dict[tuple[int, tuple[str, ...], bool, tuple[str | None, ...]], Prepared] = {}
     prepared: list[Prepared] = []
     for release, delta in zip(releases, deltas, strict=True):
-        periods = _charged_periods(line, release)
+        periods = charged_periods(line, release)
         texts = tuple(None if one is None else one.text for one in periods)
         key = id(release.plan), release.tags, release.reserve_for is None, texts
         if key not in known:
@@ -268,7 +268,7 @@ def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbou
     return CapsPrepared(tuple(map(identity_of, caps)), prices, tuple(rules))
 
 
-def _charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:
+def charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:
     """Return the periods that each account of the line is charged for.
 
     Raises:

@@ -14,6 +14,7 @@ from service.pages.planner.form import (
     composition_of,
     field_of_question,
     field_of_release,
+    periods_member,
     plan_of,
     questions,
 )
@@ -82,14 +83,15 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
         FormFaults: a field is invalid.
     """
     requests, answers, plan = await ask_plan(visit, form, account, mechanism)
+    periods = periods_member(form, account)
     try:
         question = composition_of(plan, account, delta_of(form, account))
         cost = await send(visit, "POST", address("compositions"), question)
-        rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan})
-        capacity = await _capacity(visit, account, plan)
+        rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan} | periods)
+        capacity = await _capacity(visit, account, {"plan": plan} | periods)
     except Refused as refused:
         raise FormFaults(faults_of(refused, partial(field_of_release, form))) from None
-    return Proposal(mechanism, plan, requests, answers, cost, rehearsal, capacity)
+    return Proposal(mechanism, plan, requests, answers, cost, rehearsal, capacity, periods)
 
 
 async def ask_plan(
@@ -129,12 +131,10 @@ async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> M
     return answer
 
 
-async def _capacity(visit: Visit, account: Account, plan: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def _capacity(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return how often a plan fits; None where the key may not ask, or the account takes no releases."""
     try:
-        answer: Mapping[str, Any] = await send(
-            visit, "POST", address("accounts", account["name"], "capacity"), {"plan": plan}
-        )
+        answer: Mapping[str, Any] = await send(visit, "POST", address("accounts", account["name"], "capacity"), body)
     except Refused as refused:
         if refused.status not in (403, 409):
             raise

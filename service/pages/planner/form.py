@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+from service.pages.shell.period_texts import stated_periods
+
 Kind = Literal["tables", "safetab"]
 Mechanism = Literal["geometric", "discrete_gaussian"]
 
@@ -57,7 +59,7 @@ class Form:
 
     Attributes:
         rows: the targets, each a text for every column.
-        fields: the single fields: account, delta, release, tags, reads, reserve_for, and SafeTab's parameters.
+        fields: the single fields: account, periods, delta, release, tags, reads, reserve_for, and SafeTab's parameters.
     """
 
     kind: Kind
@@ -70,10 +72,8 @@ class Form:
 
 def empty_form(kind: Kind, account: str = "") -> Form:
     """Return an empty form."""
-    fields = {"account": account, "delta": "", "release": "", "tags": "", "reads": "", "reserve_for": ""} | _SINGLE[
-        kind
-    ]
-    return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields)
+    fields = dict.fromkeys(("account", "periods", "delta", "release", "tags", "reads", "reserve_for"), "")
+    return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields | {"account": account} | _SINGLE[kind])
 
 
 def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
@@ -230,19 +230,27 @@ def composition_of(plan: Mapping[str, Any], account: Mapping[str, Any], delta: s
     return body | ({"orders": [budget["alpha"]]} if budget["definition"] == "rdp" else {})
 
 
-def release_of(form: Form, plan: Mapping[str, Any]) -> dict[str, Any]:
+def periods_member(form: Form, account: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the member of a request that states the periods that were typed; none where none were."""
+    calendar = account["periods"]["calendar"] if "periods" in account else None
+    periods = stated_periods(form["periods"], calendar)
+    return {} if periods is None else {"periods": periods}
+
+
+def release_of(form: Form, account: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that registers the plan; its delta is the account's where none was typed."""
-    body = {"name": form["release"], "plan": plan, "tags": _listed(form["tags"])}
+    body = {"name": form["release"], "plan": plan, "tags": _listed(form["tags"])} | periods_member(form, account)
     return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 
-def digest_of(account: str, plan: Mapping[str, Any]) -> str:
-    """Return the digest that identifies a displayed plan when it is registered."""
-    return hashlib.sha256(json.dumps([account, plan], sort_keys=True).encode()).hexdigest()
+def digest_of(account: str, plan: Mapping[str, Any], periods: Mapping[str, Any]) -> str:
+    """Return the digest that identifies a displayed plan, with its periods, when it is registered."""
+    return hashlib.sha256(json.dumps([account, plan, periods], sort_keys=True).encode()).hexdigest()
 
 
 _LABELS = {
     "account": "Account",
+    "periods": "Periods",
     "delta": "δ",
     "release": "Name of the release",
     "tags": "Tags",
@@ -262,7 +270,14 @@ def label_of(form: Form, name: str) -> str:
     return f"{labels[column]} of row {int(row) + 1}" if column in labels else _LABELS.get(name, "")
 
 
-_FIELDS = {"name": "release", "tags": "tags", "reserve_for": "reserve_for", "delta": "delta", "deltas": "delta"}
+_FIELDS = {
+    "name": "release",
+    "tags": "tags",
+    "reserve_for": "reserve_for",
+    "periods": "periods",
+    "delta": "delta",
+    "deltas": "delta",
+}
 
 
 def field_of_question(form: Form, question: Question, pointer: str) -> str:
@@ -297,6 +312,7 @@ class Proposal:
         cost: the guarantee under the account's relation.
         rehearsal: the dry run's answer, or the problem; None where the key may not register.
         capacity: how often it fits; None where the key may not ask, or the account takes no releases.
+        periods: the member of the requests that states its periods.
     """
 
     mechanism: Mechanism
@@ -306,3 +322,4 @@ class Proposal:
     cost: Mapping[str, Any]
     rehearsal: Mapping[str, Any] | None = field(default=None)
     capacity: Mapping[str, Any] | None = field(default=None)
+    periods: Mapping[str, Any] = field(default_factory=dict)

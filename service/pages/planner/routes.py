@@ -29,6 +29,7 @@ from service.pages.planner.form import (
     field_of_release,
     form_of,
     label_of,
+    periods_member,
     release_of,
     widened,
     with_row,
@@ -162,11 +163,13 @@ async def _register(desk: _PlannerVisit, mechanism: Mechanism, idempotency_key: 
     visit, form, account = desk.visit, desk.form, desk.account()
     _, _, plan = await ask_plan(visit, form, account, mechanism)
     name = account["name"]
-    if digest_of(name, plan) != shown:
+    if digest_of(name, plan, periods_member(form, account)) != shown:
         return await _show_plans(desk, notice=_CHANGED)
     path = address("accounts", name, "releases")
     try:
-        release = await send(visit, "POST", path, release_of(form, plan), once=f"{idempotency_key}-{mechanism}")
+        release = await send(
+            visit, "POST", path, release_of(form, account, plan), once=f"{idempotency_key}-{mechanism}"
+        )
     except Refused as refused:
         if refused.faults:
             faults = faults_of(refused, partial(field_of_release, form))

@@ -84,7 +84,7 @@ def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
-        "digest": digest_of(account["name"], proposal.plan),
+        "digest": digest_of(account["name"], proposal.plan, proposal.periods),
     } | _fit(proposal.rehearsal)
 
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from service import __version__
 from service.ledger.access.key_records import Role, includes
-from service.pages.shell import figures
+from service.pages.shell import figures, period_texts
 from service.pages.shell.session import csrf_token, session_of
 
 WEB = Path(__file__).parents[2] / "web"
@@ -100,6 +100,10 @@ def _environment() -> Environment:
         "epsilon": figures.epsilon_of,
         "rho": figures.rho_of,
         "in_words": figures.in_words,
+        "calendar": period_texts.calendar_text,
+        "periods": period_texts.periods_text,
+        "stored_periods": period_texts.stored_periods_text,
+        "window": period_texts.window_text,
     }
     environment.globals |= {
         "may": may,

@@ -1,10 +1,10 @@
 """The capacity of budgets: the part of a budget that is used, and the number of equal charges that still fit.
 
-``docs/mathematics/capacity.md`` has the statements C-1 to C-6, which are named here, and their proofs.
+``docs/mathematics/capacity.md`` has the statements C-1 to C-8, which are named here, and their proofs.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -72,6 +72,11 @@ def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
     if loss is None or (declared is not None and declared <= loss):
         return Gauge(loss, budget.cap_on)
     return Gauge(declared, budget.delta_cap)
+
+
+def fullest(gauges: Iterable[Gauge]) -> Gauge:
+    """Return the largest of gauges: of several windows it is at most 1 exactly where each admits its totals (C-8)."""
+    return max(gauges, key=lambda one: (one.used is None, one.used or Fraction(0)))
 
 
 def share_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:

@@ -177,6 +177,9 @@ def test_a_budget_below_what_is_spent_is_refused(client: Client) -> None:
     lower = {"budget": {"definition": "zcdp", "rho": "0.5999999999999999999"}}
     problem = problem_of(client.patch("/v1/accounts/people", json=lower), "budget_exceeded")
     assert (problem["account"], problem["definition"]) == ("people", "zcdp")
+    assert problem["detail"] == (
+        "the new zcdp cap of account 'people' on rho would be 0.6, below what is spent and held: 0.6000000000000001"
+    )
     assert json_of(client.get("/v1/accounts/people"))["budget"]["rho"] == "1"
 
 

@@ -151,6 +151,9 @@ def test_a_cap_below_what_is_spent_is_refused_with_its_place(client: Client) -> 
     release(client, noise("0.1", "state"))
     before = head_of(client)
     refused = problem_of(client.patch(PEOPLE, json={"caps": [cap("race"), cap(rho="0.3")]}), "budget_exceeded")
+    assert refused["detail"] == (
+        "the new zcdp cap of account 'people' on rho for tag 'hispanic' would be 0.3, below what is spent and held: 0.4"
+    )
     assert refused["pointer"] == "/caps/1/budget"
     assert refused["failures"] == [
         {

@@ -60,6 +60,9 @@ def test_each_period_shows_the_worst_window_that_holds_it(client: Client) -> Non
         assert item["releases"] == sum(
             months is None or bool(months & {place + offset for offset in _OFFSETS}) for _, months, _ in made
         )
+        for name in ("spent", "counted"):
+            assert Fraction(item[f"{name}_exact"]) == _spent(made, place, held=name == "counted")
+    assert listed["read"] == {"from": _month(min(read)), "to": _month(max(read))}
     common = [rho for rho, months, _ in made if months is None]
     assert listed["common"]["counted"] == pytest.approx(float(sum(common)))
     assert listed["common"]["releases"] == len(common)
@@ -142,7 +145,7 @@ def test_what_is_no_period_is_refused(client: Client, query: str, pointer: str) 
 def test_an_empty_account_has_no_period_yet(client: Client) -> None:
     open_account(client, periods={"calendar": "index", "participation": {"offsets": [0, 1]}})
     empty = json_of(client.get(f"{_PATH}/periods"))
-    assert (empty["items"], empty["common"]["releases"]) == ([], 0)
+    assert (empty["items"], empty["common"]["releases"], empty["read"]) == ([], 0, None)
     assert json_of(client.get(f"{_PATH}/balance"))["window"] is None
     _charge(client, pure("0.5"), {"from": -1, "to": 2})
     listed = json_of(client.get(f"{_PATH}/periods"))["items"]

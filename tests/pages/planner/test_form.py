@@ -82,12 +82,18 @@ def test_a_plan_has_its_tables_in_the_order_of_the_form() -> None:
     }
 
 
+_PLAIN = {"name": "people"}
+
+
 def test_a_release_says_what_was_typed() -> None:
     plan = {"type": "sequence"}
     body = {"name": "tables", "plan": plan, "tags": ["a", "b"], "delta": "1e-10"}
-    assert release_of(_form(), plan) == body
-    assert release_of(_form(reserve_for=["P1D"]), plan) == body | {"reserve_for": "P1D"}
-    assert "delta" not in release_of(_form(delta=[""]), plan)
+    assert release_of(_form(), _PLAIN, plan) == body
+    assert release_of(_form(reserve_for=["P1D"]), _PLAIN, plan) == body | {"reserve_for": "P1D"}
+    assert "delta" not in release_of(_form(delta=[""]), _PLAIN, plan)
+    waves = {"name": "panel", "periods": {"calendar": "index"}}
+    assert release_of(_form(periods=["1 to 3"]), waves, plan) == body | {"periods": {"from": 1, "to": 3}}
+    assert release_of(_form(periods=["all"]), _PLAIN, plan) == body | {"periods": "all"}
 
 
 @pytest.mark.parametrize(
@@ -175,8 +181,8 @@ def test_widened_margins_have_noise_at_least_so_many_times_as_wide(margin: int, 
 
 
 def test_a_digest_knows_account_and_plan() -> None:
-    digests = {
-        digest_of(account, plan) for account in ("a", "b") for plan in ({"scale": "1"}, {"scale": "2"}, {"scale": 1})
-    }
+    plans = ({"scale": "1"}, {"scale": "2"}, {"scale": 1})
+    digests = {digest_of(account, plan, {}) for account in ("a", "b") for plan in plans}
     assert len(digests) == 6
-    assert digest_of("a", {"x": 1, "y": 2}) == digest_of("a", {"y": 2, "x": 1})
+    assert digest_of("a", {}, {}) != digest_of("a", {}, {"periods": "all"})
+    assert digest_of("a", {"x": 1, "y": 2}, {}) == digest_of("a", {"y": 2, "x": 1}, {})

@@ -164,6 +164,7 @@ class EntryView(NamedTuple):
         owner: the account in which the release was registered; None: the journal's own account.
         remark: the text after the kind where there is no release.
         reason: the reason that the actor gave.
+        periods: those that the journal's account was charged for, as canonical JSON; None: it has none.
     """
 
     is_release: bool = False
@@ -171,6 +172,7 @@ class EntryView(NamedTuple):
     owner: str | None = None
     remark: str | None = None
     reason: str | None = None
+    periods: str | None = None
 
 
 class Content(ABC):

@@ -46,5 +46,6 @@ class Refused(OfAccount):
         """Change nothing."""
 
     def shown(self) -> EntryView:
-        """Return the name of the refused release, and the cap that it did not fit."""
-        return EntryView(remark=f"{self.name}, which did not fit {self.account or 'an account above'}")
+        """Return the name of the refused release, and the account and the window that it did not fit."""
+        where = "" if self.window is None else f" in the window that begins with {self.window}"
+        return EntryView(remark=f"{self.name}, which did not fit {self.account or 'an account above'}{where}")

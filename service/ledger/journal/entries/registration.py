@@ -185,8 +185,9 @@ class Registration(Content):
         return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
 
     def shown(self) -> EntryView:
-        """Return a view with the release's name and owner."""
-        return EntryView(is_release=True, name=self.name, owner=None if self.origin is None else self.origin.account)
+        """Return a view with the release's name, its owner and the periods that were charged."""
+        owner = None if self.origin is None else self.origin.account
+        return EntryView(is_release=True, name=self.name, owner=owner, periods=self.periods)
 
 
 class Committed(Registration):
