@@ -68,13 +68,15 @@ class Found:
     """An account as it is read over HTTP.
 
     Attributes:
-        total: what counts against the cap.
+        offsets: of its periods; none: it has none.
+        total: what counts against the cap; in an account with periods that of the worst window.
         owners: the entries of each operation, by its name, and those of the account itself, by its own.
         refused: the entries that note refusals, likewise.
         expired: those that say that the hold of an operation is over, likewise.
     """
 
     account: str
+    offsets: Sequence[int]
     cap: Fraction
     total: Fraction
     head: dict[str, Any]
@@ -91,9 +93,14 @@ def check(
     operations: Sequence[Operation],
     balances: Sequence[Balance],
     under: Sequence[str] = (),
+    offsets: Sequence[int] = (),
 ) -> Found:
-    """All about an account at rest; ``operations`` are those that were ever tried on it and on those ``under`` it."""
-    found = _read(client, account)
+    """All about an account at rest; ``operations`` are those that were ever tried on it and on those ``under`` it.
+
+    Args:
+        offsets: those of the account's periods; none: it has no periods.
+    """
+    found = _read(client, account, offsets)
     _check_chain(found)
     tried = [operation for operation in operations if operation.account in {account, *under}]
     is_committed = [operation for operation in tried if _has_landed(client, found, operation)]
@@ -102,19 +109,46 @@ def check(
     assert len(found.releases) == sum(operation.releases for operation in own)
     assert found.expired.keys() <= found.owners.keys()
     assert all(len(seqs) == 1 for seqs in found.expired.values())
-    counted_now = (operation.cost for operation in is_committed if operation.name not in found.expired)
-    assert found.total == sum(counted_now, Fraction(0)) <= found.cap
+    counted_now = [operation for operation in is_committed if operation.name not in found.expired]
+    windows = _windows(offsets, [(operation.cost, operation.periods) for operation in counted_now])
+    assert found.total == max(windows.values()) <= found.cap
+    if offsets:
+        _check_periods(client, account, offsets, windows)
     assert _unexplained(found, tried, [read for read in balances if read.account == account]) is None
     return found
 
 
-def _read(client: Client, account: str) -> Found:
+def _windows(
+    offsets: Sequence[int], costs: Sequence[tuple[Fraction, tuple[int, int] | None]]
+) -> dict[int | None, Fraction]:
+    """Return the sum of the costs in each window of an account with periods, and of all of them in another."""
+    windows: dict[int | None, Fraction] = {} if offsets else {None: Fraction(0)}
+    for cost, periods in costs:
+        first, last = periods or (0, -1)
+        touched = {period - offset for period in range(first, last + 1) for offset in offsets} if offsets else {None}
+        for window in touched:
+            windows[window] = windows.get(window, Fraction(0)) + cost
+    return windows
+
+
+def _check_periods(client: Client, account: str, offsets: Sequence[int], windows: dict[int | None, Fraction]) -> None:
+    """Compare what the list of periods says with the worst of the windows that hold each."""
+    page = json_of(client.get(f"/v1/accounts/{account}/periods"))
+    assert page["items"]
+    assert page["next_cursor"] is None
+    for item in page["items"]:
+        worst = max(windows.get(item["period"] - offset, Fraction(0)) for offset in offsets)
+        assert worst <= Fraction(item["counted"]) <= worst + Fraction(1, 10**9)
+
+
+def _read(client: Client, account: str, offsets: Sequence[int]) -> Found:
     path = f"/v1/accounts/{account}"
     balance = json_of(client.get(f"{path}/balance"))
     entries = list(_items(client, f"{path}/journal"))
     owners, refused, expired = _owners(account, [item["entry"] for item in entries])
     return Found(
         account=account,
+        offsets=offsets,
         cap=Fraction(balance["budget"]["epsilon"]),
         total=counted(balance),
         head=balance["head"],
@@ -179,9 +213,17 @@ def _check_chain(found: Found) -> None:
     charges = [entry for entry in entries if "price" in entry["content"]]
     own = [(entry["release"], entry["seq"]) for entry in charges if "origin" not in entry["content"]]
     assert [(release["id"], release["head"]["seq"]) for release in found.releases] == own
-    prices = {entry["release"]: Fraction(entry["content"]["price"]["epsilon"]) for entry in charges}
     over = {entry["release"] for entry in entries if entry["kind"] in {"voided", "expired"}}
-    assert sum((price for release, price in prices.items() if release not in over), Fraction(0)) == found.total
+    stated = [entry["content"] for entry in charges if entry["release"] not in over]
+    costs = [(Fraction(content["price"]["epsilon"]), _range(content.get("periods"))) for content in stated]
+    assert max(_windows(found.offsets, costs).values()) == found.total
+
+
+def _range(periods: dict[str, Any] | None) -> tuple[int, int] | None:
+    """Return the first and the last period that an entry states."""
+    if periods is None:
+        return None
+    return (periods["from"], periods["to"]) if "from" in periods else (periods["list"][0], periods["list"][-1])
 
 
 def _canonical(value: Any) -> bytes:

@@ -49,6 +49,7 @@ class Operation:
         releases: how many it registers.
         settles: how many held releases it commits or voids.
         draws: how many it draws.
+        periods: the first and the last period that its releases read, in an account with periods.
         then: what the client does with the release that it got.
     """
 
@@ -60,6 +61,7 @@ class Operation:
     releases: int = 0
     settles: int = 0
     draws: int = 0
+    periods: tuple[int, int] | None = None
     then: "Callable[[str], Operation] | None" = None
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -136,16 +138,41 @@ def hold(account: str, name: str, epsilon: str, end: str) -> Operation:
     return Operation(name, account, path, body, cost, releases=1, then=then)
 
 
+def within(operation: Operation, periods: tuple[int, int]) -> Operation:
+    """Return the same operation with releases that read these periods."""
+    first, last = periods
+    stated, body, then = {"periods": {"from": first, "to": last}}, operation.body or {}, operation.then
+    if "releases" in body:
+        body = {"releases": [release | stated for release in body["releases"]]}
+    elif operation.releases:
+        body = body | stated
+    following = None if then is None else lambda release: replace(then(release), periods=periods)
+    return replace(operation, body=body, periods=periods, then=following)
+
+
 def _geometric(epsilon: str, **fields: Any) -> dict[str, Any]:
     return {"type": "geometric", "epsilon": epsilon, **fields}
 
 
-def mixed(accounts: Sequence[str], releases: dict[str, str], lapsing: str, seed: int) -> Iterator[Operation]:
+def mixed(
+    accounts: Sequence[str], releases: dict[str, str], lapsing: str, with_periods: str, seed: int
+) -> Iterator[Operation]:
     """Operations of every kind on some accounts, without an end; ``releases`` are those to draw partitions of.
 
-    In the account ``lapsing`` there are also holds that expire.
+    In the account ``lapsing`` there are also holds that expire. The account ``with_periods`` has periods.
     """
     random_ = random.Random(seed)
+    for operation in _without_periods(accounts, releases, lapsing, random_):
+        if operation.account == with_periods:
+            first = random_.randint(1, 6)
+            yield within(operation, (first, first + random_.randint(0, 3)))
+        else:
+            yield operation
+
+
+def _without_periods(
+    accounts: Sequence[str], releases: dict[str, str], lapsing: str, random_: random.Random
+) -> Iterator[Operation]:
     while True:
         account, name = random_.choice(accounts), f"{random_.getrandbits(64):016x}"
         match random_.choices(["charge", "batch", "both", "draw", "hold", "lapse"], [4, 1, 2, 2, 2, 1])[0]:

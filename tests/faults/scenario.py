@@ -7,13 +7,14 @@ from typing import Any
 
 from tests.api.calls import Client, json_of, open_account
 from tests.faults import audit
-from tests.faults.load import Balance, Load, Operation, charge, mixed, partitioned, perform, released, send
+from tests.faults.load import Balance, Load, Operation, charge, mixed, partitioned, perform, released, send, within
 from tests.faults.processes import Replica
 from tests.waiting import until
 
 ABOVE, UNDER = "agency", ("people", "places")
-ACCOUNTS = ("people", "places", "trades", "lapses")
+ACCOUNTS = ("people", "places", "trades", "lapses", "waves")
 LAPSING = "lapses"  # with holds that expire; a balance leaves out those that are over before the journal does
+WAVES, OFFSETS = "waves", (0, 1, 3)  # an account with periods
 CLIENTS = 8
 
 
@@ -33,13 +34,15 @@ class Scenario:
         budget = {"definition": "pure", "epsilon": 10**6}
         open_account(self.client, ABOVE, budget)
         for account in ACCOUNTS:
-            open_account(self.client, account, budget, parent=ABOVE if account in UNDER else None)
-            self.done.append(perform(self.client, partitioned(account, "1")))
+            periods = {"calendar": "index", "participation": {"offsets": OFFSETS}} if account == WAVES else None
+            open_account(self.client, account, budget, parent=ABOVE if account in UNDER else None, periods=periods)
+            partitions = partitioned(account, "1")
+            self.done.append(perform(self.client, within(partitions, (3, 4)) if account == WAVES else partitions))
             self.releases[account] = released(self.done[-1])
 
     def load(self, seed: int, clients: int = CLIENTS, *, gives_up: float = 0.1) -> Load:
         """Begin to charge and draw."""
-        operations = mixed(ACCOUNTS, self.releases, LAPSING, seed)
+        operations = mixed(ACCOUNTS, self.releases, LAPSING, WAVES, seed)
         return Load(self.servers, operations, clients, gives_up=gives_up, reads=[ABOVE, *UNDER, "trades"])
 
     def end(self, load: Load, allowed: set[int | None]) -> None:
@@ -61,7 +64,7 @@ class Scenario:
                 assert attempt.replayed
         self._expire()
         for account in ACCOUNTS:
-            audit.check(self.client, account, self.done, self.balances)
+            audit.check(self.client, account, self.done, self.balances, offsets=OFFSETS if account == WAVES else ())
         audit.check(self.client, ABOVE, self.done, self.balances, under=UNDER)
         audit.check_tables(self.url)
 
