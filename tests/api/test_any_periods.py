@@ -101,7 +101,7 @@ def _filled(client: Client, random: Random) -> Made:
 
 
 def _of(made: Made, month: int | None, *, held: bool, committed: bool = True) -> Fraction:
-    """What the releases to a month cost; None: those to all."""
+    """Return the cost of the releases to a month; None: of those to all."""
     return sum(
         (
             rho
@@ -114,7 +114,7 @@ def _of(made: Made, month: int | None, *, held: bool, committed: bool = True) ->
 
 
 def _worst(made: Made, *including: int, held: bool = True, committed: bool = True) -> Fraction:
-    """The most of any two months, with those to all."""
+    """Return the largest cost of any two months, with that of the releases to all."""
     sums = [
         sum((_of(made, month, held=held, committed=committed) for month in unit), Fraction(0))
         for unit in combinations(range(40), 2)
@@ -164,7 +164,7 @@ def test_a_balance_bounds_every_set_of_periods(client: Client) -> None:
     head = json_of(client.get(f"{_PATH}/head"))["seq"]
     at_head, present = (json_of(client.get(f"{_PATH}/balance{query}")) for query in (f"?as_of={head}", ""))
     assert {**at_head, "partitions": None} == {**present, "partitions": None}
-    history = json_of(client.get(f"{_PATH}/spending-history"))["points"][-1]
+    history = json_of(client.get(f"{_PATH}/history"))["points"][-1]
     assert history["counted"] == pytest.approx(float(_worst(made)))
     assert history["spent"] == pytest.approx(float(_worst(made, held=False)))
 
@@ -202,33 +202,37 @@ def _assert_above(shown: Any, plans: Iterable[dict[str, Any]]) -> None:
     plan = Sequence(parts=tuple(map(read_plan, plans)))
     deltas = (Fraction(1, 10**5), Fraction(1, 10**3))
     of_set = guarantee(plan, Neighbouring.ADD_REMOVE, deltas=deltas, adaptive=False)
-    assert of_set.epsilon.nats is not None
-    assert of_set.rho.nats is not None
-    assert shown["pure"]["epsilon"] >= of_set.epsilon.nats
-    assert shown["zcdp"]["rho"] >= of_set.rho.nats
-    for one, (alpha, loss) in zip(shown["rdp"], of_set.rdp, strict=True):
-        assert one["alpha"] == float(alpha)
-        assert loss.nats is not None
-        assert one["epsilon"] >= loss.nats
-    for found, best in zip(shown["best"], of_set.best, strict=True):
-        assert best.fixed is not None
-        assert best.fixed.epsilon.nats is not None
-        assert found["fixed"]["epsilon"] >= best.fixed.epsilon.nats * Fraction(999_999, 10**6)
+    pairs = [(shown["pure"], "epsilon", of_set.epsilon), (shown["zcdp"], "rho", of_set.rho)]
+    pairs += [(one, "epsilon", loss) for one, (_, loss) in zip(shown["rdp"], of_set.rdp, strict=True)]
+    pairs += [
+        (found["fixed"], "epsilon", best.fixed.epsilon)
+        for found, best in zip(shown["best"], of_set.best, strict=True)
+        if best.fixed is not None
+    ]
+    for found, name, loss in pairs:
+        figure = None if found is None else found[name]
+        assert figure is None or (loss.nats is not None and figure * (1 + 1e-6) >= loss.nats)
+    assert any(found is not None for found, _, _ in pairs)
 
 
 def test_refusals_name_the_periods(client: Client) -> None:
     open_account(client, budget={"definition": "zcdp", "rho": 1}, periods=_ANY)
     for month, rho in ((1, "0.3"), (5, "0.4"), (6, "0.1")):
         _charge(client, concentrated(rho, name="n"), {"list": [_month(month)]})
-    body = {"name": "n", "plan": concentrated("0.7", name="n"), "periods": {"from": _month(8), "to": _month(9)}}
+    large = {"type": "discrete_gaussian", "rho": "0.7", "name": "n"}
+    body: dict[str, Any] = {"name": "n", "plan": large, "periods": {"from": _month(8), "to": _month(9)}}
     problem = problem_of(client.post(f"{_PATH}/releases", json=body), "budget_exceeded")
     assert problem["window"] == f"{_month(8)} to {_month(9)}"
     assert problem["failures"][0]["requested"] == pytest.approx(1.0)  # 1.4, where 0.4 was
     assert problem["failures"][0]["remaining"] == pytest.approx(0.6)
-    assert problem["noise_multiplier"] > 1
+    assert problem["noise_multiplier_that_fits"] > 1
     entry = json_of(client.get(f"{_PATH}/journal"))["items"][-1]["entry"]
     assert entry["content"]["window"] == problem["window"]
-    scaled = {"type": "discrete_gaussian", "rho": str(0.7 / problem["noise_multiplier"] ** 2 * 0.999), "name": "n"}
+    scaled = {
+        "type": "discrete_gaussian",
+        "rho": str(0.7 / problem["noise_multiplier_that_fits"] ** 2 * 0.999),
+        "name": "n",
+    }
     _charge(client, scaled, body["periods"])
     assert json_of(client.get(f"{_PATH}/verify"))["valid"]
 
@@ -236,7 +240,8 @@ def test_refusals_name_the_periods(client: Client) -> None:
 def test_dry_runs_batches_and_reservations_are_as_charges(client: Client) -> None:
     open_account(client, budget={"definition": "zcdp", "rho": 1}, periods=_ANY, approval_above="0.5")
     both = {"list": [_month(1), _month(4)]}
-    body = {"name": "n", "plan": concentrated("0.3", name="n"), "periods": both}
+    plan = {"type": "discrete_gaussian", "rho": "0.3", "name": "n"}
+    body = {"name": "n", "plan": plan, "periods": both}
     json_of(client.post(f"{_PATH}/releases?dry_run=true", json=body))
     problem_of(client.post(f"{_PATH}/releases/batch", json={"releases": [body, body]}), "budget_exceeded")
     held = json_of(client.post(f"{_PATH}/releases", json=body | {"reserve_for": "PT1H"}), 201)

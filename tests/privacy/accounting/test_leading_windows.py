@@ -21,7 +21,8 @@ from service.privacy.accounting.privacy_filter import (
 )
 from service.privacy.accounting.totals import LossSum, Totals, add_price, add_prices, add_totals
 from service.privacy.accounting.windows import WindowTotals, maximum
-from service.privacy.periods import AnyPeriods, set_of
+from service.privacy.periods import AnyPeriods
+from tests.oracles.windows import reads
 from tests.privacy.accounting.test_windows import (
     account,
     amount,
@@ -30,7 +31,6 @@ from tests.privacy.accounting.test_windows import (
     figure,
     of_unit,
     places_of,
-    reads,
     seeds,
     stated,
 )
@@ -244,4 +244,3 @@ def test_nothing_leads_where_nothing_was_released(number: int) -> None:
         == leading(Weights(), {4: Totals()}, number)
         == Leading(number, Totals(), Totals(), ())
     )
-    assert set_of([]) == set_of(())
