@@ -62,8 +62,8 @@ def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Lea
     Of equal figures those lead whose linear part is larger, then those whose rho is, then those at the lower place. So
     the result is one of the totals alone, whatever led before.
     """
-    some = [place for place, totals in windows.items() if totals != _NOTHING]
-    places = sorted(some, key=lambda place: (-windows[place].linear, -windows[place].rho.finite, place))
+    some = sorted(place for place, totals in windows.items() if totals != _NOTHING)
+    places = _in_order(windows, some)
     several = comparable_curves(weights, [windows[place] for place in places])
     chosen: set[int] = set()
 
@@ -103,8 +103,16 @@ def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Lea
     )
     found = {places[one] for one in chosen}
     if len(weights.orders) > 1:
-        found.update(sorted(place for place in some if windows[place].quanta)[:1])
+        found.update([place for place in some if windows[place].quanta][:1])
     return Leading(number, others, last, tuple(sorted(found)))
+
+
+def _in_order(windows: Mapping[int, Totals], places: Sequence[int]) -> list[int]:
+    """Return ascending places in the order in which those with an equal figure lead."""
+    linear = _whole([windows[place].linear for place in places])
+    rho = _whole([windows[place].rho.finite for place in places])
+    order = sorted(range(len(places)), key=lambda number: (linear[number], rho[number]), reverse=True)
+    return [places[number] for number in order]
 
 
 def _largest(values: Sequence[int | Fraction], number: int) -> Ranked:

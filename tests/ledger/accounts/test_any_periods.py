@@ -17,7 +17,10 @@ from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
+from service.privacy.accounting.pricing import price
+from service.privacy.mechanisms import DiscreteGaussian
 from service.privacy.periods import PeriodSet
+from service.privacy.plans.walking import Neighbouring
 from tests.ledger.accounts.test_periods import QUARTERS, month, months, noise, windows_of
 from tests.ledger.charging import (
     account_of,
@@ -370,6 +373,8 @@ def test_an_import_has_the_periods_of_the_export(new_database: Any, signer: Sign
 
 
 _CHANGES = [
+    """UPDATE accounts SET period_state = replace(period_state, '"places":[', '"places":[1,')""",
+    """UPDATE accounts SET period_state = replace(period_state, '"several"', '"another"')""",
     "UPDATE window_totals SET committed = held, seq = seq + 1",
     "UPDATE window_totals SET releases = releases + 1, seq = seq + 1",
     "DELETE FROM window_totals WHERE place = (SELECT min(place) FROM window_totals)",
@@ -380,10 +385,29 @@ _CHANGES = [
 def test_verify_finds_a_changed_period(database: Database, change: str) -> None:
     _filled(database)
     drops = [f"DROP TRIGGER IF EXISTS window_totals_{name}" for name in ("forward", "rowid_last", "rowid_stays")]
-    unprotected(database, "window_totals", *(drops if database.kind == "sqlite" else []), change)
+    table = "accounts" if "accounts" in change else "window_totals"
+    unprotected(database, table, *(drops if database.kind == "sqlite" else []), change)
     with database.read() as connection:
         verdicts = [verify(connection, name) for name in ("people", "quarterly")]
     assert not all(verdict.valid for verdict in verdicts)
+
+
+def test_windows_whose_bound_may_be_too_large_are_not_saved(database: Database) -> None:
+    open_account(database, periods=any_of(2))
+    charge(database, noise("0.1"), periods=months(1, 2))
+    account = account_of(database)
+    assert account.windows is not None
+    with database.read() as connection:
+        place = account.windows.leads[0]
+        windows = window_state.read_at(connection, account.id, account.windows, PeriodSet(((place, place),)))
+        amount = price(DiscreteGaussian(sigma_squared=Fraction(50)), Neighbouring.ADD_REMOVE, ())
+        less = windows.charged(account.weights, PeriodSet(((place, place),)), 3, committed=[(amount, -1)])
+        assert less.outdated
+        assert less.bound == windows.bound
+        with pytest.raises(ValueError, match="found anew"):
+            window_state.write_state(less)
+        again = window_state.lowered(connection, account.id, account.weights, less, windows.present)
+    assert (again.bound.rho.finite, again.leads) == (windows.bound.rho.finite - Fraction(1, 100), windows.leads)
 
 
 def test_a_charge_finds_that_a_leading_period_is_missing(database: Database) -> None:
