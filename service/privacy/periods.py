@@ -15,6 +15,7 @@ from service.errors import InvalidInput
 MOST_WINDOWS = 10_000  # that one release touches
 MOST_OFFSETS = 1_000
 LONGEST_SPAN = 100_000  # periods from the first offset to the last
+MOST_ANY = 366  # the days of a year: each charge reads the totals of as many periods
 LARGEST_INDEX = 10**9  # far below 2^61, so that no two places have the same hash (decision 0006)
 _MOST_PAIRS = 100_000  # of a range of periods and a run of offsets: what a release costs before its windows are counted
 
@@ -83,16 +84,35 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyPeriods:
+    """The participation of a unit in at most so many periods, whichever they are; the place of a period is itself."""
+
+    most: int
+
+
+Participation = Offsets | AnyPeriods
+
+
+@dataclass(frozen=True, slots=True)
 class Periods:
     """The periods of an account: what it counts, and in which of them one unit can be."""
 
     calendar: Calendar
-    participation: Offsets
+    participation: Participation
 
     @property
     def windows_of_each(self) -> int:
         """The number of windows that hold one period."""
         return self.touched(PeriodSet(((0, 0),))).number
+
+    @property
+    def several(self) -> int | None:
+        """The most periods of one unit, where they may be any; their totals are kept one by one (P-9)."""
+        return self.participation.most if isinstance(self.participation, AnyPeriods) else None
+
+    def window_at(self, place: int) -> PeriodSet:
+        """Return the periods at a place: of its window, or the one period where a unit may be in any."""
+        return set_of((place + first, place + last) for first, last in _runs(self.participation))
 
     def touched(self, periods: PeriodSet) -> PeriodSet:
         """Return the places of the windows that a release over some of the periods touches."""
@@ -114,14 +134,22 @@ def set_of(ranges: Iterable[tuple[int, int]]) -> PeriodSet:
     return PeriodSet(tuple(merged))
 
 
-def touched(participation: Offsets, periods: PeriodSet) -> PeriodSet:
-    """Return the places of the windows that hold at least one of the periods.
+def _runs(participation: Participation) -> Ranges:
+    """Return the distances from a place to its periods."""
+    if isinstance(participation, AnyPeriods):
+        return ((0, 0),)
+    return set_of((offset, offset) for offset in participation.offsets).ranges
+
+
+def touched(participation: Participation, periods: PeriodSet) -> PeriodSet:
+    """Return the places whose totals a release over some periods is charged to.
 
     Offsets O: S - O, since t + o is in S where t is in S - o; window t may begin before the calendar's first period.
+    Any periods: S itself.
     """
     if periods.everything:
         return periods
-    runs = set_of((offset, offset) for offset in participation.offsets).ranges
+    runs = _runs(participation)
     return set_of(
         (first - last_offset, last - first_offset)
         for first, last in periods.ranges
@@ -129,13 +157,13 @@ def touched(participation: Offsets, periods: PeriodSet) -> PeriodSet:
     )
 
 
-def require_few_windows(participation: Offsets, periods: PeriodSet, at: str) -> PeriodSet:
+def require_few_windows(participation: Participation, periods: PeriodSet, at: str) -> PeriodSet:
     """Return the places of the windows that a release touches.
 
     Raises:
         InvalidInput: they are more than a release may touch, or too scattered to count.
     """
-    runs = set_of((offset, offset) for offset in participation.offsets).ranges
+    runs = _runs(participation)
     if len(runs) * len(periods.ranges) > _MOST_PAIRS:
         raise InvalidInput.at(at, f"expected at most {_MOST_PAIRS // len(runs)} ranges of adjacent periods")
     places = touched(participation, periods)
@@ -279,8 +307,8 @@ def write_periods(calendar: Calendar, periods: PeriodSet) -> str | dict[str, obj
     return {"list": [write_period(calendar, period) for period in periods.members]}
 
 
-def read_participation(stated: object, at: str) -> Offsets:
-    """Return the participation that an account states: ``offsets`` from 0 on, ascending.
+def read_participation(stated: object, at: str) -> Participation:
+    """Return the participation that an account states: ``offsets`` from 0 on, ascending, or ``any`` so many periods.
 
     Raises:
         InvalidInput: it is none; the fault is at ``at`` or below.
@@ -288,11 +316,15 @@ def read_participation(stated: object, at: str) -> Offsets:
     match stated:
         case {"offsets": [*offsets], **rest} if not rest:
             return Offsets(_read_offsets(offsets, f"{at}/offsets"))
-    raise InvalidInput.at(at, "expected an object with offsets")
+        case {"any": most, **rest} if not rest:
+            if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_ANY:
+                raise InvalidInput.at(f"{at}/any", f"expected a whole number from 1 to {MOST_ANY}")
+            return AnyPeriods(most)
+    raise InvalidInput.at(at, "expected an object with either offsets or any")
 
 
 def read_account_periods(stated: object, at: str) -> Periods:
-    """Return the periods that an account states: a calendar and a participation by offsets.
+    """Return the periods that an account states: a calendar and a participation.
 
     Raises:
         InvalidInput: they are none of an account; the fault is at ``at`` or below.
@@ -308,10 +340,9 @@ def read_account_periods(stated: object, at: str) -> Periods:
 
 def write_account_periods(periods: Periods) -> dict[str, object]:
     """Return periods of an account as ``read_account_periods`` reads them."""
-    return {
-        "calendar": periods.calendar.value,
-        "participation": {"offsets": list(periods.participation.offsets)},
-    }
+    unit = periods.participation
+    stated = {"any": unit.most} if isinstance(unit, AnyPeriods) else {"offsets": list(unit.offsets)}
+    return {"calendar": periods.calendar.value, "participation": stated}
 
 
 def _read_offsets(offsets: Sequence[object], at: str) -> tuple[int, ...]:

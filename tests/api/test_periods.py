@@ -46,7 +46,7 @@ def test_an_account_states_its_periods_and_what_they_mean(client: Client) -> Non
         ({**_PANEL, "more": 1}, "/periods"),
         ({**_PANEL, "calendar": "decade"}, "/periods/calendar"),
         ({**_PANEL, "calendar": 7}, "/periods/calendar"),
-        ({**_PANEL, "participation": {"any": 3}}, "/periods/participation"),
+        ({**_PANEL, "participation": {"any": 0}}, "/periods/participation/any"),
         ({**_PANEL, "participation": {"offsets": [0], "any": 3}}, "/periods/participation"),
         ({**_PANEL, "participation": {"offsets": []}}, "/periods/participation/offsets"),
         ({**_PANEL, "participation": {"offsets": [1, 2]}}, "/periods/participation/offsets/0"),

@@ -7,6 +7,7 @@ numbers or None for all periods, and a mechanism is the law of its privacy loss.
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +22,11 @@ def sets_of_offsets(offsets: Iterable[int], periods: Sequence[int]) -> list[froz
     span = max(offsets)
     shifted = ({t + o for o in offsets} for t in range(min(periods) - span, max(periods) + 1))
     return sorted({frozenset(one & set(periods)) for one in shifted} - {frozenset()}, key=sorted)
+
+
+def sets_of_any(most: int, periods: Sequence[int]) -> list[frozenset[int]]:
+    """All sets of so many of the periods."""
+    return [frozenset(one) for one in combinations(periods, most)]
 
 
 def reads(release: Periods, unit: frozenset[int]) -> bool:

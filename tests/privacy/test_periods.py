@@ -11,8 +11,10 @@ from service.errors import InvalidInput
 from service.privacy.periods import (
     ALL,
     LARGEST_INDEX,
+    AnyPeriods,
     Calendar,
     Offsets,
+    Participation,
     Periods,
     PeriodSet,
     containing,
@@ -208,9 +210,11 @@ def test_what_are_no_periods_is_refused_where_it_stands(calendar: Calendar, stat
         ({"offsets": [0]}, Offsets((0,))),
         ({"offsets": [0, 1, 2, 3, 12, 13, 14, 15]}, PANEL),
         ({"offsets": [0, 100_000]}, Offsets((0, 100_000))),
+        ({"any": 1}, AnyPeriods(1)),
+        ({"any": 366}, AnyPeriods(366)),
     ],
 )
-def test_participation_is_read_and_written(stated: object, read: Offsets) -> None:
+def test_participation_is_read_and_written(stated: object, read: Participation) -> None:
     assert read_participation(stated, "") == read
     account = Periods(Calendar.WEEK, read)
     assert write_account_periods(account) == {"calendar": "week", "participation": stated}
@@ -225,7 +229,14 @@ def test_participation_is_read_and_written(stated: object, read: Offsets) -> Non
         ({}, ""),
         ({"any": 1, "offsets": [0]}, ""),
         ({"offsets": 0}, ""),
-        ({"any": 1}, ""),
+        ({"any": 1, "more": 2}, ""),
+        ({"any": 0}, "/any"),
+        ({"any": -1}, "/any"),
+        ({"any": 367}, "/any"),
+        ({"any": True}, "/any"),
+        ({"any": 1.0}, "/any"),
+        ({"any": "1"}, "/any"),
+        ({"any": None}, "/any"),
         ({"offsets": []}, "/offsets"),
         ({"offsets": list(range(1001))}, "/offsets"),
         ({"offsets": [1]}, "/offsets/0"),
@@ -244,7 +255,7 @@ def test_what_is_no_participation_is_refused_where_it_stands(stated: object, poi
 
 
 def test_a_release_touches_at_most_ten_thousand_windows() -> None:
-    def refusal(participation: Offsets, periods: PeriodSet) -> str:
+    def refusal(participation: Participation, periods: PeriodSet) -> str:
         with pytest.raises(InvalidInput) as refused:
             require_few_windows(participation, periods, "/periods")
         return str(refused.value)
@@ -253,6 +264,8 @@ def test_a_release_touches_at_most_ten_thousand_windows() -> None:
     assert require_few_windows(Offsets((0,)), most, "") == most
     assert require_few_windows(Offsets((0,)), most, "").number == 10_000
     assert require_few_windows(PANEL, ALL, "") is ALL
+    assert require_few_windows(AnyPeriods(3), most, "") == most
+    assert "at most 10000 windows, got 10001" in refusal(AnyPeriods(3), more)
     assert refusal(Offsets((0,)), more) == "/periods: expected periods of at most 10000 windows, got 10001"
     assert refusal(Offsets((0, 1)), most) == "/periods: expected periods of at most 10000 windows, got 10001"
     centuries = PeriodSet(((-LARGEST_INDEX, LARGEST_INDEX),))

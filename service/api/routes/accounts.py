@@ -237,7 +237,8 @@ def _shown_alone(connection: Connection, account: AccountRecord) -> dict[str, An
     if account.periods is None:
         return _shown(account, with_gauge=True)
     place, as_window = fullest_window(connection, account)
-    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, place)}
+    window = None if place is None else account.periods.window_at(place)
+    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
 
 
 def _gauge_body(account: AccountRecord) -> dict[str, Any]:

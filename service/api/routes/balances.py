@@ -36,7 +36,7 @@ from service.ledger.accounts import accounts, spending
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta, write_budget
 from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.accounts.worst_windows import of_window, worst_window
+from service.ledger.accounts.worst_windows import bound_of_several, of_window, worst_window
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
 from service.ledger.releases.settlement import present_account
@@ -47,8 +47,9 @@ from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.accounting.totals import mean_price
+from service.privacy.periods import PeriodSet
 from service.privacy.plans.tagged import as_replacement
-from service.privacy.plans.walking import Neighbouring, condense
+from service.privacy.plans.walking import Priced, condense
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
@@ -101,7 +102,14 @@ class Balance(BaseModel):
         None,
         description="Only of an account with periods: the window with the largest loss, or the one with the largest"
         " loss that holds the period. It is the largest in the budget's figure; other figures may be larger elsewhere."
-        " null: no release is to fewer than all periods.",
+        " With participation any, the periods that are worst together; under an (epsilon, delta) budget, at the order"
+        " that decides. null: no release is to fewer than all periods.",
+    )
+    basis: Literal["largest_periods"] | SkipJsonSchema[None] = Field(
+        None,
+        description="Only with participation any. spent and reserved are then no compositions but upper bounds for"
+        " every unit: each figure is that of the releases to all periods plus the sum of the largest periods, taken for"
+        " each figure and each Rényi order by itself. A release counts once for each of these periods that it reads.",
     )
 
 
@@ -112,7 +120,8 @@ class _Counted(NamedTuple):
         spent, reserved: empty where the figures are stored and no picture needs them.
         drawn: the partitions; None after an earlier entry.
         stored: the figures, where an earlier request stored them in the cache.
-        place: of the window that the figures are of; None without periods, or where there is none.
+        window: the periods that the figures are of; None without periods, or where there is no window.
+        period: one that was asked for; None: any.
     """
 
     account: AccountRecord
@@ -122,7 +131,8 @@ class _Counted(NamedTuple):
     drawn: dict[str, int] | None
     cache: BalanceCache
     stored: dict[str, Any] | None
-    place: int | None
+    window: PeriodSet | None
+    period: int | None
 
 
 @router.get(
@@ -186,9 +196,9 @@ def read_balance(
     record, deltas, spent, reserved = counted.account, counted.deltas, counted.spent, counted.reserved
     capped = tag is not None and tag in {cap.tag for cap in record.caps}
     if kind is not None and picture != "spending":
-        lost = guarantee_body(_composed(spent, record.neighbouring, drawn_at(picture, deltas), tag, capped=capped))
+        lost = guarantee_body(_composed(counted, spent, drawn_at(picture, deltas), tag, capped=capped))
         return guarantee_picture(lost, picture, f"the spending of {record.name}", kind)
-    figures = counted.stored or _figures(spent, reserved, record.neighbouring, deltas, tag, capped=capped)
+    figures = counted.stored or _figures(counted, tag, capped=capped)
     if counted.stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
         counted.cache.store(figures)
     return ok(
@@ -200,7 +210,8 @@ def read_balance(
         | {"releases": record.releases}
         | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
         | {"tags": figures["tags"], "head": head_body(record.head)}
-        | window_member(record, counted.place)
+        | window_member(record, counted.window)
+        | ({"basis": "largest_periods"} if _of_several(record) else {})
     )
 
 
@@ -216,14 +227,14 @@ def _count_now(
 ) -> _Counted:
     now = present_account(connection, record, clock.now())
     deltas = shown_deltas or (usual_delta(record.budget),)
-    place, account = _window_of(connection, now.account, period)
-    cache = BalanceCache(request, account, tag, sorted(now.expired.items()), *deltas, *_asked(record, place))
+    window, account = _window_of(connection, now.account, period)
+    cache = BalanceCache(request, account, tag, sorted(now.expired.items()), *deltas, *_asked(record, window, period))
     stored, nothing = cache.look_up(connection), Counter[str]()
     read = stored is None or pictured
     spent, reserved = spending.counts(connection, account) if read else (nothing, nothing)
-    spent, reserved = _touching(account, place, spent, reserved - now.expired)
+    spent, reserved = _touching(account, window, spent, reserved - now.expired)
     drawn = partitions.total(connection, record.id)._asdict()
-    return _Counted(account, deltas, spent, reserved, drawn, cache, stored, place)
+    return _Counted(account, deltas, spent, reserved, drawn, cache, stored, window, period)
 
 
 def _count_at(
@@ -235,28 +246,37 @@ def _count_at(
     period: int | None,
 ) -> _Counted:
     deltas = shown_deltas or (usual_delta(then.account.budget),)
-    place, account = _window_of(connection, then.account, period)
-    cache = BalanceCache(request, account, tag, "", *deltas, *_asked(account, place))
-    spent, reserved = _touching(account, place, then.committed, then.reserved)
-    return _Counted(account, deltas, spent, reserved, None, cache, None, place)
+    window, account = _window_of(connection, then.account, period)
+    cache = BalanceCache(request, account, tag, "", *deltas, *_asked(account, window, period))
+    spent, reserved = _touching(account, window, then.committed, then.reserved)
+    return _Counted(account, deltas, spent, reserved, None, cache, None, window, period)
 
 
-def _window_of(connection: Connection, account: AccountRecord, period: int | None) -> tuple[int | None, AccountRecord]:
-    """Return the place of the window that is shown, and the account as that window; without periods, the account."""
+def _window_of(
+    connection: Connection, account: AccountRecord, period: int | None
+) -> tuple[PeriodSet | None, AccountRecord]:
+    """Return the window that is shown, and the account as that window; without periods, the account."""
     return (None, account) if account.periods is None else worst_window(connection, account, period)
 
 
-def _asked(account: AccountRecord, place: int | None) -> tuple[object, ...]:
+def _asked(account: AccountRecord, window: PeriodSet | None, period: int | None) -> tuple[object, ...]:
     """Return further values on which the figures depend: none without periods, so that stored figures stay."""
-    return () if account.periods is None else ("window", place)
+    if _of_several(account):
+        return "any", period
+    return () if account.periods is None else ("window", None if window is None else window.ranges[0][0])
+
+
+def _of_several(account: AccountRecord) -> bool:
+    """Tell whether a unit of the account can be in several periods, whichever they are."""
+    return account.periods is not None and account.periods.several is not None
 
 
 def _touching(
-    account: AccountRecord, place: int | None, spent: Subplans, reserved: Subplans
+    account: AccountRecord, window: PeriodSet | None, spent: Subplans, reserved: Subplans
 ) -> tuple[Subplans, Subplans]:
-    if account.periods is None:
+    if account.periods is None or _of_several(account):
         return spent, reserved
-    return of_window(account, spent, place), of_window(account, reserved, place)
+    return of_window(account, spent, window), of_window(account, reserved, window)
 
 
 def _mean_releases_left(account: AccountRecord) -> int | None:
@@ -266,18 +286,11 @@ def _mean_releases_left(account: AccountRecord) -> int | None:
     return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
 
 
-def _figures(
-    spent: Subplans,
-    reserved: Subplans,
-    neighbouring: Neighbouring,
-    deltas: tuple[Fraction, ...],
-    tag: str | None,
-    *,
-    capped: bool,
-) -> dict[str, Any]:
+def _figures(counted: _Counted, tag: str | None, *, capped: bool) -> dict[str, Any]:
+    spent, reserved, deltas = counted.spent, counted.reserved, counted.deltas
     return {
-        "spent": guarantee_body(_composed(spent, neighbouring, deltas, tag, capped=capped)),
-        "reserved": guarantee_body(_composed(reserved, neighbouring, deltas, tag, capped=capped)),
+        "spent": guarantee_body(_composed(counted, spent, deltas, tag, capped=capped)),
+        "reserved": guarantee_body(_composed(counted, reserved, deltas, tag, capped=capped)),
         "tags": first_of(spending.tags_of([*spent, *reserved])),
     }
 
@@ -298,8 +311,12 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
 
 
 def _composed(
-    subplans: Subplans, neighbouring: Neighbouring, deltas: tuple[Fraction, ...], tag: str | None, *, capped: bool
+    counted: _Counted, subplans: Subplans, deltas: tuple[Fraction, ...], tag: str | None, *, capped: bool
 ) -> Guarantee:
-    whole = spending.as_plan(subplans, tag)
-    plan = as_replacement(whole, neighbouring) if capped else condense(whole)
+    neighbouring = counted.account.neighbouring
+    if _of_several(counted.account):
+        plan: Priced = bound_of_several(counted.account, subplans, tag, counted.period)
+    else:
+        whole = spending.as_plan(subplans, tag)
+        plan = as_replacement(whole, neighbouring) if capped else condense(whole)
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)

@@ -16,7 +16,7 @@ from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.periods import MANY_WINDOWS, StatedPeriods
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
-from service.errors import Forbidden
+from service.errors import Conflict, Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
 from service.ledger.accounts.account_periods import ChargedPeriods
@@ -103,13 +103,16 @@ def count_capacity(
 
     An account with periods needs the periods that each of the releases reads, as a release states them. The count is
     that of releases which every window admits that they touch. Releases to all periods are compared with every window
-    of an account that has at most 20,000, and otherwise with a bound of all of them, as when they are registered.
+    of an account that has at most 20,000, and otherwise with a bound of all of them, as when they are registered. Where
+    an account of the line states {"any": w} as its participation, nothing is counted (409).
     """
     require(principal, "auditor", account)
     document, tags = document_of(body.plan), tuple(body.tags)
     plan = plan_of_document(document, "/plan")
     asked = NewRelease("plan", plan, document, tags, USUAL_DELTA, "/plan", periods=body.periods)
     line = lines.line_of(database, account)
+    if any(periods is not None and periods.several is not None for periods in line.periods):
+        raise Conflict("capacity is not counted where units are in several periods, whichever they are")
     present = capacity.present_line(database, line)
     _require_above(principal, present)
     charged = preparation.charged_periods(line, asked)

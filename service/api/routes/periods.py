@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.http.dependencies import CurrentDatabase, ok
+from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
 from service.api.http.paging import Cursor, Limit, page, read_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
@@ -24,11 +24,16 @@ from service.privacy.periods import Periods, write_period
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
+_MANY = 2000  # windows
 _MOST_COMPARED = 50_000  # pairs of a period and an offset on a page
 
 
 class PeriodBody(BaseModel):
-    """A period, with the window of the largest loss of those that hold it."""
+    """A period, with the window of the largest loss of those that hold it.
+
+    With participation any: the period together with the worst others. The figures are then the sums of the largest
+    periods, this one among them, each figure by itself.
+    """
 
     period: str | int
     window: WindowBody
@@ -40,7 +45,10 @@ class PeriodBody(BaseModel):
     counted: float | None = Field(description="spent with reservations: the figure that is compared with the cap.")
     counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     remaining: Remaining
-    releases: int = Field(description="The number of committed and held releases that touch the window.")
+    releases: int = Field(
+        description="The number of committed and held releases that touch the window; with participation any, a release"
+        " counts once for each of the periods."
+    )
 
 
 class CommonBody(BaseModel):
@@ -71,6 +79,7 @@ class PeriodPage(BaseModel):
 @router.get("/{account}/periods", response_model=PeriodPage)
 def list_periods(
     account: AccountPath,
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     first: Annotated[
@@ -93,6 +102,8 @@ def list_periods(
         record = without_due_reservations(connection, accounts.read_account(connection, account), clock.now())
         if record.periods is None or record.windows is None:
             raise NotFound("list of periods of the account", account)
+        if record.periods.several and record.windows.number > _MANY and request.app.state.helpers is not None:
+            raise AnswerInHelper  # all of them are read
         stated = read_query_period(record, first, "from"), read_query_period(record, last, "to")
         if stated[0] is not None and stated[1] is not None and stated[1] < stated[0]:
             raise InvalidInput.at("/query/to", "expected a period not before /query/from")
@@ -123,7 +134,7 @@ def _after(cursor: str) -> int:
 def _period_body(periods: Periods, view: PeriodView) -> dict[str, Any]:
     return {
         "period": write_period(periods.calendar, view.period),
-        "window": window_body(periods, view.place),
+        "window": window_body(periods, view.window),
         "spent": None if view.committed is None else number_up(view.committed),
         "spent_exact": None if view.committed is None else short_exact(view.committed),
         "counted": None if view.counted is None else number_up(view.counted),

@@ -157,17 +157,25 @@ def _declaration(budget: Budget) -> Declaration:
 
 def of_account(account: AccountRecord) -> str:
     """Describe the composition of an account's releases."""
-    windows = (
-        ""
-        if account.periods is None
-        else " This is done for each set of periods in which one unit can be, over the releases that read one of them."
-    )
+    windows = "" if account.periods is None else _of_windows(account.periods.several)
     return (
         f"Releases are charged to the ledger account {_code(account.name)} before anything is published, and"
         f" {_FILTERS[account.budget.definition]}. A release that would exceed the budget is refused: a privacy filter,"
         f" which holds although releases and their parameters are chosen after seeing earlier answers.{windows}"
         f" {account.releases} {'release is' if account.releases == 1 else 'releases are'} counted at journal entry"
         f" {account.head.seq} (SHA-256 {account.head.hash}), including those of accounts under it."
+    )
+
+
+def _of_windows(several: int | None) -> str:
+    if several is None:
+        return (
+            " This is done for each set of periods in which one unit can be, over the releases that read one of them."
+        )
+    largest = "the period with the largest losses" if several == 1 else f"the {several} periods with the largest losses"
+    return (
+        f" This is done for {largest}, found for each figure by itself, together with the releases that read all"
+        " periods. A release counts once for each of these periods that it reads."
     )
 
 

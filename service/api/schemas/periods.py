@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
 from service.privacy.periods import (
+    MOST_ANY,
     Calendar,
     Periods,
+    PeriodSet,
     read_period,
-    set_of,
     write_account_periods,
     write_period,
 )
@@ -56,6 +57,11 @@ StatedPeriods = Annotated[
     ),
 ]
 
+_PARTICIPATION: dict[str, dict[str, Any]] = {
+    "offsets": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+    "any": {"type": "integer", "minimum": 1, "maximum": MOST_ANY},
+}
+
 StatedAccountPeriods = Annotated[
     Any,
     WithJsonSchema(
@@ -66,10 +72,15 @@ StatedAccountPeriods = Annotated[
                     "properties": {
                         "calendar": {"enum": [calendar.value for calendar in Calendar]},
                         "participation": {
-                            "type": "object",
-                            "properties": {"offsets": {"type": "array", "items": {"type": "integer"}, "minItems": 1}},
-                            "required": ["offsets"],
-                            "additionalProperties": False,
+                            "anyOf": [
+                                {
+                                    "type": "object",
+                                    "properties": {name: form},
+                                    "required": [name],
+                                    "additionalProperties": False,
+                                }
+                                for name, form in _PARTICIPATION.items()
+                            ]
                         },
                     },
                     "required": ["calendar", "participation"],
@@ -83,7 +94,9 @@ StatedAccountPeriods = Annotated[
         description="The account counts by periods; never changed. calendar: the kind of period; index numbers waves or"
         " panels. participation: a promise about the design, for each unit, that never depends on answers. offsets: the"
         " unit is in the periods t + offset alone, for one t; [0] is one period, [0, 1, ..., 11] a sliding year of"
-        " months. The budget then holds for each such window of periods."
+        " months. The budget then holds for each such window of periods. any: the unit is in at most so many periods,"
+        " whichever they are. The budget then holds for each set of so many periods: the sum of the largest is compared"
+        " with it, and a release counts once for each of its periods that is among them."
     ),
 ]
 
@@ -92,33 +105,32 @@ class AccountPeriodsBody(BaseModel):
     """The periods that an account counts by."""
 
     calendar: Calendar
-    participation: dict[str, list[int]]
+    participation: dict[str, list[int] | int]
     statement: str = Field(description="The promise and the guarantee, in words.")
 
 
 class WindowBody(BaseModel):
-    """A window: the periods in which one unit can be."""
+    """A window: the periods in which one unit can be; with participation any, the worst ones together."""
 
-    start: str | int = Field(description="Its first period, which names it.")
+    start: str | int = Field(description="Its first period; with offsets it names the window.")
     periods: list[Any] = Field(description="Its periods; runs of them as from and to.")
 
 
-def window_body(periods: Periods, place: int) -> dict[str, Any]:
-    """Return the window of an account with periods at a place."""
-    runs = set_of((place + offset, place + offset) for offset in periods.participation.offsets).ranges
+def window_body(periods: Periods, window: PeriodSet) -> dict[str, Any]:
+    """Return a window of an account with periods."""
     shown = [
         written[0] if first == last else {"from": written[0], "to": written[1]}
-        for first, last in runs
+        for first, last in window.ranges
         for written in [(write_period(periods.calendar, first), write_period(periods.calendar, last))]
     ]
-    return {"start": write_period(periods.calendar, place), "periods": shown}
+    return {"start": write_period(periods.calendar, window.ranges[0][0]), "periods": shown}
 
 
-def window_member(account: AccountRecord, place: int | None) -> dict[str, Any]:
+def window_member(account: AccountRecord, window: PeriodSet | None) -> dict[str, Any]:
     """Return the member that shows a window; none for an account without periods."""
     if account.periods is None:
         return {}
-    return {"window": None if place is None else window_body(account.periods, place)}
+    return {"window": None if window is None else window_body(account.periods, window)}
 
 
 def read_query_period(account: AccountRecord, stated: str | None, name: str = "period") -> int | None:
@@ -153,9 +165,10 @@ def release_periods_body(periods: str | None) -> dict[str, Any]:
 def statement_of(account: AccountRecord, periods: Periods) -> str:
     """Return the promise on which the budget of an account relies, and what it then guarantees."""
     calendar = "wave" if periods.calendar is Calendar.INDEX else periods.calendar.value
-    where = f"in the data of at most one {calendar}"
-    if len(periods.participation.offsets) > 1:
-        runs = set_of((offset, offset) for offset in periods.participation.offsets).ranges
+    where, runs = f"in the data of at most one {calendar}", periods.window_at(0).ranges
+    if (periods.several or 1) > 1:
+        where = f"in the data of at most {periods.several} {calendar}s, whichever they are"
+    elif runs != ((0, 0),):
         parts = [f"t + {first}" if first == last else f"t + {first} to t + {last}" for first, last in runs]
         where = f"in the data of the {calendar}s {', '.join(parts)} alone, for one {calendar} t"
     same = (

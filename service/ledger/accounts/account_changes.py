@@ -114,7 +114,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             approval_above=new.approval_above,
             caps=caps,
             periods=new.periods,
-            windows=None if new.periods is None else WindowState(),
+            windows=None if new.periods is None else WindowState.of(weights, new.periods),
         )
         account = replace(account, id=accounts.insert_row(connection, account, parent_id))
         opened = AccountOpened(

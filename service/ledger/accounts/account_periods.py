@@ -1,6 +1,7 @@
 """The periods of accounts and of releases as text, in rows and in entries of the journal."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from service.privacy.periods import ALL, Periods, PeriodSet
 EVERY_PERIOD = '"all"'
 """The periods of a release to all periods, as canonical JSON."""
 _REMEMBERED = 4096
+_NAMED = 12  # runs of periods that a name states
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,15 @@ def _stated(account: str, text: str) -> ChargedPeriods:
     if found.text != text:
         raise ValueError("expected periods in their normal form")
     return found
+
+
+def name_of(account: Periods, places: Iterable[int]) -> str:
+    """Return the periods at places of an account as text, runs of them by their ends, many of them cut."""
+    runs = periods.set_of((place, place) for place in places).ranges
+    ends = [[str(periods.write_period(account.calendar, end)) for end in run] for run in runs[:_NAMED]]
+    shown = [first if first == last else f"{first} to {last}" for first, last in ends]
+    left = sum(last - first + 1 for first, last in runs[_NAMED:])
+    return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
 def read_by_another(account: Periods, below: str | None, text: str | None) -> str:

@@ -1,23 +1,32 @@
-"""Windows of accounts for readers: the one with the largest loss, and those of each period."""
+"""Windows of accounts for readers: the one with the largest loss, and those of each period.
+
+Where a unit can be in several periods, whichever they are, they are shown by sums of the largest (P-11), and all
+windows are read.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select
 
 from service.ledger.accounts import account_periods, budgets, window_state
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.spending import as_plan
 from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.accounts.subplans import periods_in
 from service.ledger.accounts.window_rows import EMPTY, Window
 from service.ledger.accounts.window_state import WindowState
 from service.ledger.storage.tables import WindowTotals as Table
 from service.privacy.accounting.capacity import gauge
+from service.privacy.accounting.leading_windows import leading, worst_places
+from service.privacy.accounting.period_bounds import dominating
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.accounting.totals import Totals, add_totals
 from service.privacy.accounting.windows import WindowTotals, worst
-from service.privacy.periods import ALL, Periods, PeriodSet
+from service.privacy.periods import ALL, Periods, PeriodSet, set_of
+from service.privacy.plans import Plan
 
 _ENDS = select(func.min(Table.place), func.max(Table.place)).where(Table.account_id == bindparam("account"))
 
@@ -26,15 +35,18 @@ _ENDS = select(func.min(Table.place), func.max(Table.place)).where(Table.account
 class PeriodView:
     """The window with the largest loss of those that hold a period, common totals included.
 
+    Where a unit can be in any periods, the totals are nowhere below those of any unit in the period.
+
     Attributes:
-        place: of the window.
+        window: its periods; of any, those that are worst together with this one.
         committed: the figure of its committed releases, in the budget's definition; None is infinite.
         counted: with held releases.
-        account: the account with the totals of this window, and the number of releases that touch it.
+        account: the account with the totals of this window, and the number of releases that touch it; where a unit can
+            be in any periods, a release counts once for each.
     """
 
     period: int
-    place: int
+    window: PeriodSet
     committed: Fraction | None
     counted: Fraction | None
     account: AccountRecord
@@ -42,28 +54,37 @@ class PeriodView:
 
 def worst_window(
     connection: Connection, account: AccountRecord, period: int | None = None
-) -> tuple[int | None, AccountRecord]:
-    """Return the place of the window with the largest loss in the budget's figure, and the account as that window.
+) -> tuple[PeriodSet | None, AccountRecord]:
+    """Return the window with the largest loss in the budget's figure, and the account as that window.
 
     Args:
         account: with periods; of the present, or with all windows of an earlier moment.
         period: one that the window must hold; None: any.
 
     Returns:
-        None in place of the place where no window has more than the releases to all periods. The account has the totals
-        of the window, and the number of releases that touch it.
+        None in place of the window where none has more than the releases to all periods. The account has the totals
+        of the window, and the number of releases that touch it, as in ``PeriodView``.
 
     Raises:
         Altered: a row of a window is not as the service wrote it, or one is missing.
     """
     periods, windows = _of(account)
-    places = ALL if period is None else periods.touched(PeriodSet(((period, period),)))
+    some = period is not None and windows.several is None
+    places = periods.touched(PeriodSet(((period, period),))) if some and period is not None else ALL
     windows = _read(connection, account, windows, places)
-    totals = {place: window.totals for place, window in windows.present.items()}
-    known = WindowTotals(windows.common.totals, totals)
-    found = worst(account.budget, account.weights, periods, known, period)
-    place = found.place
-    return place, replace(account, totals=found.totals, windows=windows, releases=_releases(windows, place))
+    common, totals = windows.common, windows.totals_of(windows.present)
+    if windows.several is not None:
+        found = leading(account.weights, totals, windows.several)
+        including = () if period is None else (period,)
+        held = worst_places(account.budget, account.weights, common.totals, found, totals, *including)
+        bound = found.together if period is None else found.beside(account.weights, totals.get(period, Totals()))
+        window, sums = set_of((place, place) for place in held) if held else None, add_totals(common.totals, bound)
+    else:
+        worst_one = worst(account.budget, account.weights, periods, WindowTotals(common.totals, totals), period)
+        held = () if worst_one.place is None else (worst_one.place,)
+        window, sums = None if worst_one.place is None else periods.window_at(worst_one.place), worst_one.totals
+    releases = common.releases + sum(windows.present.get(place, EMPTY).releases for place in held)
+    return window, replace(account, totals=sums, windows=windows, releases=releases)
 
 
 def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int | None, AccountRecord]:
@@ -74,13 +95,14 @@ def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int 
 
     Returns:
         None in place of the place where no window has more than the releases to all periods. An account of more than
-        ``LOOKED_AT`` windows is returned as it is: its totals are a bound of all of them.
+        ``LOOKED_AT`` windows is returned as it is: its totals are a bound of all of them. So is one whose units are in
+        several periods, whichever: its totals are the sum of the largest.
 
     Raises:
         Altered: a row of a window is not as the service wrote it, or one is missing.
     """
     _, windows = _of(account)
-    if windows.number > window_state.LOOKED_AT:
+    if windows.number > window_state.LOOKED_AT or windows.several is not None:
         return None, account
     windows = _read(connection, account, windows, ALL)
     found: dict[str, tuple[int | None, Totals]] = {
@@ -109,16 +131,19 @@ def touched_periods(connection: Connection, account: AccountRecord) -> tuple[int
     if not windows.number:
         return None
     lowest, highest = connection.execute(_ENDS, {"account": account.id}).one()
-    return lowest + periods.participation.offsets[-1], highest  # a period p touches the places p - offset
+    return periods.window_at(lowest).ranges[-1][1], highest  # a period p touches the places p - offset
 
 
 def period_views(connection: Connection, account: AccountRecord, first: int, last: int) -> Iterator[PeriodView]:
     """Yield each period from first to last, in order, with the window of the largest loss that holds it.
 
     Raises:
-        Altered: a row of a window is not as the service wrote it.
+        Altered: a row of a window is not as the service wrote it, or one is missing, where all are read.
     """
     periods, windows = _of(account)
+    if windows.several is not None:
+        yield from _views_of_several(connection, account, first, last)
+        return
     places = periods.touched(PeriodSet(((first, last),)))
     windows = _read(connection, account, windows, places)
     known = {place: windows.present.get(place, EMPTY) for place in places.members}
@@ -126,28 +151,79 @@ def period_views(connection: Connection, account: AccountRecord, first: int, las
     for period in range(first, last + 1):
         place = max(periods.touched(PeriodSet(((period, period),))).members, key=keys.__getitem__)
         own = known[place]
-        yield PeriodView(
+        yield _view(account, windows, period, periods.window_at(place), own)
+
+
+def _views_of_several(connection: Connection, account: AccountRecord, first: int, last: int) -> Iterator[PeriodView]:
+    """Yield each period with the worst others, in an account where a unit can be in several."""
+    _, windows = _of(account)
+    windows, weights, number = _read(connection, account, windows, ALL), account.weights, windows.several or 1
+    totals = windows.totals_of(windows.present)
+    of_committed = {place: window.committed for place, window in windows.present.items()}
+    found, found_committed = leading(weights, totals, number), leading(weights, of_committed, number)
+    for period in range(first, last + 1):
+        own = windows.present.get(period, EMPTY)
+        held = worst_places(account.budget, weights, windows.common.totals, found, totals, period)
+        yield _view(
+            account,
+            windows,
             period,
-            place,
-            spent_of_cap(account.budget, account.weights, add_totals(windows.common.committed, own.committed)),
-            spent_of_cap(account.budget, account.weights, add_totals(windows.common.totals, own.totals)),
-            replace(
-                account,
-                totals=add_totals(windows.common.totals, own.totals),
-                releases=windows.common.releases + own.releases,
+            set_of((place, place) for place in held),
+            Bounds(
+                found_committed.beside(weights, own.committed),
+                found.beside(weights, own.totals),
+                sum(windows.present.get(place, EMPTY).releases for place in held),
             ),
         )
 
 
-def of_window(account: AccountRecord, subplans: Subplans, place: int | None) -> Subplans:
-    """Return the subplans of releases that touch a window; None: those of releases to all periods."""
+class Bounds(NamedTuple):
+    """Totals of a window, or nowhere below those of several, without common ones."""
+
+    committed: Totals
+    totals: Totals
+    releases: int
+
+
+def _view(
+    account: AccountRecord, windows: WindowState, period: int, window: PeriodSet, own: Window | Bounds
+) -> PeriodView:
+    totals = add_totals(windows.common.totals, own.totals)
+    return PeriodView(
+        period,
+        window,
+        spent_of_cap(account.budget, account.weights, add_totals(windows.common.committed, own.committed)),
+        spent_of_cap(account.budget, account.weights, totals),
+        replace(account, totals=totals, releases=windows.common.releases + own.releases),
+    )
+
+
+def of_window(account: AccountRecord, subplans: Subplans, window: PeriodSet | None) -> Subplans:
+    """Return the subplans of releases that touch a window, by offsets; None: those of releases to all periods."""
     periods, _ = _of(account)
+    place = None if window is None else window.ranges[0][0]
     found: Subplans = Subplans()
     for subplan, count in subplans.items():
         places = account_periods.stated(periods, periods_in(subplan)).places
         if places.everything or (place is not None and place in places):
             found[subplan] = count
     return found
+
+
+def bound_of_several(account: AccountRecord, subplans: Subplans, tag: str | None, period: int | None) -> Plan:
+    """Return a plan with a guarantee nowhere below that of any unit, of an account where one can be in any periods.
+
+    Args:
+        subplans: as the account counts them.
+        tag: count what carries it alone; None: all.
+        period: one that the unit is in; None: any.
+    """
+    periods, windows = _of(account)
+    charged: dict[str, Subplans] = {}
+    for subplan, count in subplans.items():
+        charged.setdefault(periods_in(subplan), Subplans())[subplan] = count
+    releases = [(account_periods.stated(periods, text).places, as_plan(some, tag)) for text, some in charged.items()]
+    return dominating(releases, account.neighbouring, windows.several or 1, period)
 
 
 def _of(account: AccountRecord) -> tuple[Periods, WindowState]:

@@ -25,7 +25,6 @@ from service.ledger.journal.window_sums import WindowSums
 from service.ledger.releases.reservation_rows import expires
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, add_totals
-from service.privacy.accounting.windows import maximum
 from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
@@ -257,7 +256,8 @@ class AccountState:
         committed = self._committed.totals
         if self._windows is None:
             return committed
-        return add_totals(committed, maximum(self.weights, [one.committed for one in self._windows.windows.values()]))
+        windows = {place: Window(one.committed) for place, one in self._windows.windows.items()}
+        return add_totals(committed, WindowState.of(self.weights, self._windows.periods, windows=windows).most)
 
     @property
     def totals(self) -> Totals:
@@ -270,10 +270,8 @@ class AccountState:
         """Return the windows, all of them present, and none of them stored; None without periods."""
         if self._windows is None:
             return None
-        present = self._windows.windows
         common = Window(self._committed.totals, self._holds.totals, self._common)
-        most = maximum(self.weights, [window.totals for window in present.values()])
-        return WindowState(common, most, len(present), present=present)
+        return WindowState.of(self.weights, self._windows.periods, common, self._windows.windows)
 
     @property
     def is_below_zero(self) -> bool:

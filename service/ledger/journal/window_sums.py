@@ -17,7 +17,7 @@ class WindowSums:
     """
 
     def __init__(self, periods: Periods) -> None:
-        self._periods = periods
+        self.periods = periods
         self._windows: dict[int, Window] = {}  # without what is still counted
         self._counts: Counter[tuple[str, PriceKey, bool]] = Counter()  # by periods, amount, and whether it is held
         self._last: dict[str, int] = {}  # the last entry that charged these periods, or gave back there
@@ -33,7 +33,7 @@ class WindowSums:
             InvalidInput, ValueError: the service writes no such periods.
         """
         if periods not in self._last:
-            account_periods.stated(self._periods, periods)
+            account_periods.stated(self.periods, periods)
         self._counts[periods, amount, held] += count
         self._last[periods] = seq
         if len(self._counts) > _DISTINCT:
@@ -43,10 +43,10 @@ class WindowSums:
         charges: defaultdict[int, list[tuple[PriceKey, bool, int]]] = defaultdict(list)
         last: Counter[int] = Counter()
         for periods, seq in self._last.items():
-            for place in account_periods.stated(self._periods, periods).places.members:
+            for place in account_periods.stated(self.periods, periods).places.members:
                 last[place] = max(last[place], seq)
         for (periods, amount, held), count in self._counts.items():
-            for place in account_periods.stated(self._periods, periods).places.members:
+            for place in account_periods.stated(self.periods, periods).places.members:
                 charges[place].append((amount, held, count))
         for place, seq in last.items():
             some = charges[place]

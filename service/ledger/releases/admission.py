@@ -13,14 +13,16 @@ from sqlalchemy import Connection
 
 from service.errors import AccountClosed, Conflict, Overrun, Unavailable
 from service.ledger.accounts import accounts
+from service.ledger.accounts.account_periods import name_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.window_state import LOOKED_AT, MOST_WINDOWS, WindowState, read_at
+from service.ledger.accounts.window_state import LOOKED_AT, WindowState, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
+from service.privacy.accounting.leading_windows import decisive_windows, leading, worst_places
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_alone
 from service.privacy.accounting.totals import Totals, add_price, add_prices, price_as_charged
@@ -38,6 +40,8 @@ class Limit:
         amount: the charge, as ``price_as_charged`` makes it for these totals.
         tag: of a budget that caps one tag; None: it caps all.
         window: the name of the window that the totals are of; None: the account has no windows.
+        raised: the totals after the release, where it counts more than once, as in several periods of one unit; None:
+            it counts once.
     """
 
     account: str
@@ -47,11 +51,12 @@ class Limit:
     amount: Price
     tag: str | None = None
     window: str | None = None
+    raised: Totals | None = None
 
     @cached_property
     def after(self) -> Totals:
         """The totals after the release."""
-        return add_price(self.before, self.amount)
+        return add_price(self.before, self.amount) if self.raised is None else self.raised
 
     def shortfalls(self) -> list[Shortfall]:
         """Return the caps of the budget that the release does not fit."""
@@ -156,12 +161,16 @@ def _charge_to_windows(
     committed, kept = ([], [(amount, 1)]) if held else ([(amount, 1)], [])
     seq = account.head.seq + 1
     after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=1)
-    if after.number > MOST_WINDOWS:
+    if after.number > after.most_windows:
         raise Conflict(
-            f"the account {account.name!r} would have {after.number} windows, and can have {MOST_WINDOWS}: open"
+            f"the account {account.name!r} would have {after.number} windows, and can have {after.most_windows}: open"
             " another account for further periods"
         )
-    return AccountCharge(amount, after.bound, (window_limit(account, periods, windows, places, amount),), windows=after)
+    if periods.several is not None and not places.everything:
+        limit = _limit_of_several(account, periods, (windows, after), places, amount)
+    else:
+        limit = window_limit(account, periods, windows, places, amount)
+    return AccountCharge(amount, after.bound, (limit,), windows=after)
 
 
 def window_limit(
@@ -172,16 +181,23 @@ def window_limit(
     Args:
         earlier: the number of equal charges that are counted before it.
     """
-    found, most = touched_totals(windows, places)
     budget, weights, common = account.budget, account.weights, windows.common.totals
     if earlier:
         common = add_prices(common, [(amount, earlier)])  # each window that is touched has them
+    found, most = touched_totals(account, windows, places, amount)
     window = decisive_window(budget, weights, common, found, amount, most)
-    name = None if window.place is None else str(write_period(periods.calendar, window.place))
+    place = window.place
+    name = None if place is None else str(write_period(periods.calendar, place))
+    if place is not None and periods.several is not None:
+        totals, after = windows.totals_of({*windows.leads, place}), add_price(common, amount)
+        found_leads = leading(weights, totals, periods.several)
+        name = name_of(periods, worst_places(budget, weights, after, found_leads, totals, place))
     return Limit(account.name, budget, weights, window.totals, amount, window=name)
 
 
-def touched_totals(windows: WindowState, places: PeriodSet) -> tuple[dict[int, Totals], Totals | None]:
+def touched_totals(
+    account: AccountRecord, windows: WindowState, places: PeriodSet, amount: Price
+) -> tuple[dict[int, Totals], Totals | None]:
     """Return the totals of the windows at some places, as ``decisive_window`` takes them.
 
     Returns:
@@ -191,7 +207,34 @@ def touched_totals(windows: WindowState, places: PeriodSet) -> tuple[dict[int, T
     if not places.everything:
         return windows.totals_at(places), None
     are_known = len(windows.present) == windows.number
-    return {place: window.totals for place, window in windows.present.items() if are_known}, windows.most
+    return windows.bounds(account.budget, account.weights, amount) if are_known else {}, windows.most
+
+
+def _limit_of_several(
+    account: AccountRecord,
+    periods: Periods,
+    windows: tuple[WindowState, WindowState],
+    places: PeriodSet,
+    amount: Price,
+) -> Limit:
+    """Return a limit that the release fits only if it fits every set of periods of one unit that it touches (P-9).
+
+    Args:
+        windows: those of the account before and after the release.
+    """
+    before, after = windows
+    known = {*before.leads, *places.members}
+    found = decisive_windows(
+        account.budget,
+        account.weights,
+        periods.several or 1,
+        before.common.totals,
+        (before.bound, after.bound),
+        (before.totals_of(known), after.totals_of(known)),
+        places.members,
+    )
+    name = name_of(periods, found.places) if found.places else None
+    return Limit(account.name, account.budget, account.weights, found.before, amount, window=name, raised=found.after)
 
 
 def with_windows(

@@ -166,7 +166,7 @@ def _bounds_of(line: Sequence[AccountRecord], release: Prepared, charges: Sequen
         if windows is None or periods is None:
             bounds += [_Bound(account, limit, (limit.before,)) for limit in charge.limits]
             continue
-        found, most = admission.touched_totals(windows, periods.places)
+        found, most = admission.touched_totals(account, windows, periods.places, charge.amount)
         unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
         before = [add_totals(windows.common.totals, one) for one in unlike.values()]
         bounds.append(_Bound(account, charge.limits[0], before, periods.places))

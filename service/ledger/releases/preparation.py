@@ -194,6 +194,12 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
     unlike = sum(release.unlike for release in equal)
     unlike += sum(release.unlike for release in releases if release.spending[0].many is not None)
     windows = sum(one.places.number for release in releases for one in release.periods if one is not None)
+    compared = sum(
+        account.several + one.places.number
+        for release in releases
+        for account, one in zip(line.periods, release.periods, strict=True)
+        if account is not None and account.several is not None and one is not None and one.places.ranges
+    )
     tags = sum(len(release.all_tags) for release in releases)
     size = sum(len(release.written) for release in releases)
     under_caps = [price for release in releases for caps in release.caps for price in caps.prices.values()]
@@ -204,6 +210,7 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         + unlike * depth * _SUBPLAN
         + tags * _TAG
         + windows * (_WINDOW + max(map(len, line.orders)) * _WINDOW_ORDER)
+        + compared * (_COMPARED + max(map(len, line.orders)) * _COMPARED_ORDER)
         + size * (depth + 2) * _CHARACTER  # the release's row and the answer contain the plan too
     )
     require_brief(
@@ -211,14 +218,16 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         pointer,
         f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
         f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}"
-        + (f", windows of their periods {windows}" if windows else ""),
+        + (f", windows of their periods {windows}" if windows else "")
+        + (f", compared {compared}" if compared else ""),
     )
 
 
 # Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a price under a cap,
-# of a character of a plan, of a window and an order's part of it.
+# of a character of a plan, of a window and an order's part of it, and of one that is only read and compared.
 _RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
 _WINDOW, _WINDOW_ORDER = 100, 1.5
+_COMPARED, _COMPARED_ORDER = 40, 0.5
 
 
 Pricing = Callable[[Priced, Neighbouring, tuple[Fraction, ...]], Price]

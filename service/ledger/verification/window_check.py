@@ -25,7 +25,7 @@ def check_windows(connection: Connection, chain: AccountState, account: Row[Any]
             raise BadRow(last, "the account has windows and no periods")
     else:
         stored = window_state.read_state(account.period_state)
-        known = (stored.common, stored.number) == (journalled.common, journalled.number)
+        known = _known(stored) == _known(journalled)
         if not known or not _is_maximum(chain, stored, journalled):
             raise BadRow(last, "the account's period_state does not follow from the journal")
         if account.totals != budgets.write_totals(stored.bound):
@@ -35,11 +35,21 @@ def check_windows(connection: Connection, chain: AccountState, account: Row[Any]
     _check_rows(connection, account.id, journalled or WindowState(), last, cursors)
 
 
+def _known(windows: WindowState) -> tuple[object, ...]:
+    """Return what the account's row says of windows besides their maximum and their sum."""
+    return windows.common, windows.number, windows.several, windows.leads
+
+
 def _is_maximum(chain: AccountState, stored: WindowState, journalled: WindowState) -> bool:
-    """Return whether the stored maximum is that of the windows; it may be above where these are too many to look at."""
+    """Return whether the stored maximum is that of the windows; it may be above where these are too many to look at.
+
+    The sum of the largest is always exactly theirs.
+    """
     if stored.most == journalled.most:
         return True
-    return stored.number > LOOKED_AT and maximum(chain.weights, [stored.most, journalled.most]) == stored.most
+    if stored.several is not None or stored.number <= LOOKED_AT:
+        return False
+    return maximum(chain.weights, [stored.most, journalled.most]) == stored.most
 
 
 def _check_rows(

@@ -132,6 +132,22 @@ def _spent_of_delta(budget: Budget, weights: Weights, totals: Totals) -> Fractio
     return min((value for value in (totals.epsilon.value, by_order) if value is not None), default=None)
 
 
+def deciding_order(budget: Budget, weights: Weights, totals: Totals) -> int | None:
+    """Return the number of the order that gives the figure of an (epsilon, delta) budget; None: the pure sum does."""
+    rule = order_rule(budget, weights)
+    nothing = (0,) * len(rule.conversions)
+    curve = zip(totals.quanta or nothing, rule.conversions, rule.orders, totals.infinite or nothing, strict=True)
+    found = [
+        (rest + more + totals.linear * order * QUANTA / rule.denominator, number)
+        for number, (rest, more, order, infinite) in enumerate(curve)
+        if not infinite
+    ]
+    pure, least = totals.epsilon.value, min(found, default=None)
+    if least is None or (pure is not None and pure * QUANTA <= least[0]):
+        return None
+    return least[1]
+
+
 @dataclass(frozen=True, slots=True)
 class OrderRule:
     """The integers with which an (epsilon, delta) account's orders are tested.

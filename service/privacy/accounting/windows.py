@@ -77,13 +77,17 @@ def decisive_window(
     together = Worst(None, add_totals(common, highest))
     if not windows or not shortfalls(budget, weights, together.totals, add_price(together.totals, amount)):
         return together
+    return max(
+        (Worst(place, add_totals(common, totals)) for place, totals in windows.items()),
+        key=lambda one: excess(budget, weights, one.totals, add_price(one.totals, amount)),
+    )
 
-    def excess(window: Worst) -> tuple[bool, bool, Fraction]:
-        for gap in shortfalls(budget, weights, window.totals, add_price(window.totals, amount)):
-            return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
-        return False, False, Fraction(0)
 
-    return max((Worst(place, add_totals(common, totals)) for place, totals in windows.items()), key=excess)
+def excess(budget: Budget, weights: Weights, before: Totals, after: Totals) -> tuple[bool, bool, Fraction]:
+    """Return by how much totals after a charge exceed a cap, as a key: those that fit all are the smallest."""
+    for gap in shortfalls(budget, weights, before, after):
+        return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
+    return False, False, Fraction(0)
 
 
 def worst(
@@ -119,7 +123,7 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
     """
     if not several:
         return Totals()
-    comparable = _comparable_curves(weights, several)
+    comparable = comparable_curves(weights, several)
     return Totals(
         epsilon=LossSum(max(one.epsilon.finite for one in several), max(one.epsilon.infinite for one in several)),
         rho=LossSum(max(one.rho.finite for one in several), max(one.rho.infinite for one in several)),
@@ -134,7 +138,7 @@ def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
     """Return whether totals, of one of those of which ``most`` is the maximum, attain it in some figure above 0."""
     if most == Totals():
         return False
-    highest, one = _comparable_curves(weights, [most, totals])
+    highest, one = comparable_curves(weights, [most, totals])
     pairs = [
         (highest.epsilon.finite, one.epsilon.finite),
         (highest.epsilon.infinite, one.epsilon.infinite),
@@ -148,7 +152,7 @@ def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
     return any(figure and figure == other for figure, other in pairs)
 
 
-def _comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
+def comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
     """Return totals whose Rényi curves are either all linear or all in quanta, so that each order has one figure.
 
     At a single order everything is linear, exactly. At several orders the linear parts are rounded up to quanta:

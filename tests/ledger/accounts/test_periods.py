@@ -432,7 +432,7 @@ def test_an_account_with_very_many_windows_keeps_an_upper_bound(
 
 
 def test_an_account_has_at_most_so_many_windows(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST_WINDOWS", 3)
+    monkeypatch.setattr(window_state, "MOST_WINDOWS", 3)
     open_account(database, periods={"calendar": "month", "participation": {"offsets": [0]}})
     charge(database, noise("0.1"), periods=months(1, 2))
     with pytest.raises(Conflict, match="would have 4 windows"):

@@ -35,7 +35,7 @@ from service.privacy.accounting.windows import (
     worst,
 )
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
-from service.privacy.periods import ALL, Calendar, Offsets, Periods, PeriodSet, set_of, touched
+from service.privacy.periods import ALL, Calendar, Offsets, Participation, Periods, PeriodSet, set_of, touched
 from service.privacy.plans.walking import Neighbouring
 from tests.oracles.windows import Periods as Months, reads
 from tests.privacy.accounting.window_charges import WindowShortfall, add_to_windows, shortfalls_by_window
@@ -83,7 +83,7 @@ def amount(random: Random, number_of_orders: int) -> Price:
 Release = tuple[Months, Price]
 
 
-def places_of(participation: Offsets, periods: Months) -> PeriodSet:
+def places_of(participation: Participation, periods: Months) -> PeriodSet:
     return touched(participation, ALL if periods is None else set_of((one, one) for one in periods))
 
 
@@ -99,7 +99,7 @@ def by_month(participation: Offsets) -> Periods:
     return Periods(Calendar.MONTH, participation)
 
 
-def account(participation: Offsets, releases: Iterable[Release]) -> WindowTotals:
+def account(participation: Participation, releases: Iterable[Release]) -> WindowTotals:
     return add_to_windows(
         WindowTotals(), [(places_of(participation, periods), amount, 1) for periods, amount in releases]
     )

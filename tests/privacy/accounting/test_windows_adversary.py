@@ -30,7 +30,7 @@ from service.privacy.accounting.privacy_filter import (
 from service.privacy.accounting.totals import Totals, add_price, add_prices
 from service.privacy.accounting.windows import WindowTotals, price_as_charged_to_windows
 from service.privacy.mechanisms import Declaration, Declared, Geometric, RandomizedResponse
-from service.privacy.periods import ALL, Offsets, PeriodSet, set_of, touched
+from service.privacy.periods import ALL, AnyPeriods, Offsets, Participation, PeriodSet, set_of, touched
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import Neighbouring
 from tests.oracles.windows import (
@@ -38,6 +38,7 @@ from tests.oracles.windows import (
     Periods,
     largest_risk,
     response,
+    sets_of_any,
     sets_of_offsets,
     told_or,
     twice,
@@ -94,7 +95,7 @@ class Design:
 
     budget: Budget
     relation: Neighbouring
-    participation: Offsets
+    participation: Participation
     moves: tuple[tuple[Option, Periods], ...]
     voided: tuple[tuple[Option, Periods], ...] = ()
     depth: int = 4
@@ -102,6 +103,8 @@ class Design:
     @property
     def units(self) -> list[frozenset[int]]:
         """The sets of periods that a unit may be in, as far as they are in the calendar."""
+        if isinstance(self.participation, AnyPeriods):
+            return sets_of_any(self.participation.most, CALENDAR)
         return sets_of_offsets(self.participation.offsets, CALENDAR)
 
 
@@ -381,7 +384,7 @@ READ: tuple[Periods, ...] = (None, *map(frozenset, ({0}, {1}, {4}, {1, 2}, {2, 3
 def filled_by(
     definition: Definition,
     relation: Neighbouring,
-    participation: Offsets,
+    participation: Participation,
     charges: int,
     read: tuple[Periods, ...],
 ) -> Design:

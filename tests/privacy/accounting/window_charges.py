@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from service.privacy.accounting.leading_windows import decisive_windows, leading
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls
-from service.privacy.accounting.totals import Totals, add_price, add_prices
+from service.privacy.accounting.totals import Totals, add_price, add_prices, add_totals
 from service.privacy.accounting.windows import WindowTotals, decisive_window
 from service.privacy.periods import PeriodSet
 
@@ -31,6 +32,27 @@ def add_to_windows(before: WindowTotals, charges: Iterable[Charge]) -> WindowTot
             by_place.setdefault(place, []).append((amount, count))
     changed = {place: add_prices(before.windows.get(place, Totals()), added) for place, added in by_place.items()}
     return WindowTotals(add_prices(before.common, common), {**before.windows, **changed})
+
+
+def shortfalls_of_several(
+    budget: Budget, weights: Weights, number: int, before: WindowTotals, charge: Charge
+) -> list[Shortfall]:
+    """Return the caps that one charge does not fit where a unit can be in any ``number`` periods, as admission decides.
+
+    Only the windows that lead, and those that are charged, are known, as in the ledger.
+    """
+    places, amount, _ = charge
+    was, common = leading(weights, before.windows, number), before.common
+    if places.everything:
+        found = {place: was.beside(weights, own) for place, own in before.windows.items()}
+        window = decisive_window(budget, weights, common, found, amount, was.together)
+        return shortfalls(budget, weights, window.totals, add_price(window.totals, amount))
+    known = {*was.places, *places.members}
+    earlier = {place: before.windows.get(place, Totals()) for place in known}
+    later = add_to_windows(WindowTotals(common, earlier), [charge]).windows
+    bounds = add_totals(common, was.together), add_totals(common, leading(weights, later, number).together)
+    decisive = decisive_windows(budget, weights, number, common, bounds, (earlier, later), places.members)
+    return shortfalls(budget, weights, decisive.before, decisive.after)
 
 
 def shortfalls_by_window(

@@ -1,0 +1,285 @@
+"""Sums of the largest totals of windows: bounds for units that can be in several windows, at most so many.
+
+Each figure is taken by itself, so the sums bound every set of so many windows (P-9 in ``docs/mathematics/periods.md``).
+A few of the windows decide them, the leading ones, and after a charge the leading ones are among those that led before
+and those that were charged (P-10).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+
+from service.privacy.accounting.pricing import QUANTA
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Weights,
+    deciding_order,
+    shortfalls,
+    spent_of_cap,
+)
+from service.privacy.accounting.totals import COARSE, COARSE_DELTA, FINE_DENOMINATOR, LossSum, Totals, add_totals
+from service.privacy.accounting.windows import comparable_curves, excess
+
+_NOTHING = Totals()
+Ranked = Sequence[int]
+"""The numbers of the largest values above 0 in a list, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """The largest totals of windows, of which a unit is in at most ``number``.
+
+    Attributes:
+        others: the sum of the ``number`` - 1 largest of each figure; rational ones rounded up as P-12 says.
+        last: the next largest of each figure.
+        places: ascending, of the windows that these figures are of, and of the first window whose curve has quanta.
+    """
+
+    number: int
+    others: Totals
+    last: Totals
+    places: tuple[int, ...]
+
+    @property
+    def together(self) -> Totals:
+        """Return totals that are nowhere below the sum of any ``number`` windows."""
+        return add_totals(self.others, self.last)
+
+    def beside(self, weights: Weights, own: Totals) -> Totals:
+        """Return totals nowhere below the sum of a window with totals ``own``, one of these, and any others (P-11)."""
+        if self.number == 1:
+            return own
+        others, last, one = comparable_curves(weights, [self.others, self.last, own])
+        return add_totals(others, _minimum(last, one))
+
+
+def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Leading:
+    """Return the largest totals of windows, of which a unit is in at most ``number``.
+
+    Of equal figures those lead whose linear part is larger, then those whose rho is, then those at the lower place. So
+    the result is one of the totals alone, whatever led before.
+    """
+    some = sorted(place for place, totals in windows.items() if totals != _NOTHING)
+    places = _in_order(windows, some)
+    several = comparable_curves(weights, [windows[place] for place in places])
+    chosen: set[int] = set()
+
+    def rational(figure: Callable[[Totals], Fraction], steps: int = COARSE) -> tuple[Fraction, Fraction]:
+        values = [figure(one) for one in several]
+        top = _largest(_whole(values), number)
+        chosen.update(top)
+        rest = _sum_up([values[place] for place in top[: number - 1]], steps)
+        return rest, values[top[-1]] if len(top) == number else Fraction(0)
+
+    def counts(figure: Callable[[Totals], int]) -> tuple[int, int]:
+        others, last = _columns([(figure(one),) for one in several], number, chosen)
+        return sum(others), sum(last)  # of one column, or of none
+
+    def curve(figure: Callable[[Totals], tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        others, last = _columns([figure(one) for one in several], number, chosen)
+        return _normal(others), _normal(last)
+
+    pairs = {
+        "epsilon": rational(lambda one: one.epsilon.finite),
+        "rho": rational(lambda one: one.rho.finite),
+        "delta": rational(lambda one: one.delta, COARSE_DELTA),
+        "linear": rational(lambda one: one.linear),
+    }
+    epsilons, rhos = counts(lambda one: one.epsilon.infinite), counts(lambda one: one.rho.infinite)
+    quanta, infinite = curve(lambda one: one.quanta), curve(lambda one: one.infinite)
+    others, last = (
+        Totals(
+            epsilon=LossSum(pairs["epsilon"][which], epsilons[which]),
+            rho=LossSum(pairs["rho"][which], rhos[which]),
+            delta=pairs["delta"][which],
+            linear=pairs["linear"][which],
+            quanta=quanta[which],
+            infinite=infinite[which],
+        )
+        for which in (0, 1)
+    )
+    found = {places[one] for one in chosen}
+    if len(weights.orders) > 1:
+        found.update([place for place in some if windows[place].quanta][:1])
+    return Leading(number, others, last, tuple(sorted(found)))
+
+
+def _in_order(windows: Mapping[int, Totals], places: Sequence[int]) -> list[int]:
+    """Return ascending places in the order in which those with an equal figure lead."""
+    linear = _whole([windows[place].linear for place in places])
+    rho = _whole([windows[place].rho.finite for place in places])
+    order = sorted(range(len(places)), key=lambda number: (linear[number], rho[number]), reverse=True)
+    return [places[number] for number in order]
+
+
+def _largest(values: Sequence[int | Fraction], number: int) -> Ranked:
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:number]  # equal ones in their order
+    return order if order and values[order[-1]] else [one for one in order if values[one]]
+
+
+def _columns(rows: Sequence[Sequence[int]], number: int, chosen: set[int]) -> tuple[list[int], list[int]]:
+    """Return for each column the sum of its ``number`` - 1 largest values and the next one; note whose they are.
+
+    A row without values is one of zeros.
+    """
+    width = max(map(len, rows), default=0)
+    if not width:
+        return [], []
+    columns = zip(*(row or (0,) * width for row in rows), strict=True)
+    if len(rows) < number:
+        chosen.update(place for place, row in enumerate(rows) if any(row))
+        return list(map(sum, columns)), [0] * width
+    others: list[int] = []
+    last: list[int] = []
+    for column in columns:
+        top = _largest(column, number)
+        chosen.update(top)
+        full = len(top) == number
+        last.append(column[top[-1]] if full else 0)
+        others.append(sum([column[one] for one in top]) - last[-1])
+    return others, last
+
+
+def _whole(values: Sequence[Fraction]) -> Sequence[int | Fraction]:
+    """Return values as multiples of one unit, which sort many times as fast, unless that unit is very small."""
+    bottom = _common(values)
+    if bottom is None:
+        return values
+    return [value.numerator * (bottom // value.denominator) for value in values]
+
+
+def _common(values: Iterable[Fraction]) -> int | None:
+    """Return the common denominator of values, or None from 10^60 on."""
+    bottom = 1
+    for denominator in {value.denominator for value in values}:
+        bottom = math.lcm(bottom, denominator)
+        if bottom >= FINE_DENOMINATOR:
+            return None
+    return bottom
+
+
+def _sum_up(values: Sequence[Fraction], steps: int) -> Fraction:
+    """Return a sum, exact, or with each value rounded up where the common denominator would be too large."""
+    bottom = _common(values)
+    if bottom is None:
+        return Fraction(sum(math.ceil(value * steps) for value in values), steps)
+    return Fraction(sum(value.numerator * (bottom // value.denominator) for value in values), bottom)
+
+
+def _normal(figures: Sequence[int]) -> tuple[int, ...]:
+    """Return figures of a curve as totals have them: all zeros are none."""
+    return tuple(figures) if any(figures) else ()
+
+
+def _minimum(one: Totals, other: Totals) -> Totals:
+    """Return the minimum of totals with comparable curves, each figure by itself."""
+    return Totals(
+        epsilon=_smaller(one.epsilon, other.epsilon),
+        rho=_smaller(one.rho, other.rho),
+        delta=min(one.delta, other.delta),
+        linear=min(one.linear, other.linear),
+        quanta=_normal(list(map(min, one.quanta, other.quanta))),  # one of them is empty where all its figures are 0
+        infinite=_normal(list(map(min, one.infinite, other.infinite))),
+    )
+
+
+def _smaller(one: LossSum, other: LossSum) -> LossSum:
+    return LossSum(min(one.finite, other.finite), min(one.infinite, other.infinite))
+
+
+@dataclass(frozen=True, slots=True)
+class Decisive:
+    """Totals before and after a charge that fits if and only if it is admitted (P-9).
+
+    Attributes:
+        places: of the windows that lack most, where it is not admitted; else none.
+    """
+
+    places: tuple[int, ...]
+    before: Totals
+    after: Totals
+
+
+def decisive_windows(
+    budget: Budget,
+    weights: Weights,
+    number: int,
+    common: Totals,
+    bounds: tuple[Totals, Totals],
+    windows: tuple[Mapping[int, Totals], Mapping[int, Totals]],
+    charged: Iterable[int],
+) -> Decisive:
+    """Return the totals that decide about a charge to some windows, of which a unit is in at most ``number``.
+
+    The sums of the largest are compared first. Where the charge does not fit those, each window that it touches is
+    compared together with the worst others, and the one that it exceeds most is returned.
+
+    Args:
+        common: of the releases to all periods.
+        bounds: nowhere below the sum of any ``number`` windows, before the charge and after it, common totals included.
+        windows: those that led before the charge and those that it touches, before it and after it, without common
+            totals.
+        charged: the places of those that it touches.
+    """
+    if not shortfalls(budget, weights, *bounds):
+        return Decisive((), *bounds)
+    before, after = windows
+    was, now = leading(weights, before, number), leading(weights, after, number)
+
+    def beside(place: int) -> Decisive:
+        one, other = was.beside(weights, before[place]), now.beside(weights, after[place])
+        return Decisive((place,), add_totals(common, one), add_totals(common, other))
+
+    found = max(map(beside, charged), key=lambda one: excess(budget, weights, one.before, one.after))
+    return replace(found, places=worst_places(budget, weights, common, now, after, *found.places))
+
+
+def worst_places(
+    budget: Budget, weights: Weights, common: Totals, found: Leading, windows: Mapping[int, Totals], *including: int
+) -> tuple[int, ...]:
+    """Return the places of the windows with the largest sum in the figure that decides for them.
+
+    That is the budget's own, and under (epsilon, delta) the loss at the order, or the pure sum, that gives the figure
+    of their bound. Windows without loss are left out.
+
+    Args:
+        windows: with the leading ones, without common totals.
+        including: one that is among them in any case; none: any.
+    """
+    own = [windows.get(place, _NOTHING) for place in including]
+    bound = found.beside(weights, own[0]) if own else found.together
+    figure = _deciding(budget, weights, add_totals(common, bound))
+    ranked = [(figure(windows[place]), -place) for place in found.places if place not in including]
+    largest = sorted((one for one in ranked if one[0] > (0, 0)), reverse=True)[: found.number - len(including)]
+    return tuple(sorted((*including, *(-place for _, place in largest))))
+
+
+_Figure = tuple[int, Fraction]
+"""A count of infinite contributions, and the rest."""
+
+
+def _deciding(budget: Budget, weights: Weights, totals: Totals) -> Callable[[Totals], _Figure]:
+    """Return the figure of windows that decides where the sums are ``totals``."""
+    used = spent_of_cap(budget, weights, totals)
+    if totals.delta > budget.declared_delta and used is not None and used <= budget.cap:
+        return lambda one: (0, one.delta)
+    match budget.definition:
+        case Definition.ZCDP:
+            return lambda one: (one.rho.infinite, one.rho.finite)
+        case Definition.PURE:
+            order = None
+        case Definition.RDP:
+            order = 0
+        case _:
+            order = deciding_order(budget, weights, totals)
+    if order is None:
+        return lambda one: (one.epsilon.infinite, one.epsilon.finite)
+    return partial(_loss_at, weights.orders[order], order)
+
+
+def _loss_at(alpha: Fraction, number: int, totals: Totals) -> _Figure:
+    infinite, quanta = (curve[number] if curve else 0 for curve in (totals.infinite, totals.quanta))
+    return infinite, totals.linear * alpha + Fraction(quanta, QUANTA)

@@ -1,0 +1,63 @@
+"""A bound on all that was released, for units that can be in any periods, at most so many (P-13).
+
+A composition is that of one set of periods, and the largest of all sets would take too long to find. So each figure of
+each period is composed, and the largest are added up, one figure at a time.
+"""
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+from service.privacy.accounting.guarantee import USUAL_ORDERS
+from service.privacy.accounting.leading_windows import leading
+from service.privacy.accounting.pricing import QUANTA, price
+from service.privacy.accounting.privacy_filter import ORDERS, Weights
+from service.privacy.accounting.totals import Totals, add_price, add_totals
+from service.privacy.mechanisms import Declaration, Declared
+from service.privacy.periods import PeriodSet
+from service.privacy.plans import Plan, Sequence
+from service.privacy.plans.walking import Neighbouring
+
+CURVE = Weights(tuple(sorted({*USUAL_ORDERS, *ORDERS[::5]})))
+"""The orders of the curve: between neighbours, order less 1 grows by half at most, which costs an epsilon some 2 %."""
+
+
+def dominating(
+    releases: Iterable[tuple[PeriodSet, Plan]], neighbouring: Neighbouring, number: int, period: int | None = None
+) -> Plan:
+    """Return a plan whose guarantee is nowhere below that of any unit: by its declared figures alone.
+
+    Args:
+        releases: plans with the periods that they read.
+        number: the most periods of one unit.
+        period: one that the unit is in; None: any.
+    """
+    common, totals = Totals(), dict[int, Totals]()
+    for periods, plan in releases:
+        amount = price(plan, neighbouring, CURVE.orders)
+        if periods.everything:
+            common = add_price(common, amount)
+        for place in periods.members:
+            totals[place] = add_price(totals.get(place, Totals()), amount)
+    found = leading(CURVE, totals, number)
+    most = found.together if period is None else found.beside(CURVE, totals.get(period, Totals()))
+    return _declared(add_totals(common, most))
+
+
+def _declared(totals: Totals) -> Plan:
+    if totals == Totals():
+        return Sequence(parts=())
+    figures = Declaration(
+        epsilon=totals.epsilon.value,
+        delta=min(totals.delta, Fraction(1)),
+        rho=totals.rho.value,
+        rdp=tuple(_curve(totals)),
+    )
+    return Declared(guarantee=figures, reference="the sum of the largest periods")
+
+
+def _curve(totals: Totals) -> Iterator[tuple[Fraction, Fraction]]:
+    nothing = (0,) * len(CURVE.orders)
+    curve = zip(CURVE.orders, totals.quanta or nothing, totals.infinite or nothing, strict=True)
+    for order, quanta, infinite in curve:
+        if not infinite:
+            yield order, totals.linear * order + Fraction(quanta, QUANTA)
