@@ -10,7 +10,7 @@ to exceed it.
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
@@ -36,7 +36,7 @@ from tests.oracles.windows import Mechanism, largest_risk, response, told_or
 Doubles = NDArray[Any]
 GRID = 16  # losses are multiples of 1/16, which doubles add exactly
 SLACK = 1e-9
-DEPTH = 5
+DEPTH = 4
 UNIT = frozenset({0})
 
 
@@ -53,6 +53,16 @@ def option(loss: int, told: Fraction = Fraction(0)) -> Option:
     promise = Declaration(epsilon=Fraction(loss, GRID), delta=told)
     law = response(loss, 2, 1 / GRID)
     return Option(Declared(guarantee=promise, reference="a proof"), told_or(float(told), law) if told else law)
+
+
+def rare(loss: int, values: int) -> Option:
+    """Response on many values, of which a large loss is rare, with declared bounds that are above the true ones."""
+    law = response(loss, values, 1 / GRID)
+    orders = [1 + 1.02**k for k in range(-300, 250)]
+    rho = Fraction(1.01 * max(law.divergence(order, 1 / GRID) / order for order in orders))
+    curve = ((Fraction(3), Fraction(1.01 * law.divergence(3, 1 / GRID))),)
+    promise = Declaration(epsilon=Fraction(loss, GRID), rho=rho.limit_denominator(10**6), rdp=curve)
+    return Option(Declared(guarantee=promise, reference="a proof"), law)
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,9 @@ class State:
     children: tuple[Child, Child] = (Child(), Child())
 
 
+weights_of = lru_cache(open_weights)
+
+
 @dataclass
 class Ledger:
     """The service's admission.
@@ -85,9 +98,10 @@ class Ledger:
     caps: tuple[tuple[Budget, ...], tuple[Budget, ...]]
     options: tuple[Option, ...]
     weights: Weights = field(init=False)
+    known: dict[tuple[tuple[int, ...], Budget], Totals] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.weights = open_weights(self.budget)
+        self.weights = weights_of(self.budget)
         self.moves = [(place, number) for place in range(3) for number in range(len(self.options))]
         self.moves += [(place, action) for place in (0, 1) for action in (-1, -2, -3)]  # another cap, close, open
         self.steps = [(None if number < 0 else self.options[number].law, None) for _, number in self.moves]
@@ -97,18 +111,21 @@ class Ledger:
 
     def charged(self, child: Child, place: int) -> Child:
         budget = self.caps[place][child.cap]
-        weights = open_weights(budget)
-        amount = amount_of(budget, weights, self.totals(child.releases, weights), "closed" if child.closed else "open")
+        weights = weights_of(budget)
+        amount = amount_of(budget, weights, self.totals(child.releases, budget), "closed" if child.closed else "open")
         leaf = leaf_of(str(place), budget, amount)
         return replace(child, amount=price(leaf, Neighbouring.ADD_REMOVE, self.weights.orders))
 
-    def totals(self, releases: tuple[int, ...], weights: Weights) -> Totals:
-        prices = [price(self.options[one].plan, Neighbouring.ADD_REMOVE, weights.orders) for one in releases]
-        return add_prices(Totals(), [(one, 1) for one in prices])
+    def totals(self, releases: tuple[int, ...], budget: Budget) -> Totals:
+        if (releases, budget) not in self.known:
+            orders = weights_of(budget).orders
+            prices = [price(self.options[one].plan, Neighbouring.ADD_REMOVE, orders) for one in releases]
+            self.known[releases, budget] = add_prices(Totals(), [(one, 1) for one in prices])
+        return self.known[releases, budget]
 
     def above(self, state: State) -> Totals:
         amounts = [child.amount for child in state.children if child.amount is not None]
-        return add_prices(self.totals(state.releases, self.weights), [(one, 1) for one in amounts])
+        return add_prices(self.totals(state.releases, self.budget), [(one, 1) for one in amounts])
 
     def admits(self, state: State) -> bool:
         return not shortfalls(self.budget, self.weights, Totals(), self.above(state))
@@ -129,7 +146,7 @@ class Ledger:
 
     def released(self, child: Child, place: int, number: int) -> Child | None:
         budget, releases = self.caps[place][child.cap], tuple(sorted((*child.releases, number)))
-        fits = not shortfalls(budget, open_weights(budget), Totals(), self.totals(releases, open_weights(budget)))
+        fits = not shortfalls(budget, weights_of(budget), Totals(), self.totals(releases, budget))
         return replace(child, releases=releases) if fits and not child.closed else None
 
     def changed(self, child: Child, place: int, action: int) -> Child | None:
@@ -174,39 +191,43 @@ def _moment(order: float, losses: Doubles) -> Doubles:
     return np.asarray(np.exp((order - 1) * losses))
 
 
-def child_budgets(random: Random, definition: Definition) -> tuple[Budget, ...]:
-    """A cap that a few of the adversary's releases fill, and a greater one; an (epsilon, delta) one is fixed."""
-    few = sorted(random.sample(range(4, 33, 4), 2))
-    match definition:
-        case Definition.PURE:
-            return tuple(Budget(definition=definition, cap=Fraction(loss, GRID)) for loss in few)
-        case Definition.ZCDP:
-            caps = [Fraction(loss * loss, 2 * GRID * GRID) for loss in few]
-            return tuple(Budget(definition=definition, cap=cap) for cap in caps)
-        case Definition.RDP:
-            caps = [Fraction(loss, GRID) for loss in few]
-            return tuple(Budget(definition=definition, cap=cap, alpha=Fraction(3)) for cap in caps)
-    return (Budget(definition=definition, cap=Fraction(few[1], GRID), delta=Fraction(1, 200)),)
+def child_budgets(random: Random, definition: Definition, options: tuple[Option, ...]) -> tuple[Budget, ...]:
+    """A cap that one of the adversary's releases fills, and a greater one; an (epsilon, delta) one is fixed."""
+    alpha = Fraction(3) if definition is Definition.RDP else None
+    if definition is Definition.APPROXIMATE:
+        return (Budget(definition=definition, cap=Fraction(5), delta=_TOLD, declared_delta=_TOLD / 2),)
+    budget = Budget(definition=definition, cap=Fraction(1), alpha=alpha)
+    weights = open_weights(budget)
+    asked = price(random.choice(options).plan, Neighbouring.ADD_REMOVE, weights.orders)
+    sums = [add_prices(Totals(), [(asked, count)]) for count in (1, 2)]
+    return tuple(replace(budget, cap=spent_of_cap(budget, weights, one) or Fraction(0)) for one in sums)
+
+
+_TOLD = Fraction(1, 200)
 
 
 def drawn(seed: int, above: Definition, below: Definition) -> tuple[Budget, Any, tuple[Option, ...]]:
     """A random design: the account above has room for its children, one of them raised, and for a release or two."""
     random = Random(f"{seed} {above} {below}")
-    options = tuple(option(loss) for loss in random.sample(range(2, 25, 2), 2))
-    caps = child_budgets(random, below), child_budgets(random, Definition.PURE)
+    options = (rare(random.choice((48, 64)), 200), option(random.randrange(4, 17, 4)))
+    declared = _TOLD if below is Definition.APPROXIMATE else Fraction(0)
+    if declared:
+        options = (options[0], option(4, _TOLD / 2))
+    caps = child_budgets(random, below, options[:1]), child_budgets(random, Definition.PURE, (option(4),))
     alpha = Fraction(random.choice((2, 3))) if above is Definition.RDP else None
-    declared = Fraction(1, 200) if below is Definition.APPROXIMATE else Fraction(0)
     delta = Fraction(1, 20) if above is Definition.APPROXIMATE else Fraction(0)
-    cap = Fraction(random.randrange(24, 64), GRID)
-    budget = Budget(definition=above, cap=cap, delta=delta, declared_delta=declared, alpha=alpha)
-    if above is Definition.APPROXIMATE:
-        return budget, caps, options
-    ledger = Ledger(replace(budget, cap=Fraction(10**6)), caps, options)
-    full = replace(ledger.start(), releases=(0,))
-    full = replace(full, children=(ledger.charged(Child(cap=len(caps[0]) - 1), 0), full.children[1]))
-    filled = spent_of_cap(budget, ledger.weights, ledger.above(full))
-    assert filled is not None
-    return replace(budget, cap=filled), caps, options
+    budget = Budget(definition=above, cap=Fraction(2), delta=delta, declared_delta=declared, alpha=alpha)
+    while True:  # the weights of an (epsilon, delta) budget follow from its cap
+        ledger = Ledger(budget, caps, options)
+        full = replace(ledger.start(), releases=(0,))
+        full = replace(full, children=(ledger.charged(Child(cap=len(caps[0]) - 1), 0), full.children[1]))
+        filled = spent_of_cap(budget, ledger.weights, ledger.above(full))
+        assert filled is not None
+        if above is not Definition.APPROXIMATE:
+            return replace(budget, cap=filled), caps, options
+        if filled <= budget.cap:
+            return budget, caps, options
+        budget = replace(budget, cap=budget.cap + Fraction(1, 4))
 
 
 CASES = [
@@ -223,14 +244,16 @@ CASES = [
 @pytest.mark.parametrize(("above", "below"), CASES, ids=lambda one: one.value)
 def test_no_adversary_exceeds_the_guarantee_above(above: Definition, below: Definition) -> None:
     reached = []
-    for seed in range(4):
-        budget, caps, options = drawn(seed, above, below)
-        ledger = Ledger(budget, caps, options)
-        if ledger.admits(ledger.start()):
-            reached.append(used(ledger))
-            assert reached[-1] <= 1 + SLACK
-    assert len(reached) >= 2
-    assert max(reached) > 0  # the adversary reaches something
+    for seed in range(1 if above is Definition.APPROXIMATE else 3):
+        ledger = Ledger(*drawn(seed, above, below))
+        assert ledger.admits(ledger.start())
+        reached.append(used(ledger))
+        assert reached[-1] <= 1 + SLACK
+    assert max(reached) > _REACHED.get(above, -1) or below is Definition.PURE
+
+
+_REACHED = {Definition.ZCDP: 0.3, Definition.RDP: 0.3, Definition.APPROXIMATE: 0.001}
+"""The least that the adversary has to reach where what is counted is no sum of pure losses."""
 
 
 class ChargesNothingAbove(Ledger):
