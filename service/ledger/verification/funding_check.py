@@ -90,7 +90,7 @@ def check_funding(connection: Connection, chain: AccountState, account: Row[Any]
 
 def _check_allotted(connection: Connection, chain: AccountState, account: Row[Any], cursors: ExitStack) -> None:
     last, secret, missing = chain.head.seq, secret_of(connection), set(chain.allotments)
-    query = select(*allotments.COLUMNS, Account.name).join(Account, Account.id == Allotment.child_id)
+    query = select(*allotments.COLUMNS, Account.name).outerjoin(Account, Account.id == Allotment.child_id)
     for row in stream(connection, query.where(Allotment.account_id == account.id), cursors):
         stated = chain.allotments.get(row.name)
         if stated is None or (row.plan, price_key_in(row.price), row.caps, row.seq) != (
