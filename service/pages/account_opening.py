@@ -43,8 +43,8 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
     if faults:
         return _render(visit, typed, {"faults": faults}, 422)
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
-    optional = {name: typed[name] or None for name in ("parent", "approval_above")}
-    request = {**body, **optional, "funding": typed["funding"], "budget": budget_of(typed)}
+    optional = {name: typed[name] for name in ("parent", "approval_above", "funding") if typed[name]}
+    request = {**body, **optional, "budget": budget_of(typed)}
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
