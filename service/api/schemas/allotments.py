@@ -12,7 +12,7 @@ from service.privacy.accounting.totals import Totals, add_totals, without_totals
 
 
 class AllottedSumBody(BaseModel):
-    """What an account has allotted to accounts under it; its counted figure contains it."""
+    """The allotments of an account to accounts under it; its counted figure contains them."""
 
     accounts: int = Field(description="The number of allotted accounts that are charged to it, closed ones included.")
     counted: float | None = Field(

@@ -30,7 +30,7 @@ Funding = Literal["allotted"]
 
 
 class AllottedSum(NamedTuple):
-    """What an account has allotted.
+    """The allotments of an account together.
 
     Attributes:
         accounts: the number of allotted accounts that it is charged for, closed ones included.

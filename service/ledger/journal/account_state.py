@@ -69,7 +69,7 @@ class Charge(NamedTuple):
 
 
 class Allotment(NamedTuple):
-    """What an account is charged for an allotted account under it.
+    """The charge of an allotted account to one above it.
 
     Attributes:
         plan: the mechanism that it counts, as canonical JSON.

@@ -194,7 +194,7 @@ class WindowTotals(Base):
 
 
 class Allotment(Base):
-    """What an account is charged for an allotted account under it, in place of that account's releases."""
+    """The charge of an allotted account to one above it, in place of that account's releases."""
 
     __tablename__ = "allotments"
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)  # the charged account

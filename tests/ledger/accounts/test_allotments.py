@@ -48,7 +48,7 @@ MONTHS = {"calendar": "month", "participation": {"offsets": [0, 1]}}
 
 
 def used(database: Database, name: str) -> Fraction | None:
-    """What an account counts, in the figure of its budget."""
+    """The figure of its budget that an account counts."""
     account = account_of(database, name)
     return spent_of_cap(account.budget, account.weights, account.totals)
 
@@ -77,7 +77,7 @@ def budget_of(definition: str, cap: Fraction) -> dict[str, str]:
 
 
 class Refused(Exception):
-    """What the model refuses."""
+    """A refusal of the model."""
 
 
 @dataclass
