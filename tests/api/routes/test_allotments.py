@@ -15,11 +15,11 @@ def noise(rho: str) -> dict[str, Any]:
     return {"type": "discrete_gaussian", "rho": rho}
 
 
-def _share(client: Client, rho: str = "0.4", **stated: Any) -> dict[str, Any]:
+def _share(client: Client, rho: str = "0.4", **stated: Any) -> Any:
     return open_account(client, budget=ZCDP | {"rho": rho}, **SHARE | stated)
 
 
-def _change(client: Client, body: dict[str, Any], name: str = "share", status: int = 200) -> dict[str, Any]:
+def _change(client: Client, body: dict[str, Any], name: str = "share", status: int = 200) -> Any:
     changed = client.patch(f"/v1/accounts/{name}", json=body)
     assert changed.status_code == status, changed.text
     return json_of(changed)

@@ -257,7 +257,7 @@ def test_allotments_count_what_a_model_counts(
     rebuild(copy, lambda: io.BytesIO(file), signer.public_key)
     for node in run.nodes:
         found_there, found_here = account_of(copy, node.name), account_of(database, node.name)
-        ids = {"id": 0, "spending_sum": ""}  # PostgreSQL skips the ids of accounts that were refused
+        ids: dict[str, Any] = {"id": 0, "spending_sum": ""}  # PostgreSQL skips the ids of accounts that were refused
         assert replace(found_there, **ids) == replace(found_here, **ids)
     assert exported(copy, signer).splitlines()[1:] == file.splitlines()[1:]  # the first states the time
 

@@ -74,7 +74,9 @@ def _ledger(database: Database, name: str = "people") -> None:
     reserve(database, plan, name=name)
     open_account(database, f"{name}-by-month", periods=MONTHS)
     charge(database, plan, name=f"{name}-by-month", periods={"list": ["2026-01"]})
-    open_account(database, f"{name}-share", parent=name, funding="allotted", definition="zcdp", rho="0.001")
+    open_account(
+        database, f"{name}-share", parent=f"{name}-by-month", funding="allotted", definition="zcdp", rho="0.001"
+    )
     assert all(_rows(database).values())
 
 
