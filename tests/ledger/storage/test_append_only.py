@@ -267,6 +267,7 @@ _OTHER_KEY = {
     "turn": "99",
     "draw_id": "'new'",
     "place": "99",
+    "child_id": "99",
 }
 
 
