@@ -64,12 +64,13 @@ GRANT SELECT, INSERT ON journal, installation_journal, descriptions, release_tag
 GRANT SELECT, INSERT, UPDATE (created_at) ON installation TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     budget, totals, state, head_seq, head_hash, approval_above, next_expiry, releases, partitions_drawn,
-    partitions_undeclared, seal, spending_sum, caps, cap_totals, period_state
+    partitions_undeclared, seal, spending_sum, caps, cap_totals, period_state, allotted
 ) ON accounts TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, price, accountant, seal) ON releases TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at, seal) ON draws TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (drawn, seal) ON partitions_drawn TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (committed, held, releases, seq, seal) ON window_totals TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (plan, price, caps, seq, seal) ON allotments TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (token_hash, expires_at, revoked_at, last_used_at, seal) ON api_keys TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (seal) ON stored_answers TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, cost, seal) ON known_costs TO ledger_application;

@@ -162,6 +162,8 @@ def _described(name: str, repriced: RepricedRelease) -> Iterator[str]:
     for tagged in repriced.under_caps:
         what = "earlier releases" if tagged.release is None else f"release {tagged.release}"
         yield f"{name}: {what}, under the cap on {tagged.tag!r}: {', '.join(_changes(tagged.old, tagged.new))}"
+    for allotment in repriced.allotments:
+        yield f"{name}: allotment to {allotment.child}: {', '.join(_changes(allotment.old, allotment.new))}"
     over = [("its budget", gap) for gap in repriced.over]
     for what, gap in [*over, *((f"its cap on {tag!r}", gap) for tag, gap in repriced.over_caps)]:
         charged = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"

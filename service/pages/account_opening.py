@@ -25,6 +25,7 @@ _NOTHING = {
     "delta": "",
     "declared": "",
     "parent": "",
+    "funding": "shared",
     "approval_above": "",
     "description": "",
     "calendar": "",
@@ -55,7 +56,7 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
     if faults:
         return _render(visit, typed, {"faults": faults}, 422)
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
-    optional = {name: typed[name] or None for name in ("parent", "approval_above")}
+    optional = {name: typed[name] for name in ("parent", "approval_above", "funding") if typed[name]}
     request = {**body, **optional, **_periods_of(typed), "budget": budget_of(typed)}
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))

@@ -91,6 +91,7 @@ def open_account(
     approval_above: str | None = None,
     caps: Any = MappingProxyType({}),
     periods: Any = None,
+    funding: Any = None,
     **budget: str,
 ) -> AccountRecord:
     """An account under add_remove; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
@@ -98,7 +99,7 @@ def open_account(
     above = None if approval_above is None else Fraction(approval_above)
     counted = None if periods is None else read_account_periods(periods, "/periods")
     new = NewAccount(
-        name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps), periods=counted
+        name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps), counted, funding
     )
     carry_out(database, account_changes.open_account(database, ANN, new))
     return account_of(database, name)

@@ -65,7 +65,7 @@ LEVEL: dict[str, Any] = {
     },
 }
 OLD_NAMES = ("agency", "programme", "product", "alone")
-NAMES = (*OLD_NAMES, "monthly")
+NAMES = (*OLD_NAMES, "monthly", "division", "clinic")
 
 
 class Clock:
@@ -151,6 +151,12 @@ def everything(database: Database, time: Clock) -> None:
     register(database, "monthly", A, hours=24, periods={"list": ["2026-03", "2026-07"]})
     (ended,) = register(database, "monthly", A, hours=24, periods=quarter)
     void(database, ended, "monthly", "a mistake")
+    open_account(database, "division", parent="alone", funding="allotted", definition="pure", epsilon="1/3")
+    open_account(database, "clinic", parent="monthly", funding="allotted", definition="pure", epsilon="1/7")
+    register(database, "division", A)
+    register(database, "clinic", A, hours=24)
+    change_account(database, "division", read_budget({"definition": "pure", "epsilon": "1/2", "delta": "1e-12"}))
+    change_account(database, "division", "closed")
 
 
 def everything_old(database: Database, time: Clock) -> None:

@@ -15,6 +15,7 @@ from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
+from service.api.schemas.allotments import AllottedSumBody, allotted_sum_member
 from service.api.schemas.caps import CapBody, CapModel, caps_member, stated_caps
 from service.api.schemas.exact_numbers import Exact, Label, Short, Text, number_up, short_exact
 from service.api.schemas.guarantees import (
@@ -80,6 +81,12 @@ class OpenAccount(Short):
     parent: AccountName | None = Field(
         None,
         description="A parent account with the same unit and relation. Each charge must also fit the parent's budget.",
+    )
+    funding: Literal["shared", "allotted"] = Field(
+        "shared",
+        description="shared: each charge is also charged to the accounts above. allotted: the whole budget is charged"
+        " to the accounts above at once, up to and including the nearest one that is itself allotted, and charges of"
+        " this account charge nothing above it.",
     )
     approval_above: Exact | None = Field(
         None,
@@ -179,11 +186,17 @@ class AccountBody(BaseModel):
     state: Literal["open", "closed"]
     description: str
     parent: str | None
+    funding: Literal["allotted"] | SkipJsonSchema[None] = Field(
+        None, description="Omitted where charges of the account are charged to the accounts above as well."
+    )
     approval_above: str | None
     proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
     metadata: Metadata
     admission: Admission | None
     caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
+    allotted: AllottedSumBody | None = Field(
+        None, description="What the account has allotted to accounts under it; omitted where it never did."
+    )
     created_at: str
     head: HeadBody
     periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
@@ -222,6 +235,7 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "metadata": account.metadata,
         "admission": admission if weights.shares else None,
         **caps_member(account.caps),
+        **allotted_sum_member(account),
         "created_at": account.created_at,
         "head": head_body(account.head),
         **account_periods_body(account),
@@ -249,7 +263,7 @@ def _gauge_body(account: AccountRecord) -> dict[str, Any]:
         "used_exact": None if used is None else short_exact(used),
         "cap": cap,
         "releases": number,
-        "equal_more": count_fitting(budget, weights, totals, mean_price(totals, number))
+        "equal_more": count_fitting(budget, weights, totals, mean_price(account.of_releases, number))
         if number and account.periods is None
         else None,
     }
@@ -281,6 +295,12 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     inputs are neighbours if they differ in its value alone. The part of a release that carries the tag must fit the cap
     as well as the budgets. In an add_remove account another value counts as two records that change together, unless
     the mechanism states cells_replaced.
+
+    With the funding allotted, the whole budget of the account is charged to the accounts above at once, as one
+    mechanism with exactly that guarantee. Later charges of the account, and of those under it, charge nothing above it.
+    Its budget must be of a definition that each charged account can count, and fit there; otherwise nothing is written.
+    An account above whose approval_above is lower refuses it: open the account with less, and raise it with a second
+    steward.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
@@ -290,7 +310,16 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     caps = stated_caps(body.caps or ())
     periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
     new = NewAccount(
-        body.name, body.unit, body.neighbouring, body.description, budget, body.parent, threshold, caps, periods
+        body.name,
+        body.unit,
+        body.neighbouring,
+        body.description,
+        budget,
+        body.parent,
+        threshold,
+        caps,
+        periods,
+        None if body.funding == "shared" else body.funding,
     )
     opening = account_changes.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
@@ -366,6 +395,11 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     reopening the account) is answered with 202. It takes effect when another steward requests the same change; that
     steward's key must not come from a key of the first one.
 
+    A new budget of an allotted account takes the place of the former one in the accounts above, where a greater one
+    must fit; such a key must reach the parent. An (epsilon, delta) budget that was allotted is fixed. Closing an
+    allotted account leaves what it has spent, held and allotted with the accounts above, and gives back the rest;
+    opening it again charges its budget again. An (epsilon, delta) account gives nothing back.
+
     metadata are the facts for the deployments registry that only people know. Each change is a journal entry.
     """
     require(change.principal, "steward", account)
@@ -382,5 +416,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         what = CapsChange(stated_caps(body.caps))
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
-    changing = account_changes.change_account(change.database, change.request, account, what, "/budget")
+    changing = account_changes.change_account(
+        change.database, change.request, account, what, "/budget", change.principal.may_use
+    )
     return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))

@@ -17,6 +17,7 @@ from service.api.http.kept_figures import BalanceCache
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
+from service.api.schemas.allotments import AllottedBody, allotted_member
 from service.api.schemas.caps import CapBody, caps_member
 from service.api.schemas.exact_numbers import Exact, Label
 from service.api.schemas.guarantees import (
@@ -39,6 +40,7 @@ from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.accounts.worst_windows import bound_of_several, of_window, worst_window
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
+from service.ledger.releases.held_charges import held_totals
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS, first_of
@@ -46,7 +48,7 @@ from service.privacy.accounting import effort
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting
 from service.privacy.accounting.guarantee import USUAL_ORDERS, Guarantee, guarantee
 from service.privacy.accounting.privacy_filter import Definition
-from service.privacy.accounting.totals import mean_price
+from service.privacy.accounting.totals import Totals, mean_price
 from service.privacy.periods import PeriodSet
 from service.privacy.plans.tagged import as_replacement
 from service.privacy.plans.walking import Priced, condense
@@ -66,6 +68,8 @@ class PartitionsTotal(BaseModel):
 class Balance(BaseModel):
     """The losses, reservations and remaining budget of an account and of the accounts under it.
 
+    Of an allotted account under it, spent has the whole cap, whatever that account has spent.
+
     In an account with periods, all figures are those of one window: of the releases that touch it.
     """
 
@@ -75,6 +79,9 @@ class Balance(BaseModel):
     reserved: GuaranteeBody
     remaining: Remaining
     caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
+    allotted: AllottedBody | None = Field(
+        None, description="The parts of the budget; omitted where the account has allotted nothing."
+    )
     tag_relation: Literal["replacement"] | None = Field(
         None,
         description="With tag, where the tag has a cap: spent and reserved compare inputs that differ in the value of"
@@ -118,6 +125,7 @@ class _Counted(NamedTuple):
 
     Attributes:
         spent, reserved: empty where the figures are stored and no picture needs them.
+        held: what is held; with periods, for all of them.
         drawn: the partitions; None after an earlier entry.
         stored: the figures, where an earlier request stored them in the cache.
         window: the periods that the figures are of; None without periods, or where there is no window.
@@ -128,6 +136,7 @@ class _Counted(NamedTuple):
     deltas: tuple[Fraction, ...]
     spent: Subplans
     reserved: Subplans
+    held: Totals
     drawn: dict[str, int] | None
     cache: BalanceCache
     stored: dict[str, Any] | None
@@ -206,6 +215,7 @@ def read_balance(
         | {name: figures[name] for name in ("spent", "reserved")}
         | {"remaining": remaining_body(record)}
         | caps_member(record.caps)
+        | allotted_member(record, counted.held, counted.window)
         | ({"tag_relation": "replacement"} if capped else {})
         | {"releases": record.releases}
         | {"equal_more": _mean_releases_left(record), "partitions": counted.drawn}
@@ -225,7 +235,8 @@ def _count_now(
     *,
     pictured: bool,
 ) -> _Counted:
-    now = present_account(connection, record, clock.now())
+    at = clock.now()
+    now = present_account(connection, record, at)
     deltas = shown_deltas or (usual_delta(record.budget),)
     window, account = _window_of(connection, now.account, period)
     cache = BalanceCache(request, account, tag, sorted(now.expired.items()), *deltas, *_asked(record, window, period))
@@ -234,7 +245,9 @@ def _count_now(
     spent, reserved = spending.counts(connection, account) if read else (nothing, nothing)
     spent, reserved = _touching(account, window, spent, reserved - now.expired)
     drawn = partitions.total(connection, record.id)._asdict()
-    return _Counted(account, deltas, spent, reserved, drawn, cache, stored, window, period)
+    holds = account.allotted is not None and account.periods is None
+    held = held_totals(connection, account, at) if holds else Totals()
+    return _Counted(account, deltas, spent, reserved, held, drawn, cache, stored, window, period)
 
 
 def _count_at(
@@ -249,7 +262,7 @@ def _count_at(
     window, account = _window_of(connection, then.account, period)
     cache = BalanceCache(request, account, tag, "", *deltas, *_asked(account, window, period))
     spent, reserved = _touching(account, window, then.committed, then.reserved)
-    return _Counted(account, deltas, spent, reserved, None, cache, None, window, period)
+    return _Counted(account, deltas, spent, reserved, then.held, None, cache, None, window, period)
 
 
 def _window_of(
@@ -283,7 +296,8 @@ def _mean_releases_left(account: AccountRecord) -> int | None:
     """Return how many more mean releases fit, for a budget whose remaining figure does not show it."""
     if account.budget.definition is not Definition.APPROXIMATE or not account.releases or account.periods is not None:
         return None
-    return count_fitting(account.budget, account.weights, account.totals, mean_price(account.totals, account.releases))
+    mean = mean_price(account.of_releases, account.releases)
+    return count_fitting(account.budget, account.weights, account.totals, mean)
 
 
 def _figures(counted: _Counted, tag: str | None, *, capped: bool) -> dict[str, Any]:

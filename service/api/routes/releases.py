@@ -321,7 +321,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     """
     require(change.principal, "steward", account)
     with change.database.read() as connection:
-        line = lines.line_above(connection, account)
+        line = lines.charged_line(lines.line_above(connection, account))
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)

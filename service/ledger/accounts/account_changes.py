@@ -1,15 +1,17 @@
 """Changes of accounts by stewards: opening, new caps, and closing."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput, NotFound, Overrun
+from service.errors import AccountClosed, BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, Overrun
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.allotments import Funding, is_fixed
 from service.ledger.accounts.cap_changes import (
     CapsChange,
     is_greater,
@@ -20,7 +22,7 @@ from service.ledger.accounts.cap_changes import (
     save_holds,
 )
 from service.ledger.accounts.caps import StatedCap
-from service.ledger.accounts.lines import MAX_DEPTH
+from service.ledger.accounts.lines import MAX_DEPTH, Line
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.accounts.window_state import WindowState
 from service.ledger.idempotent_write import Operation
@@ -39,6 +41,12 @@ from service.ledger.journal.entries import (
     read_text,
 )
 from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry, hash_before
+from service.ledger.releases.allotment_charges import (
+    leaf_for,
+    require_countable,
+    require_one_person,
+    set_allotment,
+)
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
@@ -65,6 +73,7 @@ class NewAccount:
     approval_above: Fraction | None = None
     caps: tuple[StatedCap, ...] = ()
     periods: Periods | None = None
+    funding: Funding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +87,13 @@ class ChangedAccount:
 def open_account(database: Database, request: Request, new: NewAccount) -> Operation[AccountRecord]:
     """Return the operation that opens an account.
 
-    The RDP orders and weights of the account's admission rule are fixed now and for ever.
+    The RDP orders and weights of the account's admission rule are fixed now and for ever. An allotted account charges
+    its whole cap to the accounts above, up to the nearest one that is itself allotted.
 
     Raises:
+        BudgetExceeded: the cap of an allotted account does not fit an account above it.
         Conflict: the name is taken.
-        InvalidInput: the account cannot be under this parent.
+        InvalidInput: the account cannot be under this parent, or not be allotted there.
         AccountClosed: the parent is closed.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
@@ -91,9 +102,11 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
     weights = open_weights(new.budget)
     admission, caps = budgets.write_weights(weights), opened_caps(new.caps)
     keys = see_keys(database, request.secret)
+    line = None if new.funding is None else _charged_line(database, new)
 
     def work(connection: Connection, at: str) -> AccountRecord:
         require_valid(connection, request.secret, request.actor, at, keys)
+        above = [] if line is None else lines.lock_line(connection, line, at)
         parent_id = None if new.parent is None else _parent_id(connection, new, new.parent)
         if connection.execute(select(Account.id).where(Account.name == new.name)).first() is not None:
             raise Conflict(f"the account {new.name!r} exists already")
@@ -115,7 +128,10 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             caps=caps,
             periods=new.periods,
             windows=None if new.periods is None else WindowState.of(weights, new.periods),
+            funding=new.funding,
         )
+        if above:
+            _require_allottable(above, account)
         account = replace(account, id=accounts.insert_row(connection, account, parent_id))
         opened = AccountOpened(
             unit=new.unit,
@@ -127,12 +143,57 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             approval_above=None if new.approval_above is None else exact_text(new.approval_above),
             caps=opened_members(caps),
             periods=new.periods,
+            funding=new.funding,
         )
         head = opened.append(connection, account.chain, actor=request.actor, at=at)
-        accounts.save(connection, [replace(account, head=head)])
+        (account,) = accounts.save(connection, [replace(account, head=head)])
+        if above:
+            set_allotment(connection, above, account, request.actor, at, "/budget")
         return accounts.read_account(connection, new.name)
 
     return Operation(work, _is_committed)
+
+
+def _charged_line(database: Database, new: NewAccount) -> Line:
+    """Return the line that an account's allotment is charged to, with its prices kept before any account is locked.
+
+    Raises:
+        InvalidInput: there is no parent.
+    """
+    if new.parent is None:
+        raise InvalidInput.at("/funding", "expected shared, or a parent whose budget the account is allotted from")
+    try:
+        return lines.line_of(database, new.parent)
+    except NotFound:
+        raise InvalidInput.at("/parent", _A_NAME) from None
+
+
+_A_NAME = "expected the name of an account"
+
+
+def _require_allottable(line: Sequence[AccountRecord], account: AccountRecord) -> None:
+    """Refuse an account whose cap is no guarantee that the accounts above can count.
+
+    Args:
+        line: the accounts that would be charged, root first.
+
+    Raises:
+        InvalidInput: it is one, or needs two stewards.
+    """
+    for above in reversed(line):
+        if above.periods is not None and above.periods.several is not None:
+            raise InvalidInput.at(
+                "/funding", "expected shared, as units of an account above are in several periods, whichever they are"
+            )
+        if account.periods not in (None, above.periods):
+            raise InvalidInput.at(
+                "/periods",
+                "expected none, or those of each account above that is charged: the cap holds for one window, and an"
+                " account above with other periods, or without, needs a guarantee for all of its own",
+            )
+    leaf = leaf_for(account)
+    require_countable(line, leaf, account.budget)
+    require_one_person(line, leaf)
 
 
 def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
@@ -140,7 +201,7 @@ def _parent_id(connection: Connection, new: NewAccount, name: str) -> int:
     try:
         line = lines.line_above(connection, name)
     except NotFound:
-        raise InvalidInput.at("/parent", "expected the name of an account") from None
+        raise InvalidInput.at("/parent", _A_NAME) from None
     parent = line[-1]
     if parent.unit != new.unit:
         raise InvalidInput.at("/parent", "expected a parent with the same unit")
@@ -168,7 +229,12 @@ def _require_nested(new: NewAccount, above: AccountRecord) -> None:
 
 
 def change_account(
-    database: Database, request: Request, name: str, change: Change, pointer: str
+    database: Database,
+    request: Request,
+    name: str,
+    change: Change,
+    pointer: str,
+    may_use: Callable[[str], bool] = lambda _: True,
 ) -> Operation[ChangedAccount]:
     """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
 
@@ -180,18 +246,23 @@ def change_account(
     If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
     another steward states it too.
 
+    The accounts above an allotted account are charged with its new cap. When it is closed, they are charged with what
+    it has spent, held and allotted; when it is opened again, with its cap.
+
     Args:
         change: a threshold is in nats of the budget's definition.
         pointer: the place of a budget in the request, for faults.
+        may_use: whether the key reaches an account, by its name.
 
     Raises:
-        BudgetExceeded: the new cap is below the spending.
+        BudgetExceeded: the new cap is below the spending, or the cap of an allotted account does not fit above it.
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
-        Forbidden: the change needs a second steward, and this one proposed it or made one of the keys.
+        Forbidden: the change needs a second steward, and this one proposed it or made one of the keys; or it charges
+            the parent of an allotted account, which the key does not reach.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
-    line = lines.line_of(database, name)
+    line = lines.line_of(database, name, funding=True)
     keys = see_keys(database, request.secret)
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
@@ -200,8 +271,10 @@ def change_account(
             change.prepare(connection, seen)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
-        account = lines.lock_account(connection, line)
+        *above, account = _lock(connection, line, change)
         require_valid(connection, request.secret, request.actor, at, keys)
+        if above and _frees(account, change) and not may_use(account.parent or ""):
+            raise Forbidden(f"expected a key that reaches {account.parent}, which the account is allotted from")
         changed = _changed(connection, account, change, pointer, at)
         if changed is None:
             return ChangedAccount(account)
@@ -222,13 +295,27 @@ def change_account(
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         if isinstance(entry, CapsChanged):
             save_holds(connection, account, entry)
-        accounts.save(connection, [replace(after, head=head)])
+        (after,) = accounts.save(connection, [replace(after, head=head)])
+        if above and waits is None:
+            at_fault = "/state" if isinstance(change, str) else pointer
+            set_allotment(connection, above, after, request.actor, at, at_fault)
         answered = accounts.read_account(connection, name)
         if stated is not None:
             answered = replace(answered, proposed=waits)
         return ChangedAccount(answered, waits is not None)
 
     return Operation(work, lambda connection, changed: _is_committed(connection, changed.account))
+
+
+def _lock(connection: Connection, line: Line, change: Change) -> list[AccountRecord]:
+    """Lock the last account of a line, and before it those above it that the change charges; return them, root first.
+
+    Args:
+        line: of an allotted account, with the accounts that are charged for it.
+    """
+    if line.funding[-1] is None or not isinstance(change, Budget | str):
+        return [lines.lock_account(connection, line)]
+    return lines.lock_line(connection, line, None)
 
 
 def _changed(
@@ -325,6 +412,10 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
     """Refuse a change of anything but figures, and a cap below the spending."""
     old = account.budget
     require_same_kind(old, new, pointer, "account's")
+    if account.funding is not None and is_fixed(old) and new != old:
+        raise InvalidInput.at(
+            pointer, "expected the figures that were allotted: those of an (epsilon, delta) budget stay"
+        )
     failures: list[Overrun] = []
     used = spent_of_cap(new, account.weights, account.totals)
     if used is None or used > new.cap:

@@ -43,10 +43,12 @@ COLUMNS = (
     Account.cap_totals,
     Account.periods,
     Account.period_state,
+    Account.funding,
+    Account.allotted,
     Account.seal,
 )
 # Added after the first seals, and null in the rows of most accounts.
-_OPTIONAL = ("caps", "cap_totals", "periods", "period_state")
+_OPTIONAL = ("caps", "cap_totals", "periods", "period_state", "funding", "allotted")
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"

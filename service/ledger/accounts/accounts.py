@@ -11,8 +11,9 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, text
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
-from service.ledger.accounts import account_periods, account_rows, budgets, spending_rows, window_state
+from service.ledger.accounts import account_periods, account_rows, allotments, budgets, spending_rows, window_state
 from service.ledger.accounts.account_rows import COLUMNS
+from service.ledger.accounts.allotments import AllottedSum, Funding
 from service.ledger.accounts.caps import Cap, read_caps, write_cap_totals, write_caps
 from service.ledger.accounts.description_rows import last_description, read_metadata
 from service.ledger.accounts.metadata import Metadata
@@ -26,7 +27,7 @@ from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
-from service.privacy.accounting.totals import Totals
+from service.privacy.accounting.totals import Totals, without_totals
 from service.privacy.numerics.numbers import double_down, double_up, exact_text
 from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
@@ -51,6 +52,8 @@ class AccountRecord:
         caps: on tags, in the order of the tags.
         periods: the periods that its budget counts by; None: it holds for all releases together.
         windows: the windows of an account with periods; None for others.
+        funding: ``allotted`` where the accounts above were charged with its whole cap; None: its releases charge them.
+        allotted: what it has allotted to accounts under it; None: nothing ever.
         metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
             needs it.
         proposed: the change that waits for a second steward; likewise not looked up where an account is locked.
@@ -78,8 +81,15 @@ class AccountRecord:
     caps: tuple[Cap, ...] = ()
     periods: Periods | None = None
     windows: WindowState | None = None
+    funding: Funding | None = None
+    allotted: AllottedSum | None = None
     metadata: Metadata = field(default_factory=dict)
     proposed: ProposedChange | None = None
+
+    @property
+    def of_releases(self) -> Totals:
+        """Return the totals of its releases alone, without what it has allotted."""
+        return self.totals if self.allotted is None else without_totals(self.totals, self.allotted.totals)
 
     @property
     def chain(self) -> AccountHead:
@@ -181,6 +191,7 @@ def _fixed(account: AccountRecord) -> dict[str, object]:
         "created_at": account.created_at,
         "parent": account.parent,
         "periods": None if account.periods is None else account_periods.write(account.periods),
+        "funding": account.funding,
     }
 
 
@@ -200,6 +211,7 @@ def _changing(account: AccountRecord) -> dict[str, object]:
         "caps": write_caps(account.caps),
         "cap_totals": write_cap_totals(account.caps),
         "period_state": None if account.windows is None else window_state.write_state(account.windows),
+        "allotted": None if account.allotted is None else allotments.write_sum(account.allotted),
     }
 
 
@@ -311,6 +323,8 @@ def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: boo
         caps=read_caps(row.caps, row.cap_totals),
         periods=None if row.periods is None else account_periods.read(row.periods),
         windows=None if row.period_state is None else window_state.read_state(row.period_state),
+        funding=row.funding,
+        allotted=None if row.allotted is None else allotments.read_sum(row.allotted),
         metadata=read_metadata(row._mapping.get("metadata"), f"account {row.name!r}"),
         proposed=_proposed(connection, row),
     )

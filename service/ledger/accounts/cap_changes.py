@@ -65,6 +65,14 @@ def no_caps_with_periods() -> InvalidInput:
     return InvalidInput.at("/caps", "expected none on an account with periods")
 
 
+def no_caps_beside_allotments() -> Conflict:
+    """Return the refusal of a new cap on an account that has allotted: it would count releases that nothing prices."""
+    return Conflict(
+        "the account has allotted some of its budget, and a new cap would have to count what is spent there: open an"
+        " account with the cap, and allot from that"
+    )
+
+
 def opened_members(caps: Sequence[Cap]) -> tuple[ChangedCap, ...] | None:
     """Return the member of the entry that opens an account with these caps; None without caps."""
     return tuple(ChangedCap(cap.tag, cap.budget, cap.weights) for cap in caps) or None
@@ -117,6 +125,7 @@ class CapsChange:
         if account.periods is not None:
             raise no_caps_with_periods()
         present = {cap.tag: cap for cap in account.caps}
+        self._require_countable(account)
         new: list[Cap] = []
         for one in self.stated:
             cap = replace(present[one.tag], budget=one.budget) if one.tag in present else self._new_cap(account, one)
@@ -133,12 +142,13 @@ class CapsChange:
 
         Raises:
             BudgetExceeded: a cap is below what is spent and held.
-            Conflict: too many releases are held to count them under a new cap.
+            Conflict: too many releases are held to count them under a new cap, or the account has allotted.
             InvalidInput: a cap changes more than figures, or the caps are too many.
             ReservationsDue: a cap may hold once expired reservations are released.
         """
         present = {cap.tag: cap for cap in account.caps}
         _require_unlike(self.stated, present)
+        self._require_countable(account)
         lines.refuse_few_due(connection, [account], at)
         changed: list[ChangedCap] = []
         after = dict(present)
@@ -168,6 +178,15 @@ class CapsChange:
             return None
         entry = CapsChanged(accountant=ACCOUNTANT, caps=tuple(sorted(changed, key=lambda cap: cap.tag)))
         return entry, replace(account, caps=tuple(after[tag] for tag in sorted(after)))
+
+    def _require_countable(self, account: AccountRecord) -> None:
+        """Refuse a new cap on an account that has allotted.
+
+        Raises:
+            Conflict: it is one.
+        """
+        if account.allotted is not None and {one.tag for one in self.stated} - {cap.tag for cap in account.caps}:
+            raise no_caps_beside_allotments()
 
     def _count(
         self, connection: Connection, account: AccountRecord, caps: Sequence[Cap], most: int = _MOST_HOLDS

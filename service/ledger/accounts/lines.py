@@ -1,6 +1,6 @@
 """Lines: an account with those above it, and the lock on them that every charge takes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -12,6 +12,7 @@ from service.errors import Conflict, NotFound
 from service.ledger.accounts import budgets
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.accounts import AccountRecord, read_account, record_of
+from service.ledger.accounts.allotments import Funding
 from service.ledger.accounts.caps import Cap, read_caps
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
@@ -36,13 +37,17 @@ _BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The constant facts of an account and those above it, root first.
+    """The constant facts of an account and those above it that its releases charge, root first.
+
+    An allotted account was charged above it with its whole cap. So a line begins at the nearest account that is
+    allotted, if there is one, and else at the root.
 
     Attributes:
         name: the account's own, which is the last of the line.
         definition: of its budget.
         orders: the RDP orders of each.
         periods: of each; None: it has none.
+        funding: of each; None: its releases charge the accounts above.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Line:
     definition: Definition
     orders: tuple[tuple[Fraction, ...], ...]
     periods: tuple[Periods | None, ...]
+    funding: tuple[Funding | None, ...]
 
     @property
     def account_id(self) -> int:
@@ -91,18 +97,36 @@ def line_above(connection: Connection, name: str) -> list[AccountRecord]:
     return line[::-1]
 
 
+def charged_line(line: Sequence[AccountRecord]) -> Sequence[AccountRecord]:
+    """Return those of a whole line, root first, that are charged for its last account."""
+    return line[max((place for place, account in enumerate(line) if account.funding is not None), default=0) :]
+
+
 @lru_cache(maxsize=4096)
-def line_of(database: Database, name: str) -> Line:
+def line_of(database: Database, name: str, *, funding: bool = False) -> Line:
     """Return the line of an account; it is fixed at opening, so a charge reads its rows only to lock them.
+
+    Args:
+        funding: of an allotted account, include the accounts above that are charged for its allotment.
 
     Raises:
         NotFound: there is none of this name.
     """
     with database.read() as connection:
         line = line_above(connection, name)
-    ids, orders = tuple(account.id for account in line), tuple(account.weights.orders for account in line)
-    periods = tuple(account.periods for account in line)
-    return Line(name, ids, line[-1].neighbouring, line[-1].budget.definition, orders, periods)
+    return _line([*charged_line(line[:-1]), line[-1]] if funding else charged_line(line))
+
+
+def _line(line: Sequence[AccountRecord]) -> Line:
+    return Line(
+        line[-1].name,
+        tuple(account.id for account in line),
+        line[-1].neighbouring,
+        line[-1].budget.definition,
+        tuple(account.weights.orders for account in line),
+        tuple(account.periods for account in line),
+        tuple(account.funding for account in line),
+    )
 
 
 def budget_of(database: Database, line: Line) -> Budget:
@@ -164,9 +188,9 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
     """
     found = _read(connection, line.name, line.ids, lock=lock)
     above = (None, *(account.name for account in found))
-    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False))
-    facts = tuple(account.weights.orders for account in found), tuple(account.periods for account in found)
-    if not stands or facts != (line.orders, line.periods):
+    stands = all(account.parent == parent for account, parent in zip(found, above, strict=False) if parent is not None)
+    begins = found[0].parent is None or found[0].funding is not None
+    if not (stands and begins) or _line(found) != line:
         line_of.cache_clear()  # otherwise a charge would pass the caps of the accounts now above it
         raise NotFound("account", line.name)
     return found

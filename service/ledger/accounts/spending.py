@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 from service.errors import Altered
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.spending_rows import FEW, Subplans, is_sum, read_rows
-from service.ledger.accounts.subplans import nameless, plan_in
+from service.ledger.accounts.subplans import is_allotted, nameless, plan_in
 from service.ledger.storage.tables import Spending
 from service.ledger.storage.transaction import secret_of
 from service.privacy.mechanisms import Mechanism
@@ -53,13 +53,15 @@ def small_spending(connection: Connection, account: AccountRecord) -> Subplans |
 def as_plan(subplans: Subplans, tag: str | None = None) -> Plan:
     """Return subplans with their numbers of occurrences as one plan; with ``tag``, only those that carry it.
 
+    An allotment counts for every tag: the releases of the allotted account may carry any.
+
     Returns:
         A sequence of repeats; without parts where there are no subplans, or none carries the tag.
     """
     parts: list[Plan] = []
     for subplan, occurrences in subplans.items():
         part: Plan | None = nameless(plan_in(subplan))
-        if tag is not None and part is not None:
+        if tag is not None and part is not None and not is_allotted(subplan):
             part = restrict(part, tag)
         if part is not None:
             parts.append(Repeat(part=part, count=occurrences))

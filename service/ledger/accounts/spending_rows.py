@@ -67,6 +67,7 @@ _HERE = (Spending.account_id == bindparam("account"), Spending.digest == bindpar
 _LEFT = Spending.reserved - bindparam("count")
 _COMMIT = update(Spending).where(*_HERE).values(reserved=_LEFT, occurrences=Spending.occurrences + bindparam("count"))
 _FORGET = delete(Spending).where(*_HERE, Spending.occurrences == 0, Spending.reserved == bindparam("count"))
+_REMOVE = delete(Spending).where(*_HERE, Spending.occurrences == 1, Spending.reserved == 0)
 _RELEASE = update(Spending).where(*_HERE).values(reserved=_LEFT)
 _READ = (
     select(Spending.subplan, Spending.occurrences, Spending.reserved)
@@ -174,6 +175,24 @@ class SettledSubplans:
         secret, none = secret_of(connection), Subplans()
         committed = self.subplans if self.committed else none
         return dict.fromkeys(account_ids, sum_of(secret, committed, none) - sum_of(secret, none, self.subplans))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedSubplan:
+    """A committed subplan that occurs once and takes the place of another; None: there is no other."""
+
+    old: str | None
+    new: str
+
+    def write(self, connection: Connection, account_ids: Sequence[int]) -> Mapping[int, int]:
+        """Remove the row of the former subplan, and write that of the new one."""
+        secret, none, added = secret_of(connection), Subplans(), Subplans([self.new])
+        if self.old is not None:
+            connection.execute(_REMOVE, [{"account": one, "at": _digest(self.old)} for one in account_ids])
+        row = {"digest": _digest(self.new), "subplan": self.new, "occurrences": 1, "reserved": 0}
+        connection.execute(_COUNT, [{"account": account_id} | row for account_id in account_ids])
+        gone = none if self.old is None else Subplans([self.old])
+        return dict.fromkeys(account_ids, sum_of(secret, added, none) - sum_of(secret, gone, none))
 
 
 @dataclass(frozen=True, slots=True)

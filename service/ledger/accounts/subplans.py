@@ -41,6 +41,23 @@ def charged_to(subplans: Subplans, periods: str | None) -> Subplans:
 _CHARGED_TO = '{"periods":'  # no plan has a member of this name
 
 
+def allotted_to(account: str, plan: str) -> str:
+    """Return the subplan by which an account counts what it has allotted to an account under it.
+
+    Args:
+        plan: that of the allotment, as canonical JSON.
+    """
+    return f'{_ALLOTTED_TO}{canonical(account)},"plan":{plan}}}'
+
+
+_ALLOTTED_TO = '{"allotted":'  # likewise
+
+
+def is_allotted(subplan: str) -> bool:
+    """Return whether a subplan is that of an allotment."""
+    return subplan.startswith((_ALLOTTED_TO, f'{_CHARGED_TO}"all","plan":{_ALLOTTED_TO}'))
+
+
 def periods_in(subplan: str) -> str:
     """Return the periods that a subplan of an account with periods is charged to, as canonical JSON.
 
@@ -57,9 +74,11 @@ _DECODER = json.JSONDecoder()
 
 
 def plan_in(subplan: str) -> Plan:
-    """Return the plan of a subplan, whatever periods it is charged to."""
+    """Return the plan of a subplan, whatever periods it is charged to, and whether it is an allotment's."""
     stated = json.loads(subplan)
-    return read_plan(stated["plan"] if subplan.startswith(_CHARGED_TO) else stated)
+    if subplan.startswith(_CHARGED_TO):
+        stated = stated["plan"]
+    return read_plan(stated["plan"] if "allotted" in stated else stated)
 
 
 @lru_cache(maxsize=4096)

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from service.ledger.accounts.account_periods import EVERY_PERIOD
+from service.ledger.accounts.allotments import AllottedSum, Funding
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.accounts.subplans import charged_to
+from service.ledger.accounts.subplans import allotted_to, charged_to
 from service.ledger.accounts.window_rows import Window
 from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import chains
@@ -24,7 +25,7 @@ from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.journal.window_sums import WindowSums
 from service.ledger.releases.reservation_rows import expires
 from service.privacy.accounting.privacy_filter import Budget, Weights
-from service.privacy.accounting.totals import Totals, add_totals
+from service.privacy.accounting.totals import Totals, add_prices, add_totals
 from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
@@ -66,6 +67,22 @@ class Charge(NamedTuple):
     periods: str | None = None
 
 
+class Allotment(NamedTuple):
+    """The charge of an allotted account to one above it.
+
+    Attributes:
+        plan: the mechanism that it counts, as canonical JSON.
+        amount: the price of it.
+        caps: its price under each of the account's caps on tags.
+        seq: the number of the last entry about it.
+    """
+
+    plan: str
+    amount: PriceKey
+    caps: CapPrices
+    seq: int
+
+
 @dataclass(slots=True)
 class HeldRelease:
     """A release that is proposed or reserved."""
@@ -90,6 +107,8 @@ class AccountState:
         self.unit = ""
         self.description = ""
         self.parent: str | None = None
+        self.funding: Funding | None = None
+        self.allotments: dict[str, Allotment] = {}  # by the names of the allotted accounts
         self.neighbouring = Neighbouring.ADD_REMOVE
         self.weights = Weights()
         self.budget: Budget | None = None
@@ -142,6 +161,39 @@ class AccountState:
             return
         self._common += count
         (self._holds if held else self._committed).add(charge.amount, count)
+
+    def allot(self, account: str, allotment: Allotment) -> None:
+        """Count an allotment, in place of the present one to the same account.
+
+        Raises:
+            BrokenChain: it has a price under a cap that the account does not have.
+            TypeError, ValueError: one of its prices is invalid.
+        """
+        price_of_key(allotment.amount)
+        former = self.allotments.get(account)
+        if former is not None:
+            self._count_allotment(account, former, -1)
+        self._count_allotment(account, allotment, 1)
+        self.allotments[account] = allotment
+
+    def _count_allotment(self, account: str, allotment: Allotment, count: int) -> None:
+        self._committed.add(allotment.amount, count)  # of all periods, where the account has some
+        for tag, amount in allotment.caps:
+            self.caps.find(tag).committed.add(amount, count)
+        if self._counts_subplans:
+            subplan = allotted_to(account, allotment.plan)
+            (counted,) = charged_to(Counter([subplan]), None if self.periods is None else EVERY_PERIOD)
+            self._spent[counted] += count
+            if not self._spent[counted]:
+                del self._spent[counted]
+
+    @property
+    def allotted(self) -> AllottedSum | None:
+        """Return what the account has allotted; None: nothing ever."""
+        if not self.allotments:
+            return None
+        amounts = [(price_of_key(one.amount), 1) for one in self.allotments.values()]
+        return AllottedSum(len(amounts), add_prices(Totals(), amounts))
 
     def hold(self, release: str, held: HeldRelease) -> None:
         """Hold a release.
@@ -258,6 +310,11 @@ class AccountState:
             return committed
         windows = {place: Window(one.committed) for place, one in self._windows.windows.items()}
         return add_totals(committed, WindowState.of(self.weights, self._windows.periods, windows=windows).most)
+
+    @property
+    def held_totals(self) -> Totals:
+        """Return the sum of the held prices; with periods, of those to all periods."""
+        return self._holds.totals
 
     @property
     def totals(self) -> Totals:

@@ -38,6 +38,7 @@ Kind = Literal[
     "repriced",
     "refused",
     "caps_changed",
+    "allotted",
 ]
 
 Row = dict[str, int | str | None]

@@ -14,15 +14,21 @@ from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.journal import Head, JournalEntry
+from service.privacy.accounting.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
 class AccountReplay:
-    """An account as its journal had it: the record, and the subplans that it had committed and held."""
+    """An account as its journal had it: the record, and the subplans that it had committed and held.
+
+    Attributes:
+        held: the sum of what it held; with periods, of what it held for all of them.
+    """
 
     account: AccountRecord
     committed: Subplans
     reserved: Subplans
+    held: Totals
 
 
 def replayed_entries(
@@ -80,7 +86,7 @@ def replay(connection: Connection, account: AccountRecord, until: int) -> Accoun
     for _ in replayed_entries(connection, account, chain, until):
         pass
     moment = replace(as_row(account, chain), metadata=chain.metadata, proposed=chain.proposed)
-    return AccountReplay(moment, chain.spent, chain.reserved)
+    return AccountReplay(moment, chain.spent, chain.reserved, chain.held_totals)
 
 
 def caps_of(chain: AccountState) -> tuple[Cap, ...]:
@@ -102,4 +108,5 @@ def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
         next_expiry=chain.next_expiry,
         releases=chain.releases,
+        allotted=chain.allotted,
     )

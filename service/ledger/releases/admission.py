@@ -136,6 +136,19 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
     ]
 
 
+def charge_of_allotment(account: AccountRecord, asked: Price, under_caps: Mapping[str, Price]) -> AccountCharge:
+    """Return the charge of an allotment to an account, admitted or not; it can be taken away again.
+
+    Args:
+        account: without the allotment's present amount; of windows, those that ``with_all_windows`` reads.
+        asked: the price of the allotment's mechanism.
+        under_caps: its price under each of the account's caps.
+    """
+    if account.periods is None or account.windows is None:
+        return _charge_to(account, asked, under_caps, held=True)
+    return _charge_to_windows(account, account.periods, account.windows, asked, ALL, held=True, of_release=False)
+
+
 def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Price], *, held: bool) -> AccountCharge:
     amount = price_as_charged(account.totals, asked, held=held)
     limits, caps = [Limit(account.name, account.budget, account.weights, account.totals, amount)], list[Cap]()
@@ -149,18 +162,28 @@ def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Pr
 
 
 def _charge_to_windows(
-    account: AccountRecord, periods: Periods, windows: WindowState, asked: Price, places: PeriodSet, *, held: bool
+    account: AccountRecord,
+    periods: Periods,
+    windows: WindowState,
+    asked: Price,
+    places: PeriodSet,
+    *,
+    held: bool,
+    of_release: bool = True,
 ) -> AccountCharge:
-    """Return the charge of a release to each window that it touches: one amount for all of them.
+    """Return the charge to each window that a release touches: one amount for all of them.
+
+    Args:
+        of_release: False: it is the charge of an allotment, which no release counts and no settlement commits.
 
     Raises:
         Conflict: the account would have too many windows.
     """
     touched = {None: windows.common.totals} if places.everything else windows.totals_at(places)
     amount = price_as_charged_to_windows(touched.values(), asked, held=held)
-    committed, kept = ([], [(amount, 1)]) if held else ([(amount, 1)], [])
+    committed, kept = ([], [(amount, 1)]) if held and of_release else ([(amount, 1)], [])
     seq = account.head.seq + 1
-    after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=1)
+    after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=int(of_release))
     if after.number > after.most_windows:
         raise Conflict(
             f"the account {account.name!r} would have {after.number} windows, and can have {after.most_windows}: open"
@@ -258,13 +281,26 @@ def _with_windows(
         return account
     charged = [one.places for release in releases if (one := release.periods[number]) is not None]
     places = set_of(place for one in charged for place in one.ranges)
-    if any(one.everything for one in charged) and windows.number <= LOOKED_AT:
-        after = add_prices(account.totals, [(release.prices[number], 1) for release in releases])
-        if shortfalls(account.budget, account.weights, account.totals, after):
-            places = ALL
-    if places.everything or places.ranges:
-        windows = read_at(connection, account.id, windows, places)
-    return replace(account, windows=windows)
+    if any(one.everything for one in charged):
+        account = with_all_windows(connection, account, [release.prices[number] for release in releases])
+    if places.ranges and account.windows is windows:
+        account = replace(account, windows=read_at(connection, account.id, windows, places))
+    return account
+
+
+def with_all_windows(connection: Connection, account: AccountRecord, asked: Sequence[Price]) -> AccountRecord:
+    """Return an account with all its windows, where charges to all periods exceed their maximum, if they are few.
+
+    Raises:
+        Altered: a row of a window is not as the service wrote it.
+    """
+    windows = account.windows
+    if windows is None or windows.number > LOOKED_AT:
+        return account
+    after = add_prices(account.totals, [(one, 1) for one in asked])
+    if not shortfalls(account.budget, account.weights, account.totals, after):
+        return account
+    return replace(account, windows=read_at(connection, account.id, windows, ALL))
 
 
 def limits_of(charges: Sequence[AccountCharge]) -> Iterator[Limit]:

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from service.ledger.accounts import account_periods, budgets, caps, window_state
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import UNREADABLE
 from service.ledger.releases import reservation_rows
-from service.privacy.accounting.totals import add_prices
+from service.ledger.storage.tables import Hold
+from service.privacy.accounting.totals import Totals, add_prices
 from service.privacy.periods import set_of
 
 
@@ -37,6 +38,20 @@ def without(account: AccountRecord, charges: Iterable[HeldCharge]) -> AccountRec
         totals=add_prices(account.totals, amounts),
         caps=caps.without(account.caps, under_caps) if under_caps else account.caps,
     )
+
+
+def held_totals(connection: Connection, account: AccountRecord, at: str) -> Totals:
+    """Return the sum of what is held in an account without periods, overdue holds left out.
+
+    Raises:
+        Altered: a hold is not as the service wrote it.
+    """
+    counts: Counter[str] = Counter()
+    for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id)):
+        reservation_rows.require_seal(connection, row)
+        if row.expires_at is None or row.expires_at > at:
+            counts[row.price] += 1
+    return add_prices(Totals(), [(budgets.read_price(json.loads(price)), count) for price, count in counts.items()])
 
 
 def with_settled_windows(

@@ -118,6 +118,8 @@ class Account(Base):
     cap_totals: Mapped[str | None]  # JSON: the totals that admission compares with each cap, by tag; null: no caps
     periods: Mapped[str | None]  # JSON: calendar and participation, fixed at opening; null: it has none
     period_state: Mapped[str | None]  # JSON: as in `window_state`; null: it has no periods
+    funding: Mapped[str | None]  # `allotted`: its parent was charged with its whole cap; null: it shares the parent's
+    allotted: Mapped[str | None]  # JSON: what it allots to accounts under it, as in `allotments`; null: nothing ever
     __table_args__ = (
         CheckConstraint("state IN ('open', 'closed')", name="accounts_state"),
         CheckConstraint("neighbouring IN ('add_remove', 'replace_one')", name="accounts_neighbouring"),
@@ -189,6 +191,20 @@ class WindowTotals(Base):
     seq: Mapped[int]  # of the last entry that changed it
     seal: Mapped[str]  # HMAC of the whole row with the installation's secret
     __table_args__ = (CheckConstraint("releases >= 0 AND seq > 0", name="window_totals_counts"),)
+
+
+class Allotment(Base):
+    """The charge of an allotted account to one above it, in place of that account's releases."""
+
+    __tablename__ = "allotments"
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)  # the charged account
+    child_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)  # the allotted account
+    plan: Mapped[str]  # canonical JSON: a declared mechanism with the guarantee that was allotted
+    price: Mapped[str]  # JSON: the amount added to the charged account's totals
+    caps: Mapped[str | None]  # JSON: the amount added to the totals of each cap, by tag; null: none
+    seq: Mapped[int]  # of the charged account's last entry about it
+    seal: Mapped[str]  # HMAC of the whole row with the installation's secret
+    __table_args__ = (CheckConstraint("seq > 0", name="allotments_seq"),)
 
 
 class ReleaseTag(Base):

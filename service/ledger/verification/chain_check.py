@@ -9,10 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from service.ledger.access.key_lives import KeyLives
+from service.ledger.accounts.allotments import amount_in, reference_to, text_of
+from service.ledger.accounts.caps import price_under
 from service.ledger.journal import entries, entry_texts
 from service.ledger.journal.account_state import AccountState, Charge, ProposedChange
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
+    Allotted,
     Approved,
     CapsChanged,
     Decided,
@@ -30,6 +33,7 @@ from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.totals import is_charge_of
+from service.privacy.mechanisms.declared import Declared
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices
@@ -69,6 +73,12 @@ def _readable() -> Iterator[None]:
         raise
     except UNREADABLE:
         raise BrokenChain("the entry's price or plan is not valid") from None
+
+
+def _allotment_like(leaf: Declared, child: str) -> Declared:
+    """Return the mechanism of an allotment with the figures of another mechanism."""
+    amount_in(leaf)
+    return Declared(guarantee=leaf.guarantee, reference=reference_to(child))
 
 
 class Audit:
@@ -123,6 +133,7 @@ class Audit:
             _check_persons("the release", held.by, entry, self._lives)
         if self._lives is not None:
             own = content.own if isinstance(content, Registration) else held is None or held.charge.own
+            own = own and not isinstance(content, Allotted)  # of a steward who reaches the account's parent alone
             self._refuse(self._lives.fault(entry, chain.name if own else None))
         match content:
             case Registration():
@@ -135,6 +146,8 @@ class Audit:
                 self._take_price(entry.release_id, content)
             case CapsChanged():
                 self._take_caps(content)
+            case Allotted():
+                self._check_allotted(content)
             case Drawn():
                 self.draws.take(entry.seq, entry.release_id, content)
         return entry
@@ -167,6 +180,26 @@ class Audit:
             right = held and not self.caps.wrong_before(content)
         if not right:
             raise BrokenChain("a cap does not count the earlier releases at their price")
+
+    def _check_allotted(self, content: Allotted) -> None:
+        """Require that an entry counts the mechanism of an allotment at the present accountant's prices.
+
+        Raises:
+            BrokenChain: it does not.
+        """
+        with _readable():
+            leaf = entry_texts.read_text(content.plan)
+            right = isinstance(leaf, Declared) and content.plan == text_of(_allotment_like(leaf, content.child))
+            if right and content.accountant == ACCOUNTANT and isinstance(leaf, Declared):
+                right = self.is_right(content.plan, content.price) and all(
+                    is_charge_of(
+                        entry_texts.price_of_key(amount),
+                        price_under(leaf, self.chain.caps.find(tag).weights, self.chain.neighbouring),
+                    )
+                    for tag, amount in content.caps or ()
+                )
+        if not right:
+            raise BrokenChain("the allotment is none, or is not charged at its price")
 
     def _check_caps(self, accountant: str, release: str, charge: Charge) -> None:
         """Require that a release is charged under exactly the caps whose tags it carries."""

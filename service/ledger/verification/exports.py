@@ -42,6 +42,7 @@ from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.ledger.verification.chain_check import Audit
+from service.ledger.verification.funding_check import FundingAudit
 from service.ledger.verification.period_audit import PeriodAudit
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
@@ -215,6 +216,7 @@ class Reader:
         self._read_plan = lru_cache(maxsize=1)(read_text)  # draws of one plan mostly come together
         self._numbers = DeclaredNumbers()
         self._periods = PeriodAudit()
+        self._funding = FundingAudit()
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -307,11 +309,15 @@ class Reader:
         entry = audit.check_text(body, digest)
         drawn = None
         if isinstance(entry.content, Registration):
+            origin = entry.content.origin
+            if origin is not None and not self._funding.charges(origin.account, audit.chain.name):
+                raise BrokenChain("the release is not of an account whose releases charge this one")
             self._periods.check_release(audit.chain.periods, entry.release_id, entry.content)
         match entry.content:
             case AccountOpened() as opening:
                 self._check_parent(expected, opening)
                 self._periods.open(audit.chain.name, opening)
+                self._funding.open(audit.chain.name, opening.parent, allotted=opening.funding is not None)
             case Registration(plan=plan) if '"partitions"' in plan or '"choice"' in plan:
                 self._planned[entry.release_id] = self._plans.setdefault(plan, plan)
             case Drawn() as said:
@@ -323,6 +329,7 @@ class Reader:
             if audit.chain.head != expected.head:
                 raise BrokenChain("the entry is not the head that was signed")
             audit.check_end()
+            self._funding.end(audit.chain)
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
         return CheckedEntry(audit, entry, body, digest, drawn, is_last)
 
@@ -388,11 +395,14 @@ class Reader:
         """Require that the charges of an account are those registered in it and in the accounts under it."""
         below: Counter[str] = Counter()
         for expected in self._accounts.values():
-            if expected.opening is not None and expected.opening.parent is not None:
-                below[expected.opening.parent] += expected.releases
+            opening = expected.opening
+            if opening is not None and opening.parent is not None and opening.funding is None:
+                below[opening.parent] += expected.releases
         for name, expected in self._accounts.items():
             if expected.releases != expected.own + below[name]:
                 raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")
+        for fault in self._funding.faults():
+            raise BadExport(self.line, fault)
 
 
 def _account_of(body: str) -> str:

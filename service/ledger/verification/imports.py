@@ -11,6 +11,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from service.errors import Conflict
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.allotments import AllotmentRow, write_rows
 from service.ledger.accounts.caps import write_prices
 from service.ledger.accounts.spending_rows import ChargedSubplans
 from service.ledger.draws import branch_rows, draw_rows, draws, partitions, tabulated_groups
@@ -130,6 +131,7 @@ class _Writer:
             parent=chain.parent,
             periods=chain.periods,
             windows=chain.windows,
+            funding=chain.funding,
         )
         above = None if chain.parent is None else self._accounts[chain.parent].id
         return replace(account, id=accounts.insert_row(self._connection, account, above))
@@ -226,6 +228,18 @@ class _Writer:
         ]
         if holds:
             self._connection.execute(insert(Hold), [reservation_rows.sealed(secret, hold) for hold in holds])
+        allotted = [
+            AllotmentRow(
+                account.id,
+                self._accounts[child].id,
+                one.plan,
+                json.dumps(price_of(one.amount)),
+                write_prices(one.caps),
+                one.seq,
+            )
+            for child, one in chain.allotments.items()
+        ]
+        write_rows(self._connection, allotted, new=True)
         drawn, undeclared = partitions.own_total(self._connection, account.id)
         after = replace(as_row(account, chain), partitions_drawn=drawn, partitions_undeclared=undeclared)
         accounts.save(self._connection, [after], ChargedSubplans(chain.spent, chain.reserved))

@@ -5,7 +5,7 @@ Differences are reported; when applied, each becomes an entry in the account's c
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.releases.allotment_charges import RepricedAllotment, reprice
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Hold, Release
@@ -99,6 +100,7 @@ class RepricedRelease:
         over: the caps that the account then exceeds.
         under_caps: the prices that differ under caps on tags.
         over_caps: the caps on tags that the account then exceeds, by tag.
+        allotments: those that the account is then charged otherwise for.
     """
 
     account: AccountRecord
@@ -106,10 +108,13 @@ class RepricedRelease:
     over: list[Shortfall]
     under_caps: list[CapDifference] = field(default_factory=list)
     over_caps: list[tuple[str, Shortfall]] = field(default_factory=list)
+    allotments: list[RepricedAllotment] = field(default_factory=list)
 
 
 def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     """Price an account's releases again; with ``apply``, write the differences into its journal and its totals.
+
+    Then its allotments are charged again, each as the present state of the allotted account asks.
 
     Args:
         apply: write the differences; False: only report them.
@@ -122,10 +127,22 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     with database.read() as connection:
         account = accounts.read_account(connection, name)
         found = differences(connection, account)
-        if not apply or not (found.releases or found.counted):
-            priced = _with_prices(connection, account, found)
-            return _result(priced.account, priced.prices, priced.under_caps)
-    return _apply(database, account, found)
+        priced = _with_prices(connection, account, found)
+        after, allotted = reprice(connection, priced.account, ACTOR, clock.now(), apply=False)
+        if not apply or not (found.releases or found.counted or allotted):
+            return _result(after, priced.prices, priced.under_caps, allotted)
+    done = _apply(database, account, found)
+    if not allotted:
+        return done
+    line = lines.line_of(database, name)
+
+    def work(connection: Connection) -> tuple[AccountRecord, list[RepricedAllotment]]:
+        return reprice(connection, lines.lock_account(connection, line), ACTOR, clock.now(), apply=True)
+
+    after, allotted = database.write(
+        work, is_committed=lambda connection, written: has_entry(connection, written[0].id, written[0].head)
+    )
+    return _result(after, done.prices, done.under_caps, allotted)
 
 
 def differences(connection: Connection, account: AccountRecord) -> Differences:
@@ -275,13 +292,16 @@ def _with_prices_in_windows(
 
 
 def _result(
-    account: AccountRecord, prices: list[tuple[str, PriceKey, PriceKey]], under_caps: list[CapDifference]
+    account: AccountRecord,
+    prices: list[tuple[str, PriceKey, PriceKey]],
+    under_caps: list[CapDifference],
+    allotted: Sequence[RepricedAllotment] = (),
 ) -> RepricedRelease:
     over_caps = [
         (cap.tag, gap) for cap in account.caps for gap in shortfalls(cap.budget, cap.weights, Totals(), cap.totals)
     ]
     over = shortfalls(account.budget, account.weights, Totals(), account.totals)
-    return RepricedRelease(account, prices, over, under_caps, over_caps)
+    return RepricedRelease(account, prices, over, under_caps, over_caps, list(allotted))
 
 
 def _apply(database: Database, account: AccountRecord, found: Differences) -> RepricedRelease:

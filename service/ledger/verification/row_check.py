@@ -20,6 +20,7 @@ from service.ledger.releases import release_rows
 from service.ledger.storage.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
+from service.ledger.verification.funding_check import SharedLines
 from service.ledger.verification.partition_check import DrawnRelease, PartitionRecount
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.planning.levels import find_level
@@ -51,6 +52,7 @@ class RowVerifier:
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = SeqCursor(connection, below, "releases", until)
+        self._shared = SharedLines(connection, account_id)
         self._start = start_of(audit.chain.name)  # the beginning of every entry's text
         self._states: dict[str, tuple[int, str]] = {}  # of held releases: the row's entry and state
         self._prices: dict[str, tuple[int, _Priced, _Priced]] = {}  # of repriced releases: the row's entry,
@@ -68,6 +70,8 @@ class RowVerifier:
         seq = entry.seq
         rows = self._releases.of(seq)
         below = self._below.of(seq) if self._below.seq <= seq else []
+        if any(row.origin_id not in self._shared for row in below):
+            raise BadRow(seq, "the release is of an allotted account, whose releases charge nothing above it")
         if not self._is_as_written(rows, below, entry):
             self._check(self._audit.take(entry), rows, below)
         if min(self._tags.seq, self._draws.seq, self._descriptions.seq) <= seq:
@@ -290,6 +294,7 @@ _BELOW = (
         Account.name.label("origin"),
         Release.seq.label("origin_seq"),
         Account.periods.label("origin_periods"),
+        Release.account_id.label("origin_id"),
     )
     .join(Release, Release.id == Entry.release_id)
     .join(Account, Account.id == Release.account_id)

@@ -30,6 +30,7 @@ from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
+from service.ledger.verification.funding_check import check_funding, written_sum
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.window_check import check_windows
 
@@ -96,6 +97,7 @@ def _hold_against(
     rows.check_end()
     _check_account(connection, chain, account)
     check_windows(connection, chain, account, cursors)
+    check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)
     _check_spending(connection, chain, account, cursors)
 
@@ -128,6 +130,7 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "created_at": (account.created_at, chain.created_at),
         "parent": (account.parent, chain.parent),
         "periods": (account.periods, None if chain.periods is None else account_periods.write(chain.periods)),
+        "funding": (account.funding, chain.funding),
     }
     caps = caps_of(chain)
     budget = None if chain.budget is None else json.dumps(budgets.write_budget(chain.budget))
@@ -139,10 +142,11 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "releases": (account.releases, chain.releases),
         "caps": (account.caps, write_caps(caps)),
         "cap_totals": (account.cap_totals, write_cap_totals(caps)),
+        "allotted": (account.allotted, written_sum(chain.allotted)),
     }
     if chain.periods is None:  # or else they are those of its windows
         present["totals"] = (account.totals, budgets.write_totals(chain.totals))
-    below = select(func.sum(Account.releases)).where(Account.parent_id == account.id)
+    below = select(func.sum(Account.releases)).where(Account.parent_id == account.id, Account.funding.is_(None))
     if chain.releases != chain.own_releases + int(connection.execute(below).scalar_one() or 0):
         raise BadRow(chain.head.seq, "the releases are not those of the account and of the accounts under it")
     for seq, columns in ((1, fixed), (chain.head.seq, present)):

@@ -190,6 +190,18 @@ def add_totals(one: Totals, other: Totals) -> Totals:
     )
 
 
+def without_totals(one: Totals, other: Totals) -> Totals:
+    """Return the totals of the charges of one without those of the other, which are among them."""
+    return Totals(
+        epsilon=LossSum(one.epsilon.finite - other.epsilon.finite, one.epsilon.infinite - other.epsilon.infinite),
+        rho=LossSum(one.rho.finite - other.rho.finite, one.rho.infinite - other.rho.infinite),
+        delta=one.delta - other.delta,
+        linear=one.linear - other.linear,
+        quanta=_sums(one.quanta, [-quanta for quanta in other.quanta]),
+        infinite=_sums(one.infinite, [-count for count in other.infinite]),
+    )
+
+
 def is_charge_of(amount: Price, asked: Price) -> bool:
     """Return whether ``price_as_charged`` makes this amount of a price: each figure as it is or rounded up."""
     figures = (

@@ -228,8 +228,8 @@ def _execute(database: Database, statement: str) -> None:
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:
     names = _line(database, MAX_DEPTH)
     row = "INSERT INTO accounts SELECT 99, 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
-    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM accounts"
-    row += " WHERE name = '{name}'"
+    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+    row += " FROM accounts WHERE name = '{name}'"
     like = {"unit": "unit", "relation": "neighbouring", "parent": "id", "name": names[0]}
     wrong: list[dict[str, str]] = [
         {"name": names[-1]},
@@ -301,7 +301,9 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
     """As when a backup is restored under a running server, in which the account is under another one."""
     open_account(database, "agency", definition="pure", epsilon="0.05")
     open_account(database, "people", parent="agency", definition="pure", epsilon="1")
-    stale = lines.Line("people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),), (None,))
+    stale = lines.Line(
+        "people", (account_of(database).id,), Neighbouring.ADD_REMOVE, Definition.ZCDP, ((),), (None,), (None,)
+    )
     before = [replace(release, line=stale) for release in prepared(database, _TENTH)]
     with pytest.raises(NotFound):
         carry_out(database, charges.register(ANN, [replace(before[0], prices=before[0].prices[-1:])]))

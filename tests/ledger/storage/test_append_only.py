@@ -32,6 +32,7 @@ _MAY_CHANGE = {
         "period_state",
         "caps",
         "cap_totals",
+        "allotted",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),
@@ -42,6 +43,7 @@ _MAY_CHANGE = {
     "partitions_drawn": {"drawn", "seal"},
     "descriptions": set(),
     "window_totals": {"committed", "held", "releases", "seq", "seal"},
+    "allotments": {"plan", "price", "caps", "seq", "seal"},
 }
 FIXED = [
     (table, column.name)
@@ -72,6 +74,9 @@ def _ledger(database: Database, name: str = "people") -> None:
     reserve(database, plan, name=name)
     open_account(database, f"{name}-by-month", periods=MONTHS)
     charge(database, plan, name=f"{name}-by-month", periods={"list": ["2026-01"]})
+    open_account(
+        database, f"{name}-share", parent=f"{name}-by-month", funding="allotted", definition="zcdp", rho="0.001"
+    )
     assert all(_rows(database).values())
 
 
@@ -88,7 +93,7 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
         return  # its triggers are for each row, and no row is changed
     _ledger(database)
     for table, column in FIXED:
-        if where and table in ("partitions_drawn", "window_totals"):
+        if where and table in ("partitions_drawn", "window_totals", "allotments"):
             continue  # whose rows may change, each by itself
         _refused(database, f'UPDATE {table} SET "{column}" = "{column}"{where}')
 
@@ -262,6 +267,7 @@ _OTHER_KEY = {
     "turn": "99",
     "draw_id": "'new'",
     "place": "99",
+    "child_id": "99",
 }
 
 

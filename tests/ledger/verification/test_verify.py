@@ -43,6 +43,7 @@ _NOT_OF_AN_ACCOUNT = {
     *("installation", "installation_journal", "older_rows", "api_keys", "jobs", "stored_answers", "known_costs"),
 }
 _TABLES = [table for table in Base.metadata.sorted_tables if table.name not in _NOT_OF_AN_ACCOUNT]
+_PRESENT = ("window_totals", "allotments")  # what follows from the last entry, whichever it names
 _COLUMNS = [(table.name, column.name) for table in _TABLES for column in table.columns]
 
 
@@ -134,7 +135,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
     accounts = {account["id"]: account for account in rows["accounts"]}
     if table == "accounts":
         fixed = {"id", "name", "unit", "neighbouring", "description", "admission", "created_at", "parent_id"}
-        fixed.add("periods")
+        fixed |= {"periods", "funding"}
         seq = 1 if column in fixed else row["head_seq"] + (column == "head_seq")
         return row["name"], seq
     if table in ("branches_taken", "tabulations"):
@@ -148,7 +149,7 @@ def _expected(table: str, column: str, row: dict[str, Any], rows: Rows) -> tuple
         seqs = [draw["seq"] for draw in draws if draw["mechanism"] == name or name in levels]
         return account["name"], min(seqs)
     account = accounts[row["account_id"]]
-    return account["name"], row["seq"] if "seq" in row and table != "window_totals" else account["head_seq"]
+    return account["name"], row["seq"] if "seq" in row and table not in _PRESENT else account["head_seq"]
 
 
 def _verdicts_in(connection: Connection) -> dict[str, BadEntry | None]:

@@ -14,6 +14,7 @@ from service.ledger.journal.entries.account_changed import (
     MetadataChanged,
 )
 from service.ledger.journal.entries.account_opened import AccountOpened
+from service.ledger.journal.entries.allotted import Allotted
 from service.ledger.journal.entries.base import (
     WRONG,
     Content,
@@ -58,6 +59,7 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
     "repriced": _concrete(PriceChanged),
     "refused": _concrete(Refused),
     "caps_changed": _concrete(CapsChanged),
+    "allotted": _concrete(Allotted),
 }
 """All kinds, each with the class of its content, or several that are told apart by their fields."""
 
@@ -108,6 +110,7 @@ __all__ = [
     "AccountClosure",
     "AccountOpened",
     "AccountReopened",
+    "Allotted",
     "Approved",
     "BudgetChanged",
     "CapsChanged",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import account_periods, budgets
+from service.ledger.accounts.allotments import Funding
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
@@ -40,6 +41,12 @@ def _write_admission(weights: Weights) -> str:
     return canonical(json.loads(budgets.write_weights(weights)))
 
 
+def _read_funding(value: object) -> Funding:
+    if value != "allotted":
+        raise ValueError("expected the funding allotted")
+    return "allotted"
+
+
 def _read_periods(value: object) -> Periods:
     return read_account_periods(value, "")
 
@@ -53,6 +60,7 @@ class AccountOpened(OfAccount):
         approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
         caps: on tags; None: there are none.
+        funding: ``allotted`` where the accounts above were charged with its whole cap; None: its releases charge them.
         periods: the calendar and participation by which it counts; None: it has none.
         parent: the account that it is under; None: it is a root, as in entries of the first version.
     """
@@ -65,6 +73,7 @@ class AccountOpened(OfAccount):
     budget: BudgetField
     caps: Annotated[tuple[ChangedCap, ...] | None, replace(CAPS, omitted=True)] = None
     description: Text
+    funding: Annotated[Funding | None, Form(_read_funding, omitted=True)] = None
     neighbouring: Annotated[Neighbouring, Form(Neighbouring, lambda relation: canonical(relation.value))]
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
     periods: Annotated[Periods | None, Form(_read_periods, account_periods.write, omitted=True)] = None
@@ -74,12 +83,15 @@ class AccountOpened(OfAccount):
         """Open the account.
 
         Raises:
-            BrokenChain: it has caps that the service does not open an account with.
+            BrokenChain: it has caps that the service does not open an account with, or is allotted and has no parent.
         """
         chain.created_at = entry.time
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
         chain.budget, chain.approval_above = self.budget, self.approval_above
+        if self.funding is not None and self.parent is None:
+            raise BrokenChain(WRONG)
+        chain.funding = self.funding
         for cap in self.caps or ():
             if cap.admission is None or cap.counted is not None or cap.held:
                 raise BrokenChain(WRONG)

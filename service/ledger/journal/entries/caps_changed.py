@@ -123,6 +123,8 @@ class CapsChanged(Decided):
             if (cap is None) != (stated.admission is not None) or (stated.held and cap is not None):
                 raise BrokenChain("a cap is set twice, or changed before it is set")
             if cap is None:
+                if chain.allotments:
+                    raise BrokenChain("a cap is set on an account that has allotted some of its budget")
                 if stated.admission is None or stated.counted is None:
                     raise BrokenChain("a new cap does not state what it counts")
                 cap = chain.caps[stated.tag] = CapState(stated.budget, stated.admission, entry.seq)

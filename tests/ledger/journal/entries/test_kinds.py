@@ -13,6 +13,7 @@ from service.ledger.journal.entries import (
     AccountClosure,
     AccountOpened,
     AccountReopened,
+    Allotted,
     BudgetChanged,
     CapsChanged,
     ChangeProposed,
@@ -42,7 +43,7 @@ _OPTIONAL: dict[type[Content], set[str]] = {
 }
 """Members that an entry may lack."""
 _UNRECORDED: dict[type[Content], set[str]] = {
-    AccountOpened: {"periods"},
+    AccountOpened: {"funding", "periods"},
     AccountReopened: {"proposal"},
     ChangeProposed: {"state"},
     Committed: {"periods"},
@@ -54,7 +55,14 @@ _UNRECORDED: dict[type[Content], set[str]] = {
 """Optional members that no recorded entry has."""
 
 
-@pytest.fixture(params=[content for contents in KINDS.values() for content in contents], ids=lambda kind: kind.__name__)
+_NOT_YET = {Allotted}
+"""Kinds of which no released version has written an entry: ``test_allotted.py`` tests them on entries of its own."""
+
+
+@pytest.fixture(
+    params=[content for contents in KINDS.values() for content in contents if content not in _NOT_YET],
+    ids=lambda kind: kind.__name__,
+)
 def kind(request: pytest.FixtureRequest) -> type[Content]:
     """Every kind of entry."""
     found: type[Content] = request.param

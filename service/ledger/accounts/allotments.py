@@ -1,0 +1,224 @@
+"""Allotments: the caps of allotted accounts, as the accounts above are charged for them.
+
+An account that is opened with the funding ``allotted`` charges the accounts above it with its whole cap at once, up to
+and including the nearest one that is itself allotted. Each of them counts one declared mechanism with the cap as its
+guarantee. The account's releases then charge nothing above it. ``docs/mathematics/allotments.md`` proves that this is
+enough.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
+
+from service.errors import Altered
+from service.ledger.accounts import budgets
+from service.ledger.journal.canonical_json import canonical
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Allotment as Table
+from service.ledger.storage.transaction import batch, require_written, secret_of
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, spent_of_cap
+from service.privacy.accounting.totals import Totals
+from service.privacy.mechanisms.declared import Declaration, Declared
+from service.privacy.plans.notation import write_plan
+
+Funding = Literal["allotted"]
+"""The funding of an account whose cap is charged above it as a whole; others have none."""
+
+
+class AllottedSum(NamedTuple):
+    """The allotments of an account together.
+
+    Attributes:
+        accounts: the number of allotted accounts that it is charged for, closed ones included.
+        totals: the sum of what it is charged for them, which its own totals contain.
+    """
+
+    accounts: int
+    totals: Totals
+
+
+def read_sum(text: str) -> AllottedSum:
+    """Return the sum in the text of an account's row."""
+    document = json.loads(text)
+    return AllottedSum(document["accounts"], budgets.stored_totals(document["totals"]))
+
+
+def write_sum(allotted: AllottedSum) -> str:
+    """Return the text of a sum for the account's row; equal sums have equal texts."""
+    return json.dumps({"accounts": allotted.accounts, "totals": budgets.write_totals(allotted.totals)})
+
+
+class Amount(NamedTuple):
+    """The figures that an allotted account charges above it: those of its cap, or when it is closed of what it used."""
+
+    cap: Fraction
+    delta: Fraction
+
+    def exceeds(self, other: "Amount | None") -> bool:
+        """Return whether it permits more than another one."""
+        return other is None or self.cap > other.cap or self.delta > other.delta
+
+
+def is_fixed(budget: Budget) -> bool:
+    """Return whether the amount of an account with this budget stays as it was opened: it is an (epsilon, delta) one.
+
+    Their charges do not add up to their caps, so no part of the cap can be told apart and returned (A-5).
+    """
+    return budget.definition is Definition.APPROXIMATE
+
+
+def amount_of(budget: Budget, weights: Weights, totals: Totals, state: str) -> Amount:
+    """Return what an allotted account charges above it.
+
+    An account that is over its cap, as its releases were priced again, charges what it spent. A closed account charges
+    what it has spent, held and allotted, and no more.
+
+    Args:
+        totals: its own.
+    """
+    cap = Amount(budget.cap, budget.delta if is_fixed(budget) else budget.declared_delta)
+    found = spent_of_cap(budget, weights, totals)
+    if found is None:
+        return cap
+    used = Amount(found, totals.delta)
+    if state == "closed" and not is_fixed(budget):
+        return used
+    return Amount(max(cap.cap, used.cap), max(cap.delta, used.delta))
+
+
+def leaf_of(account: str, budget: Budget, amount: Amount) -> Declared:
+    """Return the declared mechanism that the accounts above count for an allotted account."""
+    delta = amount.delta
+    match budget.definition:
+        case Definition.ZCDP:
+            guarantee = Declaration(rho=amount.cap, delta=delta)
+        case Definition.RDP if budget.alpha is not None:
+            guarantee = Declaration(rdp=((budget.alpha, amount.cap),), delta=delta)
+        case _:
+            guarantee = Declaration(epsilon=amount.cap, delta=delta)
+    return Declared(guarantee=guarantee, reference=reference_to(account))
+
+
+def reference_to(account: str) -> str:
+    """Return the reason that the mechanism of an allotted account states for its guarantee."""
+    return f"the budget of the account {account}"
+
+
+def amount_in(leaf: Declared) -> Amount:
+    """Return the figures of the mechanism of an allotment.
+
+    Raises:
+        ValueError: it is the mechanism of none.
+    """
+    stated = leaf.guarantee
+    caps = [cap for cap in (stated.epsilon, stated.rho, *(cap for _, cap in stated.rdp)) if cap is not None]
+    if len(caps) != 1:
+        raise ValueError("expected the mechanism of an allotment")
+    return Amount(caps[0], stated.delta)
+
+
+def text_of(leaf: Declared) -> str:
+    """Return the mechanism of an allotment as canonical JSON."""
+    return canonical(write_plan(leaf))
+
+
+@dataclass(frozen=True, slots=True)
+class AllotmentRow:
+    """An allotment as one charged account counts it.
+
+    Attributes:
+        plan: its mechanism, as canonical JSON.
+        price: JSON of the amount in the account's totals.
+        caps: JSON of the amounts in the totals of its caps, by tag; None: it has no caps.
+        seq: the number of the account's last entry about it.
+    """
+
+    account_id: int
+    child_id: int
+    plan: str
+    price: str
+    caps: str | None
+    seq: int
+
+
+COLUMNS = (
+    Table.account_id,
+    Table.child_id,
+    Table.plan,
+    Table.price,
+    Table.caps,
+    Table.seq,
+    Table.seal,
+)
+_NAMES = tuple(column.key for column in COLUMNS if column.key != "seal")
+_PURPOSE = "allotment"
+
+
+def read_rows(connection: Connection, account_ids: Sequence[int], child_id: int) -> dict[int, AllotmentRow]:
+    """Return what accounts are charged for an allotted one, by the ids of the charged accounts.
+
+    Raises:
+        Altered: a row is not as the service wrote it.
+    """
+    query = select(*COLUMNS).where(Table.child_id == child_id, Table.account_id.in_(account_ids))
+    return {row.account_id: row_of(connection, row) for row in connection.execute(query)}
+
+
+def row_of(connection: Connection, row: Row[*tuple[Any, ...]]) -> AllotmentRow:
+    """Return a row of the columns ``COLUMNS``.
+
+    Raises:
+        Altered: the service did not write it.
+    """
+    if not is_sealed(secret_of(connection), row):
+        raise altered(row.child_id)
+    return AllotmentRow(*(row._mapping[name] for name in _NAMES))
+
+
+def altered(child_id: int) -> Altered:
+    """Return the refusal to use an allotment that is not as the service wrote it."""
+    return Altered("an allotment", f"a row of allotments, of the account with the id {child_id!r},")
+
+
+def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+    """Return whether the service wrote a row of ``allotments`` as it is."""
+    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _NAMES))
+
+
+def write_rows(connection: Connection, rows: Sequence[AllotmentRow], *, new: bool) -> None:
+    """Write allotments, each sealed.
+
+    Args:
+        new: none of them has a row yet; otherwise all have one.
+
+    Raises:
+        RuntimeError: the database dropped some of them.
+    """
+    secret, given = secret_of(connection), []
+    for row in rows:
+        values: Mapping[str, Any] = {name: getattr(row, name) for name in _NAMES}
+        given.append({**values, "seal": secret.seal(_PURPOSE, *values.values())})
+    if not given:
+        return
+    if new:
+        connection.execute(insert(Table), given)
+        return
+    changed = [{f"new_{name}": one[name] for name in _CHANGING} | _place(one) for one in given]
+    require_written(connection.execute(_UPDATE, batch(changed)), len(changed))
+
+
+def _place(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"account": row["account_id"], "child": row["child_id"]}
+
+
+_CHANGING = ("plan", "price", "caps", "seq", "seal")
+_UPDATE = (
+    update(Table)
+    .where(Table.account_id == bindparam("account"), Table.child_id == bindparam("child"))
+    .values({name: bindparam(f"new_{name}") for name in _CHANGING})
+    .execution_options(preserve_rowcount=True)
+)

@@ -1,0 +1,261 @@
+"""Charges of allotments: the cap of an allotted account, to each account above it that is charged for it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from service.errors import AccountClosed, BudgetExceeded, InvalidInput
+from service.ledger.accounts import accounts, allotments, budgets, caps, lines
+from service.ledger.accounts.account_periods import EVERY_PERIOD
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.allotments import AllotmentRow, AllottedSum, amount_in, amount_of, leaf_of, text_of
+from service.ledger.accounts.caps import read_prices, write_prices
+from service.ledger.accounts.spending_rows import ReplacedSubplan, SpendingChange, Subplans, UnlikeChanges
+from service.ledger.accounts.subplans import allotted_to, charged_to
+from service.ledger.journal.entries import Allotted
+from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of, price_of_key, read_text
+from service.ledger.journal.journal import Actor
+from service.ledger.releases import admission
+from service.ledger.releases.admission import AccountCharge
+from service.ledger.releases.held_charges import HeldCharge, without
+from service.ledger.storage.tables import Account, Allotment
+from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.accounting.privacy_filter import Budget, spent_alone
+from service.privacy.accounting.totals import Totals, add_prices, is_charge_of
+from service.privacy.mechanisms.declared import Declared
+from service.privacy.periods import ALL
+
+
+class LeafPrices(NamedTuple):
+    """The prices of an allotment's mechanism in one account: its own, and those under its caps by tag."""
+
+    price: Price
+    under_caps: Mapping[str, Price]
+
+
+def prices_of(account: AccountRecord, leaf: Declared) -> LeafPrices:
+    """Return the prices of an allotment's mechanism in an account; all of it counts for each cap."""
+    asked = price(leaf, account.neighbouring, account.weights.orders)
+    return LeafPrices(
+        asked, {cap.tag: caps.price_under(leaf, cap.weights, account.neighbouring) for cap in account.caps}
+    )
+
+
+def leaf_for(child: AccountRecord) -> Declared:
+    """Return the mechanism that the accounts above count for an allotted account in its present state."""
+    amount = amount_of(child.budget, child.weights, child.totals, child.state)
+    return leaf_of(child.name, child.budget, amount)
+
+
+def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Budget) -> None:
+    """Refuse a budget of which an account above, or a cap there, can count no finite loss; its prices are kept.
+
+    Raises:
+        InvalidInput: it is one.
+    """
+    got = f"got {budget.definition.value}" + ("" if budget.alpha is None else f" of order {budget.alpha}")
+    for account in reversed(line):
+        found = prices_of(account, leaf)
+        if spent_alone(account.budget, account.weights, found.price) is None:
+            stated = account.budget.definition.value
+            raise InvalidInput.at(
+                "/budget/definition",
+                f"expected a budget that a {stated} budget above can count as one finite loss; {got}",
+            )
+        for cap in account.caps:
+            if spent_alone(cap.budget, cap.weights, found.under_caps[cap.tag]) is None:
+                raise InvalidInput.at(
+                    "/budget/definition",
+                    f"expected a budget that every cap on a tag above can count as one finite loss; {got}",
+                )
+
+
+def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
+    """Refuse an allotment that is opened by one steward, and as a release would need the approval of a second one.
+
+    Raises:
+        InvalidInput: it would.
+    """
+    for account in reversed(line):
+        if account.approval_above is not None:
+            size = spent_alone(account.budget, account.weights, prices_of(account, leaf).price)
+            if size is None or size > account.approval_above:
+                raise InvalidInput.at(
+                    "/budget",
+                    f"expected a loss of at most approval_above of each account above, {account.approval_above}: open"
+                    " the account with a smaller budget, and raise it with a second steward",
+                )
+
+
+class RepricedAllotment(NamedTuple):
+    """An allotment that is charged otherwise, by the name of the allotted account, with the old and the new price."""
+
+    child: str
+    old: PriceKey
+    new: PriceKey
+
+
+def reprice(
+    connection: Connection, account: AccountRecord, actor: Actor, at: str, *, apply: bool
+) -> tuple[AccountRecord, list[RepricedAllotment]]:
+    """Charge the allotments of an account again, where the present accountant or the allotted account's state asks it.
+
+    So an allotted account that is over its cap, as its releases were priced again, is charged with what it spent.
+
+    Args:
+        account: locked, if the charges are to be applied.
+
+    Raises:
+        Altered: an allotment is not as the service wrote it.
+    """
+    query = select(*allotments.COLUMNS, Account.name).join(Account, Account.id == Allotment.child_id)
+    query = query.where(Allotment.account_id == account.id).order_by(Allotment.child_id)
+    found: list[RepricedAllotment] = []
+    for row in connection.execute(query).all():
+        former, child = allotments.row_of(connection, row), accounts.read_account(connection, row.name)
+        leaf = leaf_for(child)
+        if former.plan == text_of(leaf) and _is_right(former, prices_of(account, leaf)):
+            continue
+        charged = _charge(connection, account, former, child.name, leaf)
+        found.append(RepricedAllotment(child.name, price_key_of(json.loads(former.price)), charged.entry.price))
+        (account,) = _write(connection, [charged], child, actor, at) if apply else (charged.account,)
+    return account, found
+
+
+def _is_right(former: AllotmentRow, asked: LeafPrices) -> bool:
+    """Return whether a price and the prices under caps are those of the present accountant."""
+    under = dict(read_prices(former.caps))
+    pairs = [(budgets.read_price(json.loads(former.price)), asked.price)]
+    pairs += [(price_of_key(under[tag]), one) for tag, one in asked.under_caps.items()]
+    return all(is_charge_of(amount, right) for amount, right in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    """An account as an allotment leaves it, with its charge and its rows before and after."""
+
+    account: AccountRecord
+    charge: AccountCharge
+    former: AllotmentRow | None
+    entry: Allotted
+
+
+def set_allotment(
+    connection: Connection, line: Sequence[AccountRecord], child: AccountRecord, actor: Actor, at: str, pointer: str
+) -> list[AccountRecord]:
+    """Charge the allotment of an account, in its present state, to the accounts above in place of its former amount.
+
+    Nothing is written where the amount is the former one. A smaller amount is charged whatever room there is.
+
+    Args:
+        line: the accounts that are charged, root first, locked.
+        child: the allotted account after the change.
+        pointer: the place of the change in the request.
+
+    Returns:
+        The accounts of the line as they are saved.
+
+    Raises:
+        AccountClosed: a greater amount is asked of a closed account.
+        Altered: an allotment is not as the service wrote it.
+        BudgetExceeded: a greater amount does not fit an account or a cap.
+        ReservationsDue: it may fit once expired reservations are released.
+    """
+    leaf, former = leaf_for(child), allotments.read_rows(connection, [account.id for account in line], child.id)
+    if former and len(former) != len(line):
+        raise allotments.altered(child.id)
+    if all(row.plan == text_of(leaf) for row in former.values()) and former:
+        return list(line)
+    greater = asks_more(child, list(former.values()))
+    if greater:
+        for account in reversed(line):
+            if account.state == "closed":
+                raise AccountClosed(account.name)
+    charged = [_charge(connection, account, former.get(account.id), child.name, leaf) for account in line]
+    failures = admission.failures_of([one.charge for one in charged]) if greater else ()
+    if failures:
+        lines.refuse_due(line, at)
+        raise BudgetExceeded(failures, pointer=pointer)
+    return _write(connection, charged, child, actor, at)
+
+
+def asks_more(child: AccountRecord, former: Sequence[AllotmentRow]) -> bool:
+    """Return whether an allotted account in its present state charges more above it than it is charged for."""
+    amount = amount_of(child.budget, child.weights, child.totals, child.state)
+    return not former or any(amount.exceeds(amount_in(_leaf(row))) for row in former)
+
+
+def _leaf(row: AllotmentRow) -> Declared:
+    plan = read_text(row.plan)
+    if not isinstance(plan, Declared):
+        raise allotments.altered(row.child_id)
+    return plan
+
+
+def _charge(
+    connection: Connection, account: AccountRecord, former: AllotmentRow | None, child: str, leaf: Declared
+) -> _Charged:
+    asked = prices_of(account, leaf)
+    rest = account if former is None else _without(account, former)
+    present = admission.with_all_windows(connection, rest, [asked.price])
+    charge = admission.charge_of_allotment(present, asked.price, asked.under_caps)
+    amount = charge.amount
+    gone = [] if former is None else [(budgets.read_price(json.loads(former.price)), -1)]
+    number, totals = account.allotted or AllottedSum(0, Totals())
+    allotted = AllottedSum(number + (former is None), add_prices(totals, [*gone, (amount, 1)]))
+    entry = Allotted(
+        accountant=ACCOUNTANT,
+        before=None if former is None else former.plan,
+        caps=charge.cap_prices or None,
+        child=child,
+        plan=text_of(leaf),
+        price=price_key_of(budgets.write_price(amount)),
+    )
+    after = replace(present, totals=charge.totals, caps=charge.caps, windows=charge.windows, allotted=allotted)
+    return _Charged(after, charge, former, entry)
+
+
+def _without(account: AccountRecord, former: AllotmentRow) -> AccountRecord:
+    """Return an account without the amount of an allotment.
+
+    Raises:
+        Altered: it holds less.
+    """
+    if account.windows is None:
+        rest = without(account, [HeldCharge(former.price, former.caps, None)])
+        below = rest.totals.is_below_zero or any(cap.totals.is_below_zero for cap in rest.caps)
+    else:
+        gone = [(budgets.read_price(json.loads(former.price)), -1)]
+        windows = account.windows.charged(account.weights, ALL, account.head.seq + 1, committed=gone)
+        rest, below = replace(account, windows=windows, totals=windows.bound), windows.is_below_zero
+    if below:
+        raise allotments.altered(former.child_id)
+    return rest
+
+
+def _write(
+    connection: Connection, charged: Sequence[_Charged], child: AccountRecord, actor: Actor, at: str
+) -> list[AccountRecord]:
+    after: list[AccountRecord] = []
+    rows: list[AllotmentRow] = []
+    changes: dict[tuple[int, ...], SpendingChange] = {}
+    for one in charged:
+        account, entry = one.account, one.entry
+        head = entry.append(connection, account.chain, actor=actor, at=at)
+        old = None if entry.before is None else _subplan(account, child.name, entry.before)
+        changes[account.id,] = ReplacedSubplan(old, _subplan(account, child.name, entry.plan))
+        written = write_prices(entry.caps or ())
+        rows.append(
+            AllotmentRow(account.id, child.id, entry.plan, json.dumps(price_of(entry.price)), written, head.seq)
+        )
+        after.append(replace(account, head=head))
+    allotments.write_rows(connection, rows, new=charged[0].former is None)
+    return accounts.save(connection, after, UnlikeChanges(changes))
+
+
+def _subplan(account: AccountRecord, child: str, plan: str) -> str:
+    (counted,) = charged_to(Subplans([allotted_to(child, plan)]), None if account.periods is None else EVERY_PERIOD)
+    return counted
