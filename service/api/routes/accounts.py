@@ -33,7 +33,7 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
-from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.releases.settlement import in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
@@ -295,7 +295,7 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
-        present = [without_due_reservations(connection, account, now) for account in records]
+        present = [in_list(connection, account, now) for account in records]
         shown = [_shown(account, with_gauge=with_gauge) for account in present]
     return ok(page(shown, records[-1].name if records.more else None))
 

@@ -24,8 +24,13 @@ from service.privacy.periods import ALL, PeriodSet
 
 MOST_WINDOWS = 1_000_000
 """The largest number of windows of an account."""
-LOOKED_AT = 20_000
-"""The largest number of windows that are all read under an account's lock; they take a second."""
+_LOOK = 500_000  # microseconds that it takes to read and compare all windows of an account under its lock
+_WINDOW, _WINDOW_ORDER = 60, 1.1  # of them for a window of unlike totals, and for each of its orders, as measured
+
+
+def looked_at(weights: Weights) -> int:
+    """Return the largest number of windows that are all read under an account's lock, by the orders of its budget."""
+    return int(_LOOK / (_WINDOW + len(weights.orders) * _WINDOW_ORDER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,12 @@ class WindowState:
     Attributes:
         common: of the releases to all periods.
         most: nowhere below the totals of any window, common ones aside: their maximum, unless charges were taken away
-            while there were more than ``LOOKED_AT`` windows.
+            while there were more windows than are looked at.
         number: of windows that were ever touched.
         sum: the stored sum of their rows; None for an account that is not saved yet.
         stored: the windows that were read in this transaction; it must read what it changes.
         present: the same windows, and new ones, as the transaction has changed them.
+        compared: whether all are present, and a release to all periods is compared with each.
     """
 
     common: Window = EMPTY
@@ -48,6 +54,7 @@ class WindowState:
     sum: str | None = None
     stored: Windows = field(default_factory=dict, compare=False)
     present: Windows = field(default_factory=dict, compare=False)
+    compared: bool = field(default=False, compare=False)
 
     @property
     def bound(self) -> Totals:
@@ -117,7 +124,7 @@ def lowered(
     """
     if not any(reaches(weights, state.most, window.totals) for window in before.values()):
         return state
-    if state.number > LOOKED_AT:
+    if state.number > looked_at(weights):
         return state  # the maximum stays an upper bound
     state = read_at(connection, account_id, state, ALL)
     return replace(state, most=maximum(weights, [window.totals for window in state.present.values()]))

@@ -16,7 +16,7 @@ from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.window_state import LOOKED_AT, MOST_WINDOWS, WindowState, read_at
+from service.ledger.accounts.window_state import MOST_WINDOWS, WindowState, looked_at, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
@@ -167,10 +167,10 @@ def _charge_to_windows(
 def _limit(account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price) -> Limit:
     """Return a limit that the release fits if and only if it fits the window of each place.
 
-    Of all windows some may not be known; then their maximum decides.
+    Where all windows are touched and not compared, their maximum decides.
     """
     found, most = (None, windows.most) if places.everything else (windows.totals_at(places), None)
-    if places.everything and len(windows.present) == windows.number:
+    if places.everything and windows.compared:
         found = {place: window.totals for place, window in windows.present.items()}
     budget, weights = account.budget, account.weights
     window = decisive_window(budget, weights, windows.common.totals, found or {}, amount, most)
@@ -183,26 +183,29 @@ def with_windows(
 ) -> list[AccountRecord]:
     """Return the accounts of a line with the windows that the releases touch.
 
-    All windows are read where a release is to all periods, and does not fit their maximum, if they are not too many.
+    All windows are read where a release is to all periods, and does not fit their maximum, if it does not take long to
+    compare them with each such release, in all accounts of the line.
 
     Raises:
         Altered: a row of a window is not as the service wrote it.
     """
-    return [_with_windows(connection, account, number, releases) for number, account in enumerate(line)]
+    return [_with_windows(connection, line, number, releases) for number in range(len(line))]
 
 
 def _with_windows(
-    connection: Connection, account: AccountRecord, number: int, releases: Sequence[Prepared]
+    connection: Connection, line: Sequence[AccountRecord], number: int, releases: Sequence[Prepared]
 ) -> AccountRecord:
+    account = line[number]
     windows = account.windows
     if windows is None:
         return account
     charged = [one.places for release in releases if (one := release.periods[number]) is not None]
     places = set_of(place for one in charged for place in one.ranges)
-    if any(one.everything for one in charged) and windows.number <= LOOKED_AT:
+    comparisons = windows.number * sum(one.everything for one in charged) * len(line)
+    if 0 < comparisons <= looked_at(account.weights):
         after = add_prices(account.totals, [(release.prices[number], 1) for release in releases])
         if shortfalls(account.budget, account.weights, account.totals, after):
-            places = ALL
+            windows, places = replace(windows, compared=True), ALL
     if places.everything or places.ranges:
         windows = read_at(connection, account.id, windows, places)
     return replace(account, windows=windows)

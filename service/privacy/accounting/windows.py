@@ -83,7 +83,10 @@ def decisive_window(
             return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
         return False, False, Fraction(0)
 
-    return max((Worst(place, add_totals(common, totals)) for place, totals in windows.items()), key=excess)
+    unlike: dict[Totals, int] = {}  # equal totals are compared once, as those of the first window
+    for place, totals in windows.items():
+        unlike.setdefault(totals, place)
+    return max((Worst(place, add_totals(common, totals)) for totals, place in unlike.items()), key=excess)
 
 
 def worst(
@@ -161,7 +164,12 @@ def _comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[
         return [
             replace(one, linear=one.linear + Fraction(sum(one.quanta), QUANTA) / order, quanta=()) for one in several
         ]
-    return [replace(one, linear=Fraction(0), quanta=_in_quanta(weights, one)) for one in several]
+    return [in_quanta(weights, one) for one in several]
+
+
+def in_quanta(weights: Weights, totals: Totals) -> Totals:
+    """Return totals with the curve in quanta alone, rounded up: as a maximum has it beside one in quanta."""
+    return replace(totals, linear=Fraction(0), quanta=_in_quanta(weights, totals))
 
 
 def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
