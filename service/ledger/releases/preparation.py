@@ -226,8 +226,9 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str, repeate
         microseconds,
         pointer,
         f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
-        f" {unlike} with {repeated} bytes of tags and periods, characters of plans {size}; accounts in the line"
-        f" {depth}, their orders {orders}" + (f", windows of their periods {windows}" if windows else ""),
+        f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}"
+        + (f", windows of their periods {windows}" if windows else "")
+        + (f", bytes of tags and periods in the subplans {repeated}" if repeated else ""),
     )
 
 

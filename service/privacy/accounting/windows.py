@@ -83,10 +83,10 @@ def decisive_window(
             return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
         return False, False, Fraction(0)
 
-    unlike: dict[Totals, int] = {}  # equal totals are compared once, as those of the first window
+    unlike: dict[str, tuple[int, Totals]] = {}  # equal totals are compared once, as those of the first window
     for place, totals in windows.items():
-        unlike.setdefault(totals, place)
-    return max((Worst(place, add_totals(common, totals)) for totals, place in unlike.items()), key=excess)
+        unlike.setdefault(repr(totals), (place, totals))
+    return max((Worst(place, add_totals(common, totals)) for place, totals in unlike.values()), key=excess)
 
 
 def worst(
