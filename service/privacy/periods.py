@@ -17,7 +17,7 @@ MOST_OFFSETS = 1_000
 LONGEST_SPAN = 100_000  # periods from the first offset to the last
 MOST_ANY = 366  # the days of a year: each charge reads the totals of as many periods
 LARGEST_INDEX = 10**9  # far below 2^61, so that no two places have the same hash (decision 0006)
-_MOST_PAIRS = 100_000  # of a range of periods and a run of offsets: what a release costs before its windows are counted
+MOST_PAIRS = 100_000  # of a range of periods and a run of offsets, of one request: what it takes to count its windows
 
 Ranges = tuple[tuple[int, int], ...]
 """Whole numbers as ranges, first and last included: ascending, disjoint and not adjacent."""
@@ -157,15 +157,20 @@ def touched(participation: Participation, periods: PeriodSet) -> PeriodSet:
     )
 
 
+def pairs_of(participation: Participation, periods: PeriodSet) -> int:
+    """Return the number of pairs of a range of periods and a run of offsets: ``touched`` takes as long."""
+    return len(periods.ranges) * len(_runs(participation))
+
+
 def require_few_windows(participation: Participation, periods: PeriodSet, at: str) -> PeriodSet:
     """Return the places of the windows that a release touches.
 
     Raises:
         InvalidInput: they are more than a release may touch, or too scattered to count.
     """
-    runs = _runs(participation)
-    if len(runs) * len(periods.ranges) > _MOST_PAIRS:
-        raise InvalidInput.at(at, f"expected at most {_MOST_PAIRS // len(runs)} ranges of adjacent periods")
+    if pairs_of(participation, periods) > MOST_PAIRS:
+        most = MOST_PAIRS // pairs_of(participation, PeriodSet(((0, 0),)))
+        raise InvalidInput.at(at, f"expected at most {most} ranges of adjacent periods")
     places = touched(participation, periods)
     if places.number > MOST_WINDOWS:
         raise InvalidInput.at(at, f"expected periods of at most {MOST_WINDOWS} windows, got {places.number}")

@@ -29,7 +29,7 @@ from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.journal.journal import Kind
-from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.releases.settlement import in_list
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import is_migrated
@@ -240,7 +240,7 @@ def _accounts(observed: MetricSources) -> list[AccountRecord]:
             some = frozenset(names[first : first + _AT_ONCE])
             after = ""
             while page := accounts.list_accounts(connection, after, _AT_ONCE, some):
-                shown += [without_due_reservations(connection, account, now) for account in page]
+                shown += [in_list(connection, account, now) for account in page]
                 after = page[-1].name
     return shown
 

@@ -25,6 +25,7 @@ from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import capacity, preparation
 from service.ledger.releases.capacity import Capacity, Undecided
 from service.ledger.releases.preparation import NewRelease, Prepared, Prices
+from service.ledger.releases.request_bounds import RequestBounds
 from service.ledger.storage.database import Database
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
@@ -103,7 +104,7 @@ def count_capacity(
 
     An account with periods needs the periods that each of the releases reads, as a release states them. The count is
     that of releases which every window admits that they touch. Releases to all periods are compared with every window
-    of an account that has at most 20,000, and otherwise with a bound of all of them, as when they are registered. Where
+    of an account that has few enough, and otherwise with a bound of all of them, as when they are registered. Where
     an account of the line states {"any": w} as its participation, nothing is counted (409).
     """
     require(principal, "auditor", account)
@@ -115,7 +116,7 @@ def count_capacity(
         raise Conflict("capacity is not counted where units are in several periods, whichever they are")
     present = capacity.present_line(database, line)
     _require_above(principal, present)
-    charged = preparation.charged_periods(line, asked)
+    charged = preparation.charged_periods(line, asked, RequestBounds("/periods"))
     if any(one is not None for one in charged):
         if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:
             raise AnswerInHelper

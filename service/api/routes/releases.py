@@ -190,7 +190,8 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) 
 
     They are charged in their order in one transaction; where one does not fit, none is registered. A batch that would
     take more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
-    accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once.
+    accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once. So is one whose distinct
+    subplans would repeat more than 16 MiB of tags and periods, or whose periods are too scattered.
     """
     require(change.principal, "pipeline", account)
     plans: dict[str, PlanValue] = {}

@@ -26,6 +26,26 @@ def subplans_of(plan: Plan, tags: Iterable[str]) -> Subplans:
     )
 
 
+def repeated_sizes(plan: Plan, tags: Iterable[str], size: int = 0, reads: str | None = None) -> Iterator[int]:
+    """Yield for each summand of a plan the bytes that its text repeats from the nodes above it, before it is made.
+
+    Args:
+        tags: those that hold for the plan.
+        size: their bytes; 0 where the plan is a whole one.
+        reads: the statement that holds for the plan.
+    """
+    held = tags
+    if plan.tags or not size:
+        held = frozenset(tags).union(plan.tags)
+        size = sum(len(canonical(tag).encode()) + 1 for tag in held)
+    reads = plan.reads or reads
+    if not isinstance(plan, Mechanism) and plan.SUM:
+        for part in plan.children:
+            yield from repeated_sizes(part, held, size, reads)
+    else:
+        yield size + len((reads or "").encode())
+
+
 def charged_to(subplans: Subplans, periods: str | None) -> Subplans:
     """Return subplans as an account counts them that charges them to periods; None: it has none.
 

@@ -29,8 +29,13 @@ from service.privacy.periods import ALL, Periods, PeriodSet, set_of
 
 MOST_WINDOWS = 1_000_000
 """The largest number of windows of an account."""
-LOOKED_AT = 20_000
-"""The largest number of windows that are all read under an account's lock; they take a second."""
+_LOOK = 500_000  # microseconds that it takes to read and compare all windows of an account under its lock
+_WINDOW, _WINDOW_ORDER = 60, 1.1  # of them for a window of unlike totals, and for each of its orders, as measured
+
+
+def looked_at(weights: Weights) -> int:
+    """Return the largest number of windows that are all read under an account's lock, by the orders of its budget."""
+    return int(_LOOK / (_WINDOW + len(weights.orders) * _WINDOW_ORDER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class WindowState:
     Attributes:
         common: of the releases to all periods.
         most: nowhere below the totals of any window, common ones aside: their maximum, unless charges were taken away
-            while there were more than ``LOOKED_AT`` windows. With ``several``, nowhere below the sum of so many.
+            while there were more windows than are looked at. With ``several``, nowhere below the sum of so many.
         number: of windows that were ever touched.
         sum: the stored sum of their rows; None for an account that is not saved yet.
         stored: the windows that were read in this transaction; it must read what it changes.
@@ -48,6 +53,7 @@ class WindowState:
         several: the most windows of one unit, where they may be any; None: one window, by offsets.
         leads: with ``several``, the places of the windows that decide ``most``.
         outdated: whether one of these has lost something, so that ``most`` and ``leads`` have to be found anew.
+        compared: whether all are present, and a release to all periods is compared with each.
     """
 
     common: Window = EMPTY
@@ -59,6 +65,7 @@ class WindowState:
     several: int | None = None
     leads: tuple[int, ...] = ()
     outdated: bool = False
+    compared: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
@@ -69,10 +76,9 @@ class WindowState:
         state = cls(common, number=len(present), present=present, several=periods.several)
         return state.over(weights, present)
 
-    @property
-    def most_windows(self) -> int:
-        """The largest number of windows; all are read where a leading one loses something."""
-        return MOST_WINDOWS if self.several is None else LOOKED_AT
+    def most_windows(self, weights: Weights) -> int:
+        """Return the largest number of windows; all are read where a leading one loses something."""
+        return MOST_WINDOWS if self.several is None else looked_at(weights)
 
     @property
     def bound(self) -> Totals:
@@ -176,9 +182,9 @@ def lowered(
     """
     if state.several is not None:
         lower = state.outdated
-    else:
-        lower = any(reaches(weights, state.most, window.totals) for window in before.values())
-    if not lower or (state.several is None and state.number > LOOKED_AT):
+    elif lower := any(reaches(weights, state.most, window.totals) for window in before.values()):
+        lower = state.number <= looked_at(weights)
+    if not lower:
         return state  # the maximum stays an upper bound
     state = read_at(connection, account_id, state, ALL)
     return state.over(weights, state.present)

@@ -94,15 +94,15 @@ def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int 
         account: with periods; of the present.
 
     Returns:
-        None in place of the place where no window has more than the releases to all periods. An account of more than
-        ``LOOKED_AT`` windows is returned as it is: its totals are a bound of all of them. So is one whose units are in
-        several periods, whichever: its totals are the sum of the largest.
+        None in place of the place where no window has more than the releases to all periods. An account of more
+        windows than are looked at is returned as it is: its totals are a bound of all of them. So is one whose units
+        are in several periods, whichever: its totals are the sum of the largest.
 
     Raises:
         Altered: a row of a window is not as the service wrote it, or one is missing.
     """
     _, windows = _of(account)
-    if windows.number > window_state.LOOKED_AT or windows.several is not None:
+    if windows.number > window_state.looked_at(account.weights) or windows.several is not None:
         return None, account
     windows = _read(connection, account, windows, ALL)
     found: dict[str, tuple[int | None, Totals]] = {

@@ -17,7 +17,7 @@ from service.ledger.accounts.account_periods import name_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.window_state import LOOKED_AT, WindowState, read_at
+from service.ledger.accounts.window_state import WindowState, looked_at, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
@@ -184,9 +184,10 @@ def _charge_to_windows(
     committed, kept = ([], [(amount, 1)]) if held and of_release else ([(amount, 1)], [])
     seq = account.head.seq + 1
     after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=int(of_release))
-    if after.number > after.most_windows:
+    most = after.most_windows(account.weights)
+    if after.number > most:
         raise Conflict(
-            f"the account {account.name!r} would have {after.number} windows, and can have {after.most_windows}: open"
+            f"the account {account.name!r} would have {after.number} windows, and can have {most}: open"
             " another account for further periods"
         )
     if periods.several is not None and not places.everything:
@@ -200,6 +201,8 @@ def window_limit(
     account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price, earlier: int = 0
 ) -> Limit:
     """Return a limit that the release fits if and only if it fits the window of each place.
+
+    Where all windows are touched and not compared, their maximum decides.
 
     Args:
         earlier: the number of equal charges that are counted before it.
@@ -224,13 +227,12 @@ def touched_totals(
     """Return the totals of the windows at some places, as ``decisive_window`` takes them.
 
     Returns:
-        The totals of each window, without common ones, and of all windows also a bound. Where not all of these were
-        read there is the bound alone.
+        The totals of each window, without common ones, and of all windows also a bound. Where these are not compared,
+        there is the bound alone.
     """
     if not places.everything:
         return windows.totals_at(places), None
-    are_known = len(windows.present) == windows.number
-    return windows.bounds(account.budget, account.weights, amount) if are_known else {}, windows.most
+    return windows.bounds(account.budget, account.weights, amount) if windows.compared else {}, windows.most
 
 
 def _limit_of_several(
@@ -265,42 +267,51 @@ def with_windows(
 ) -> list[AccountRecord]:
     """Return the accounts of a line with the windows that the releases touch.
 
-    All windows are read where a release is to all periods, and does not fit their maximum, if they are not too many.
+    All windows are read where a release is to all periods, and does not fit their maximum, if it does not take long to
+    compare them with each such release, in all accounts of the line.
 
     Raises:
         Altered: a row of a window is not as the service wrote it.
     """
-    return [_with_windows(connection, account, number, releases) for number, account in enumerate(line)]
+    return [_with_windows(connection, line, number, releases) for number in range(len(line))]
 
 
 def _with_windows(
-    connection: Connection, account: AccountRecord, number: int, releases: Sequence[Prepared]
+    connection: Connection, line: Sequence[AccountRecord], number: int, releases: Sequence[Prepared]
 ) -> AccountRecord:
+    account = line[number]
     windows = account.windows
     if windows is None:
         return account
     charged = [one.places for release in releases if (one := release.periods[number]) is not None]
     places = set_of(place for one in charged for place in one.ranges)
-    if any(one.everything for one in charged):
-        account = with_all_windows(connection, account, [release.prices[number] for release in releases])
+    everything = sum(one.everything for one in charged)
+    if everything:
+        asked = [release.prices[number] for release in releases]
+        account = with_all_windows(connection, account, asked, times=everything * len(line))
     if places.ranges and account.windows is windows:
         account = replace(account, windows=read_at(connection, account.id, windows, places))
     return account
 
 
-def with_all_windows(connection: Connection, account: AccountRecord, asked: Sequence[Price]) -> AccountRecord:
+def with_all_windows(
+    connection: Connection, account: AccountRecord, asked: Sequence[Price], *, times: int = 1
+) -> AccountRecord:
     """Return an account with all its windows, where charges to all periods exceed their maximum, if they are few.
+
+    Args:
+        times: how often each window is compared.
 
     Raises:
         Altered: a row of a window is not as the service wrote it.
     """
     windows = account.windows
-    if windows is None or windows.number > LOOKED_AT:
+    if windows is None or windows.number * times > looked_at(account.weights):
         return account
     after = add_prices(account.totals, [(one, 1) for one in asked])
     if not shortfalls(account.budget, account.weights, account.totals, after):
         return account
-    return replace(account, windows=read_at(connection, account.id, windows, ALL))
+    return replace(account, windows=read_at(connection, account.id, replace(windows, compared=True), ALL))
 
 
 def limits_of(charges: Sequence[AccountCharge]) -> Iterator[Limit]:

@@ -11,7 +11,7 @@ from service.ledger.accounts import budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.window_state import LOOKED_AT, read_at
+from service.ledger.accounts.window_state import looked_at, read_at
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge, Limit
 from service.ledger.releases.preparation import Prepared
@@ -105,7 +105,7 @@ def present_line(
 
     Args:
         charged: the periods of a release in each account. The windows that it touches are read: of releases to all
-            periods, all windows of an account that has at most ``LOOKED_AT``. None: no windows are read.
+            periods, all windows of an account that has few enough. None: no windows are read.
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line.
@@ -121,8 +121,12 @@ def present_line(
 
 def _with_windows(connection: Connection, account: AccountRecord, charged: ChargedPeriods | None) -> AccountRecord:
     windows = account.windows
-    if windows is None or charged is None or (charged.places.everything and windows.number > LOOKED_AT):
+    if windows is None or charged is None:
         return account
+    everything = charged.places.everything
+    if everything and windows.number > looked_at(account.weights):
+        return account
+    windows = replace(windows, compared=everything)
     return replace(account, windows=read_at(connection, account.id, windows, charged.places))
 
 

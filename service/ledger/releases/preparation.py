@@ -14,16 +14,17 @@ from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.caps import Cap, identity_of
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.accounts.spending_rows import ManySubplans, Subplans
-from service.ledger.accounts.subplans import charged_to, subplans_of
+from service.ledger.accounts.subplans import charged_to, repeated_sizes, subplans_of
 from service.ledger.journal import canonical_json
 from service.ledger.releases import reservation_rows
+from service.ledger.releases.request_bounds import RequestBounds
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from service.ledger.storage.writing_time import require_brief
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, order_rule
-from service.privacy.periods import read_periods
+from service.privacy.periods import pairs_of, read_periods
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import check_relation, read_plan, walk
 from service.privacy.plans.tagged import as_replacement, statement_faults, tagged_part
@@ -117,6 +118,7 @@ class Prepared:
         periods: those that each account of the line is charged for; None: it has none.
         spending: the parts that the accounts' spending counts; accounts with other periods count other parts.
         unlike: the number of distinct parts.
+        repeated: the bytes of tags and periods in their texts, in all accounts of the line.
         expires: whether a reservation of it expires by itself.
     """
 
@@ -132,6 +134,7 @@ class Prepared:
     periods: tuple[ChargedPeriods | None, ...]
     spending: tuple[SpendingOf, ...]
     unlike: int
+    repeated: int
     reserve_for: timedelta | None
     expires: bool
 
@@ -158,7 +161,8 @@ def prepare(
 
     Raises:
         NotFound: there is no such account.
-        InvalidInput: a plan has no meaning under the account's relation, or they take too long to write.
+        InvalidInput: a plan has no meaning under the account's relation, or they are too large or take too long to
+            write.
     """
     line = lines.line_of(database, name)
     if deltas is None:
@@ -166,22 +170,33 @@ def prepare(
     secret, caps = bound_secret(database), lines.caps_of(database, line)
     # By plan: equal plans in a batch are one object.
     known: dict[tuple[int, tuple[str, ...], bool, tuple[str | None, ...]], Prepared] = {}
+    stated: dict[str, tuple[ChargedPeriods | None, ...]] = {}
     prepared: list[Prepared] = []
+    pointer = releases[0].pointer if len(releases) == 1 else "/releases"
+    bounds = RequestBounds(pointer)
     for release, delta in zip(releases, deltas, strict=True):
-        periods = charged_periods(line, release)
+        said = repr(release.periods)
+        if said not in stated:
+            stated[said] = charged_periods(line, release, bounds)
+        periods = stated[said]
         texts = tuple(None if one is None else one.text for one in periods)
         key = id(release.plan), release.tags, release.reserve_for is None, texts
         if key not in known:
-            known[key] = _prepared(secret, line, caps, release, periods, delta, prices)
+            known[key] = _prepared(secret, line, caps, release, periods, delta, prices, bounds)
+        elif known[key].spending[0].many is not None:  # written for each release
+            bounds.repeat([known[key].repeated])
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
-    _require_few(line, prepared, releases[0].pointer if len(releases) == 1 else "/releases")
+    _require_few(line, prepared, pointer, bounds.repeated)
     return prepared
 
 
-def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None:
+def _require_few(line: Line, releases: Sequence[Prepared], pointer: str, repeated: int) -> None:
     """Refuse releases whose rows take long to write, single releases and batches alike.
 
     Other requests wait meanwhile: on SQLite all that write, and on PostgreSQL those that charge an account of the line.
+
+    Args:
+        repeated: the bytes of tags and periods in their subplans, in all accounts of the line.
 
     Raises:
         InvalidInput: the rows take too long; the message gives their number of each kind.
@@ -212,6 +227,7 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         + windows * (_WINDOW + max(map(len, line.orders)) * _WINDOW_ORDER)
         + compared * (_COMPARED + max(map(len, line.orders)) * _COMPARED_ORDER)
         + size * (depth + 2) * _CHARACTER  # the release's row and the answer contain the plan too
+        + repeated * _REPEATED
     )
     require_brief(
         microseconds,
@@ -219,15 +235,18 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str) -> None
         f"number of releases {number} (reserved {held}), tags {tags}, distinct subplans"
         f" {unlike}, characters of plans {size}; accounts in the line {depth}, their orders {orders}"
         + (f", windows of their periods {windows}" if windows else "")
-        + (f", compared {compared}" if compared else ""),
+        + (f", compared {compared}" if compared else "")
+        + (f", bytes of tags and periods in the subplans {repeated}" if repeated else ""),
     )
 
 
 # Times in a write transaction on SQLite, as measured: of rows, of an order's part of an entry, of a price under a cap,
-# of a character of a plan, of a window and an order's part of it, and of one that is only read and compared.
+# of a character of a plan, of a byte of tags or periods in subplans, of a window and an order's part of it, and of one
+# that is only read and compared. That of a window is for windows of unlike totals, each of which is compared.
 _RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
-_WINDOW, _WINDOW_ORDER = 100, 1.5
-_COMPARED, _COMPARED_ORDER = 40, 0.5
+_REPEATED = 0.05
+_WINDOW, _WINDOW_ORDER = 220, 2
+_COMPARED, _COMPARED_ORDER = 60, 1.1
 
 
 Pricing = Callable[[Priced, Neighbouring, tuple[Fraction, ...]], Price]
@@ -277,12 +296,12 @@ def _under_caps(release: NewRelease, caps: Sequence[Cap], neighbouring: Neighbou
     return CapsPrepared(tuple(map(identity_of, caps)), prices, tuple(rules))
 
 
-def charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | None, ...]:
+def charged_periods(line: Line, release: NewRelease, bounds: RequestBounds) -> tuple[ChargedPeriods | None, ...]:
     """Return the periods that each account of the line is charged for.
 
     Raises:
         InvalidInput: the release states none where the account has periods, or the other way round, or other than it
-            may.
+            may, or they are too scattered.
     """
     own, at = line.periods[-1], release.periods_at
     if own is None and release.periods is not None:
@@ -290,9 +309,13 @@ def charged_periods(line: Line, release: NewRelease) -> tuple[ChargedPeriods | N
     if own is not None and release.periods is None:
         raise InvalidInput.at(at, f"expected the periods that the release reads, as {line.name!r} counts by periods")
     stated = None if own is None else read_periods(own.calendar, release.periods, at)
+    along = account_periods.along(line.periods, stated)
+    for account, periods in zip(line.periods, along, strict=True):
+        if account is not None and periods is not None:
+            bounds.pair(pairs_of(account.participation, periods))
     return tuple(
         None if account is None or periods is None else account_periods.charged(account, periods, at)
-        for account, periods in zip(line.periods, account_periods.along(line.periods, stated), strict=True)
+        for account, periods in zip(line.periods, along, strict=True)
     )
 
 
@@ -318,11 +341,15 @@ def _prepared(
     periods: tuple[ChargedPeriods | None, ...],
     delta: Fraction,
     prices: Mapping[int, Prices] | None,
+    bounds: RequestBounds,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
     require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
+    before, depth = bounds.repeated, len(line.ids)
+    bounds.repeat(depth * size for size in repeated_sizes(release.plan, release.tags))
     counted = subplans_of(release.plan, release.tags)
+    bounds.repeat(len(counted) * len(one.text) for one in periods if one is not None)
     found = prices_of(line, caps, release, release.plan) if prices is None else prices[id(release)]
     return Prepared(
         name=release.name,
@@ -337,6 +364,7 @@ def _prepared(
         periods=periods,
         spending=tuple(_spending(secret, counted, periods)),
         unlike=len(counted),
+        repeated=bounds.repeated - before,
         reserve_for=release.reserve_for,
         expires=release.reserve_for is not None and reservation_rows.expires(release.plan),
     )

@@ -221,7 +221,12 @@ def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]
 _UNCOMMITTED = Release.state != literal_column("'committed'")  # worded as in the partial index of these few
 
 _METADATA = last_description(Release.account_id, Release.id)
-_SIZE = func.length(Release.plan) + func.length(Release.tags) + func.coalesce(func.length(_METADATA), 0)
+_SIZE = (
+    func.length(Release.plan)
+    + func.length(Release.tags)
+    + func.coalesce(func.length(Release.periods), 0)
+    + func.coalesce(func.length(_METADATA), 0)
+)
 
 _RELEASES = select(
     *release_rows.FIXED,

@@ -21,6 +21,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from service.errors import ServiceError
 from service.ledger.accounts import accounts, lines, subplans
+from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
@@ -318,6 +319,21 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
         for subplan, occurrences in subplans.charged_to(counted, periods).items():
             expired[subplan] += occurrences * count
     return PresentAccount(_left_by(connection, account, charges), expired)
+
+
+def in_list(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
+    """Return the account without overdue holds, for lists, in which no window is read.
+
+    In an account with periods, overdue holds of some periods still count in the bound, until their expiry is recorded.
+
+    Raises:
+        Altered: a hold is not as the service wrote it.
+    """
+    if account.windows is None:
+        return without_due_reservations(connection, account, at)
+    charges = [HeldCharge(row.price, row.caps, row.periods) for row in _due(connection, account, at)]
+    common = [charge for charge in charges if charge.periods == EVERY_PERIOD]
+    return replace(_left_by(connection, account, common), releases=account.releases - len(charges))
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:

@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from service.ledger.accounts import budgets, window_rows, window_state
-from service.ledger.accounts.window_state import LOOKED_AT, WindowState
+from service.ledger.accounts.window_state import WindowState, looked_at
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.storage.transaction import secret_of
-from service.privacy.accounting.windows import maximum
+from service.privacy.accounting.windows import in_quanta, maximum
 
 
 def check_windows(connection: Connection, chain: AccountState, account: Row[Any], cursors: ExitStack) -> None:
@@ -43,13 +43,16 @@ def _known(windows: WindowState) -> tuple[object, ...]:
 def _is_maximum(chain: AccountState, stored: WindowState, journalled: WindowState) -> bool:
     """Return whether the stored maximum is that of the windows; it may be above where these are too many to look at.
 
-    The sum of the largest is always exactly theirs.
+    The sum of the largest is always exactly theirs. It is in quanta, rounded up, also where the only windows in quanta
+    gave their charges back.
     """
     if stored.most == journalled.most:
         return True
-    if stored.several is not None or stored.number <= LOOKED_AT:
-        return False
-    return maximum(chain.weights, [stored.most, journalled.most]) == stored.most
+    if stored.most.quanta and stored.most == in_quanta(chain.weights, journalled.most):
+        return True
+    most = maximum(chain.weights, [stored.most, journalled.most])
+    too_many = stored.several is None and stored.number > looked_at(chain.weights)
+    return too_many and most == stored.most
 
 
 def _check_rows(

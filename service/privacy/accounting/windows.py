@@ -77,8 +77,11 @@ def decisive_window(
     together = Worst(None, add_totals(common, highest))
     if not windows or not shortfalls(budget, weights, together.totals, add_price(together.totals, amount)):
         return together
+    unlike: dict[str, tuple[int, Totals]] = {}  # equal totals are compared once, as those of the first window
+    for place, totals in windows.items():
+        unlike.setdefault(repr(totals), (place, totals))
     return max(
-        (Worst(place, add_totals(common, totals)) for place, totals in windows.items()),
+        (Worst(place, add_totals(common, totals)) for place, totals in unlike.values()),
         key=lambda one: excess(budget, weights, one.totals, add_price(one.totals, amount)),
     )
 
@@ -165,7 +168,12 @@ def comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[T
         return [
             replace(one, linear=one.linear + Fraction(sum(one.quanta), QUANTA) / order, quanta=()) for one in several
         ]
-    return [replace(one, linear=Fraction(0), quanta=_in_quanta(weights, one)) for one in several]
+    return [in_quanta(weights, one) for one in several]
+
+
+def in_quanta(weights: Weights, totals: Totals) -> Totals:
+    """Return totals with the curve in quanta alone, rounded up: as a maximum has it beside one in quanta."""
+    return replace(totals, linear=Fraction(0), quanta=_in_quanta(weights, totals))
 
 
 def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
