@@ -14,7 +14,7 @@ MOST_REPEATED = 1 << 24
 
 
 class RequestBounds:
-    """Counts of all that the releases of one request stand for, as they are prepared; above a bound they are refused."""
+    """Counts of what the releases of one request stand for, as they are prepared; above a bound they are refused."""
 
     def __init__(self, pointer: str) -> None:
         """Begin to count.

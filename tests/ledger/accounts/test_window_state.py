@@ -9,14 +9,14 @@ from unittest.mock import patch
 import pytest
 
 from service.errors import BudgetExceeded
-from service.ledger.accounts import accounts, window_state
+from service.ledger.accounts import accounts, window_rows, window_state
 from service.ledger.accounts.window_state import looked_at
 from service.ledger.releases import admission, charges, settlement
 from service.ledger.releases.settlement import in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
-from service.privacy.accounting import windows as compared_windows
+from service.privacy.accounting import privacy_filter, windows as compared_windows
 from service.privacy.accounting.privacy_filter import ORDERS, Weights
 from tests.ledger.charging import account_of, charge, left, open_account, prepared, reserve, void
 from tests.ledger.ledgers import Clock
@@ -36,7 +36,7 @@ class _Reads:
 @contextmanager
 def _counted() -> Iterator[_Reads]:
     reads = _Reads()
-    read, compare = window_state.read_windows, compared_windows.shortfalls
+    read, compare = window_rows.read_windows, privacy_filter.shortfalls
 
     def reading(connection: Any, account_id: int, places: Any) -> Any:
         found = read(connection, account_id, places)

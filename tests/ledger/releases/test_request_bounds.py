@@ -131,8 +131,12 @@ def test_equal_periods_of_a_batch_are_counted_once(database: Database, monkeypat
     open_account(database, periods=_SCATTERED)
     monkeypatch.setattr(preparation, "_WINDOW", 0)
     read: list[object] = []
-    found = preparation.read_periods
-    monkeypatch.setattr(preparation, "read_periods", lambda *stated: read.append(stated) or found(*stated))
+
+    def reading(calendar: Any, stated: object, at: str) -> Any:
+        read.append(stated)
+        return service_periods.read_periods(calendar, stated, at)
+
+    monkeypatch.setattr(preparation, "read_periods", reading)
     stated = {"list": [2 * k for k in range(0, 200, 2)]}
     _prepare(database, _NOISE, *[dict(stated) for _ in range(30)])
     assert len(read) == 1

@@ -9,7 +9,6 @@ from service.ledger.accounts import window_state
 from service.ledger.accounts.window_state import WindowState
 from service.ledger.releases import settlement
 from service.ledger.storage.database import Database
-from service.ledger.verification import window_check
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting.pricing import QUANTA
 from service.privacy.accounting.privacy_filter import ORDERS, Weights
@@ -51,7 +50,8 @@ def test_a_maximum_in_quanta_whose_window_left_follows_from_the_journal(
     _linear_beside_quanta_that_left(database, Clock(monkeypatch), settled)
     windows = account_of(database).windows
     assert windows is not None
-    assert (windows.most.linear, bool(windows.most.quanta)) == (0, True)
+    assert not windows.most.linear
+    assert windows.most.quanta
     assert _verified(database).valid
     charge(database, _WIDE, periods=_month(1))
     charge(database, _WIDE, periods="all")
@@ -72,7 +72,7 @@ def test_a_maximum_that_differs_by_one_quantum_is_found(
         quanta[order] += change
         return replace(state, most=replace(state.most, quanta=tuple(quanta)))
 
-    monkeypatch.setattr(window_check.window_state, "read_state", altered)
+    monkeypatch.setattr(window_state, "read_state", altered)
     found = _verified(database).first_bad
     assert found is not None
     assert "period_state does not follow" in found.reason
@@ -93,7 +93,7 @@ def test_without_orders_a_linear_part_that_is_left_out_is_found(
         state = read(text)
         return replace(state, most=replace(state.most, linear=state.most.linear - Fraction(1, 10**30)))
 
-    monkeypatch.setattr(window_check.window_state, "read_state", altered)
+    monkeypatch.setattr(window_state, "read_state", altered)
     assert not _verified(database).valid
 
 
