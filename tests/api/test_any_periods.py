@@ -281,7 +281,12 @@ def test_an_empty_account_has_no_period_yet(client: Client) -> None:
 
 def test_nothing_is_allotted_or_counted_where_units_are_in_any_periods(client: Client) -> None:
     open_account(client, budget=_ZCDP, periods=_ANY)
-    share = {"name": "share", "unit": "person", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
+    share = {
+        "name": "share",
+        "unit": "person",
+        "neighbouring": "add_remove",
+        "budget": {"definition": "zcdp", "rho": 1},
+    }
     refused = client.post("/v1/accounts", json=share | {"parent": "people", "funding": "allotted"})
     assert pointers_of(refused) == ["/funding"]
     asked = {"plan": concentrated("0.1"), "periods": "all"}

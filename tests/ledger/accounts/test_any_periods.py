@@ -333,7 +333,7 @@ def test_a_charge_reads_the_leading_periods_and_its_own(database: Database, monk
 def test_an_account_of_any_periods_has_as_many_as_can_be_read(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_state, "LOOKED_AT", 3)
+    monkeypatch.setattr(window_state, "looked_at", lambda _: 3)
     open_account(database, periods=any_of(2))
     charge(database, noise("0.1"), periods=months(1, 2))
     with pytest.raises(Conflict, match="would have 4 windows, and can have 3"):
