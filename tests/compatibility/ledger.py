@@ -92,6 +92,8 @@ def fill(client: Client, database: Database, time: Clock) -> None:
     _price_again(client, database)
     _cap(client)
     _price_under_caps_again(client, database)
+    _count_by_periods(client, database, time)
+    _allot(client)
 
 
 def _charge_all(client: Client, budget: dict[str, str], relation: str) -> None:
@@ -269,3 +271,63 @@ def _price_under_caps_again(client: Client, database: Database) -> None:
             release(client, one, "older-caps", name="under the cap", **fields)
     found = recompute(database, "older-caps", apply=True)
     assert (len(found.prices), len(found.under_caps)) == (4, 4), found
+
+
+def _count_by_periods(client: Client, database: Database, time: Clock) -> None:
+    """Charge releases to windows in every state, by both forms of participation and in lines; refuse one."""
+    panel = {"calendar": "month", "participation": {"offsets": [0, 1, 2, 3, 12, 13, 14, 15]}}
+    open_account(client, "panels", {"definition": "approximate", "epsilon": 40, "delta": "1e-6"}, periods=panel)
+    days = {"calendar": "day", "participation": {"offsets": [0]}}
+    open_account(client, "days", {"definition": "zcdp", "rho": 3}, periods=days, parent="panels", approval_above="0.5")
+    some = {"calendar": "quarter", "participation": {"any": 2}}
+    open_account(client, "quarters", {"definition": "rdp", "alpha": "3", "epsilon": 9}, periods=some)
+    open_account(client, "timeless", {"definition": "pure", "epsilon": 9}, parent="quarters")
+    one = {"type": "discrete_gaussian", "rho": "0.01"}
+    for periods in ("all", {"from": "2029-12-30", "to": "2030-01-02"}, {"list": ["2030-01-01", "2031-02-28"]}):
+        release(client, one, "days", periods=periods)
+    for periods in ("all", {"from": "2029-Q4", "to": "2030-Q2"}, {"list": ["2030-Q1"]}):
+        release(client, one, "quarters", periods=periods)
+    release(client, {"type": "geometric", "epsilon": "0.1"}, "timeless")
+    for account, period in (("days", "2030-01-02"), ("quarters", "2030-Q2")):
+        held = [release(client, one, account, periods={"list": [period]}, reserve_for="P30D") for _ in range(3)]
+        json_of(_act(client, account, held[0], "commit"))
+        json_of(_act(client, account, held[1], "void", {"reason": "a mistake"}))
+        release(client, one, account, periods={"list": [period]}, reserve_for="PT1H")
+    large = {"type": "discrete_gaussian", "rho": "0.6"}
+    proposed = release(client, large, "days", periods={"list": ["2030-01-03"]}, reserve_for="P30D")
+    assert proposed["state"] == "proposed"
+    too_much = charge(client, large | {"rho": "3"}, "days", periods={"list": ["2030-01-03"]})
+    problem_of(too_much, "budget_exceeded")
+    with pytest.MonkeyPatch.context() as older:
+        older.setattr(preparation, "price", half_price)
+        older.setattr(charges, "ACCOUNTANT", "0")
+        for fields in ({}, {"reserve_for": "P30D"}):
+            release(client, one, "quarters", periods={"list": ["2030-Q3"]}, **fields)
+    time.forward(2)
+    release(client, one, "quarters", periods={"list": ["2030-Q4"]})
+    release(client, one, "days", periods={"list": ["2030-01-04"]})
+    assert len(recompute(database, "quarters", apply=True).prices) == 2
+
+
+def _allot(client: Client) -> None:
+    """Allot budgets of each definition that can be counted above; raise, lower, close and open them again."""
+    zcdp = {"definition": "zcdp", "rho": 2}
+    cap = {"tag": "income", "budget": {"definition": "zcdp", "rho": 20}}
+    open_account(client, "year", zcdp, approval_above="0.5", caps=[cap])
+    second = operators_key(client, "steward", "the second of divisions")
+    budgets = {"north": zcdp | {"rho": "0.4"}, "south": {"definition": "pure", "epsilon": "0.5"}}
+    for name, budget in budgets.items():
+        open_account(client, name, budget, parent="year", funding="allotted")
+        release(client, {"type": "geometric", "epsilon": "0.1"}, name)
+    open_account(client, "office", zcdp | {"rho": "0.1"}, parent="north", funding="allotted")
+    raised = {"budget": zcdp | {"rho": "0.6"}}
+    json_of(client.patch("/v1/accounts/north", json=raised), 202)
+    json_of(client.patch("/v1/accounts/north", json=raised, headers=second))
+    json_of(client.patch("/v1/accounts/north", json={"budget": zcdp | {"rho": "0.3"}}))
+    for state in ("closed", "open"):
+        json_of(client.patch("/v1/accounts/south", json={"state": state}), 202 if state == "open" else 200)
+    json_of(client.patch("/v1/accounts/south", json={"state": "open"}, headers=second))
+    json_of(client.patch("/v1/accounts/office", json={"state": "closed"}))
+    beyond = {"name": "west", "unit": "person", "neighbouring": "add_remove", "parent": "year"}
+    refused = client.post("/v1/accounts", json=beyond | {"budget": zcdp | {"rho": 9}, "funding": "allotted"})
+    assert refused.status_code in {409, 422}, refused.text

@@ -41,6 +41,9 @@ def ledger_questions(client: Client) -> Iterator[Question]:
         for cap in account.get("caps", ()):
             for path in ("balance", "history"):
                 yield Question("GET", f"{at}/{path}?tag={cap['tag']}")
+        if "periods" in account:
+            for path in ("periods?limit=20", "balance?period=2030" + ("-Q1" if name == "quarters" else "-01")):
+                yield Question("GET", f"{at}/{path}")
         releases = json_of(client.get(f"{at}/releases?limit=1000"))["items"]
         states = {release["state"] for release in releases}
         for state in sorted(states):

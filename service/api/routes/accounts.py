@@ -165,9 +165,9 @@ class GaugeBody(BaseModel):
         None,
         description="Only of an account with periods that is read by itself: the window with the largest used part,"
         " which all is said of. null: no window has more than the releases to all periods; or the account has more"
-        " windows than are looked at (8,333; 1,492 with 250 orders), or its units are in several periods, whichever, and"
-        " used is a bound that none exceeds. Omitted in a list of accounts, where used is such a bound too; it is exact"
-        " but for (epsilon, delta) budgets.",
+        " windows than are looked at (8,333; 1,492 with 250 orders), or its units are in several periods, whichever,"
+        " and used is a bound that none exceeds. Omitted in a list of accounts, where used is such a bound too; it is"
+        " exact but for (epsilon, delta) budgets.",
     )
 
 
