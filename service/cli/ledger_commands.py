@@ -20,6 +20,7 @@ from service.installation import (
 )
 from service.ledger.access.key_lives import lives_of
 from service.ledger.accounts import accounts
+from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.installation.high_water import HighWaterFile, Mark, last_entries, missing_entries
 from service.ledger.installation.high_water_keeper import check_clock
 from service.ledger.installation.signing import signer_of
@@ -150,10 +151,33 @@ def recompute(
             over, differ = over or bool(repriced.over or repriced.over_caps), differ + len(repriced.prices)
             for line in _described(name, repriced):
                 typer.echo(line)
+        over = _charge_allotments_again(database) or over if apply else over
     done = "priced again" if apply else "priced otherwise; nothing was changed"
     typer.echo(f"{differ} {'release' if differ == 1 else 'releases'} {done}")
     if over:
         raise typer.Exit(_OVER)
+
+
+def _charge_allotments_again(database: Database) -> bool:
+    """Charge what accounts have allotted until nothing differs; return whether one is over its budget.
+
+    An account charges above it what it is itself charged for its allotments, so this takes as many rounds as accounts
+    are allotted in a line.
+    """
+    over = False
+    for _ in range(MAX_DEPTH):
+        differs = False
+        with database.read() as connection:
+            names = accounts.allotting_names(connection)
+        for name in names:
+            repriced = price_again(database, name, apply=True)
+            if repriced.allotments:
+                differs, over = True, over or bool(repriced.over or repriced.over_caps)
+                for line in _described(name, repriced):
+                    typer.echo(line)
+        if not differs:
+            break
+    return over
 
 
 def _described(name: str, repriced: RepricedRelease) -> Iterator[str]:

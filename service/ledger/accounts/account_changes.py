@@ -185,6 +185,11 @@ def _require_allottable(line: Sequence[AccountRecord], account: AccountRecord) -
             raise InvalidInput.at(
                 "/funding", "expected shared, as units of an account above are in several periods, whichever they are"
             )
+        if account.periods is not None and is_fixed(account.budget):
+            raise InvalidInput.at(
+                "/periods",
+                "expected none, as the account is allotted an approximate budget: its windows have no common cap",
+            )
         if account.periods not in (None, above.periods):
             raise InvalidInput.at(
                 "/periods",

@@ -145,6 +145,12 @@ def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]
     return connection.execute(query).scalars().all()
 
 
+def allotting_names(connection: Connection) -> Sequence[str]:
+    """Return the names of the accounts that have ever allotted, in order."""
+    query = select(Account.name).where(Account.allotted.is_not(None)).order_by(Account.name)
+    return connection.execute(query).scalars().all()
+
+
 def insert_row(connection: Connection, account: AccountRecord, parent_id: int | None) -> int:
     """Write the row of a new account, and return its id; ``save`` seals it, in the same transaction.
 

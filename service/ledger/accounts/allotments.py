@@ -71,7 +71,7 @@ def is_fixed(budget: Budget) -> bool:
     return budget.definition is Definition.APPROXIMATE
 
 
-def amount_of(budget: Budget, weights: Weights, totals: Totals, state: str) -> Amount:
+def amount_of(budget: Budget, weights: Weights, totals: Totals, state: str) -> Amount | None:
     """Return what an allotted account charges above it.
 
     An account that is over its cap, as its releases were priced again, charges what it spent. A closed account charges
@@ -79,15 +79,19 @@ def amount_of(budget: Budget, weights: Weights, totals: Totals, state: str) -> A
 
     Args:
         totals: its own.
+
+    Returns:
+        None where its loss is infinite, as its releases were priced again: no mechanism can state that.
     """
-    cap = Amount(budget.cap, budget.delta if is_fixed(budget) else budget.declared_delta)
     found = spent_of_cap(budget, weights, totals)
     if found is None:
-        return cap
-    used = Amount(found, totals.delta)
-    if state == "closed" and not is_fixed(budget):
-        return used
-    return Amount(max(cap.cap, used.cap), max(cap.delta, used.delta))
+        return None
+    if is_fixed(budget):  # its declared deltas come on top of the rest of its delta (F-3)
+        beyond = max(Fraction(0), totals.delta - budget.declared_delta)
+        return Amount(max(budget.cap, found), budget.delta + beyond)
+    if state == "closed":
+        return Amount(found, totals.delta)
+    return Amount(max(budget.cap, found), max(budget.declared_delta, totals.delta))
 
 
 def leaf_of(account: str, budget: Budget, amount: Amount) -> Declared:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from service.errors import AccountClosed, BudgetExceeded, InvalidInput
+from service.errors import AccountClosed, BudgetExceeded, Conflict, InvalidInput
 from service.ledger.accounts import accounts, allotments, budgets, caps, lines
 from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.accounts import AccountRecord
@@ -45,8 +45,17 @@ def prices_of(account: AccountRecord, leaf: Declared) -> LeafPrices:
 
 
 def leaf_for(child: AccountRecord) -> Declared:
-    """Return the mechanism that the accounts above count for an allotted account in its present state."""
+    """Return the mechanism that the accounts above count for an allotted account in its present state.
+
+    Raises:
+        Conflict: nothing can be counted for it.
+    """
     amount = amount_of(child.budget, child.weights, child.totals, child.state)
+    if amount is None:
+        raise Conflict(
+            f"the account {child.name!r} has an infinite loss, as its releases were priced again: the accounts above"
+            " can count nothing for it"
+        )
     return leaf_of(child.name, child.budget, amount)
 
 
@@ -185,7 +194,7 @@ def set_allotment(
 def asks_more(child: AccountRecord, former: Sequence[AllotmentRow]) -> bool:
     """Return whether an allotted account in its present state charges more above it than it is charged for."""
     amount = amount_of(child.budget, child.weights, child.totals, child.state)
-    return not former or any(amount.exceeds(amount_in(_leaf(row))) for row in former)
+    return not former or amount is None or any(amount.exceeds(amount_in(_leaf(row))) for row in former)
 
 
 def _leaf(row: AllotmentRow) -> Declared:

@@ -116,15 +116,18 @@ def present_line(
         found = [without_due_reservations(connection, account, at) for account in lines.read_line(connection, line)]
         if charged is None:
             return found
-        return [_with_windows(connection, account, one) for account, one in zip(found, charged, strict=True)]
+        asked = zip(found, charged, strict=True)
+        return [_with_windows(connection, account, one, len(found)) for account, one in asked]
 
 
-def _with_windows(connection: Connection, account: AccountRecord, charged: ChargedPeriods | None) -> AccountRecord:
+def _with_windows(
+    connection: Connection, account: AccountRecord, charged: ChargedPeriods | None, depth: int
+) -> AccountRecord:
     windows = account.windows
     if windows is None or charged is None:
         return account
     everything = charged.places.everything
-    if everything and windows.number > looked_at(account.weights):
+    if everything and windows.number * depth > looked_at(account.weights):  # as admission looks at them
         return account
     windows = replace(windows, compared=everything)
     return replace(account, windows=read_at(connection, account.id, windows, charged.places))

@@ -46,6 +46,8 @@ class Funded(NamedTuple):
         are given back when it is opened again.
         """
         asked = amount_of(self.budget, self.weights, self.totals, self.state)
+        if asked is None:  # nothing can be charged for an infinite loss
+            return False
         if plan == text_of(leaf_of(self.name, self.budget, asked)):
             return True
         try:
@@ -55,7 +57,7 @@ class Funded(NamedTuple):
             stated = amount_in(leaf)
         except UNREADABLE:
             return False
-        opened = amount_of(self.budget, self.weights, self.totals, "open")
+        opened = amount_of(self.budget, self.weights, self.totals, "open") or asked
         same = plan == text_of(leaf_of(self.name, self.budget, stated))
         return same and not asked.exceeds(stated) and not stated.exceeds(opened)
 

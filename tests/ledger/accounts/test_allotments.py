@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from service.cli.ledger_commands import _charge_allotments_again
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Forbidden, InvalidInput, ServiceError
 from service.ledger.accounts import account_changes, budgets, spending
 from service.ledger.accounts.account_changes import ChangedAccount
+from service.ledger.accounts.allotments import Amount, amount_of
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import Allotted, read_text
@@ -23,7 +25,10 @@ from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
 from service.privacy.accounting.guarantee import guarantee
-from service.privacy.accounting.privacy_filter import spent_of_cap
+from service.privacy.accounting.pricing import price
+from service.privacy.accounting.privacy_filter import open_weights, spent_of_cap
+from service.privacy.accounting.totals import Totals
+from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, condense
 from tests.ledger.charging import (
     ANN,
@@ -621,3 +626,62 @@ def test_dry_runs_and_prepared_releases_know_their_own_line_alone(database: Data
     assert len(release.line.ids) == 1
     assert charges.dry_run(database, [release])[0].account.name == "share"
     assert used(database, "share") == 0
+
+
+def test_a_line_of_allotments_is_charged_again_up_to_its_root(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account charges above it what it is charged for its own allotments: one run charges all of them."""
+    open_account(database, "a", definition="pure", epsilon="3")
+    allot(database, "b", "a", definition="pure", epsilon="3")
+    allot(database, "c", "b", definition="pure", epsilon="2")
+    with monkeypatch.context() as wrong:
+        wrong.setattr(preparation, "price", half_price)
+        wrong.setattr(charges, "ACCOUNTANT", "0")
+        charge(database, noise("pure", Fraction(4)), name="c")
+    for name in "abc":
+        recompute(database, name, apply=True)
+    assert _charge_allotments_again(database), "the accounts above are over their budgets"
+    assert [used(database, name) for name in "abc"] == [4, 4, 4]
+    for name in "abc":
+        with database.read() as connection:
+            assert verify(connection, name).valid
+    assert not _charge_allotments_again(database), "nothing differs any more"
+
+
+def test_declared_deltas_beyond_the_budgets_come_on_top_of_its_delta() -> None:
+    """By F-3 they do not replace other parts of the delta."""
+    budget = read_budget({"definition": "approximate", "epsilon": "4", "delta": "1/1000", "declared_delta": "1/2000"})
+    weights = open_weights(budget)
+    spent = Totals(delta=Fraction(9, 10_000))
+    assert amount_of(budget, weights, spent, "open") == Amount(Fraction(4), Fraction(14, 10_000))
+    assert amount_of(budget, weights, replace(spent, delta=Fraction(1, 2000)), "closed") == Amount(
+        Fraction(4), Fraction(1, 1000)
+    )
+
+
+def test_an_infinite_loss_of_an_allotted_account_is_counted_by_no_account_above(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database, "agency", definition="pure", epsilon="9")
+    allot(database, "share", "agency", **PURE)
+    with monkeypatch.context() as wrong:
+        finite = price(read_plan(noise("pure", Fraction(1))), Neighbouring.ADD_REMOVE, ())
+        wrong.setattr(preparation, "price", lambda *_: finite)
+        wrong.setattr(charges, "ACCOUNTANT", "0")
+        charge(database, noise("zcdp", Fraction(1)), name="share")
+    recompute(database, "share", apply=True)
+    assert used(database, "share") is None
+    with pytest.raises(Conflict, match="'share' has an infinite loss"):
+        recompute(database, "agency", apply=True)
+    with database.read() as connection:
+        assert not verify(connection, "share").valid
+
+
+def test_an_approximate_budget_with_periods_is_not_allotted(database: Database) -> None:
+    """Its windows may all fit though the bound of them does not, so no amount follows from its totals."""
+    approximate = {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}
+    open_account(database, "agency", periods=MONTHS, **approximate | {"delta": "1e-3"})
+    with pytest.raises(InvalidInput) as refused:
+        allot(database, "share", "agency", periods=MONTHS, **approximate)
+    assert [fault.pointer for fault in refused.value.faults] == ["/periods"]

@@ -113,6 +113,7 @@ class Ledger:
         budget = self.caps[place][child.cap]
         weights = weights_of(budget)
         amount = amount_of(budget, weights, self.totals(child.releases, budget), "closed" if child.closed else "open")
+        assert amount is not None
         leaf = leaf_of(str(place), budget, amount)
         return replace(child, amount=price(leaf, Neighbouring.ADD_REMOVE, self.weights.orders))
 
@@ -272,8 +273,9 @@ class AddsTheDifference(Ledger):
         first, second = (budget.cap for budget in self.caps[place][:2])
         budget = self.caps[place][0]
         leaves = [
-            leaf_of(str(place), one, amount_of(one, open_weights(one), Totals(), "open"))
+            leaf_of(str(place), one, opened)
             for one in (replace(budget, cap=first), replace(budget, cap=second - first))
+            if (opened := amount_of(one, open_weights(one), Totals(), "open")) is not None
         ]
         totals = Totals()
         for leaf in leaves:
