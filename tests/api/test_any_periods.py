@@ -290,6 +290,6 @@ def test_nothing_is_allotted_or_counted_where_units_are_in_any_periods(client: C
     refused = client.post("/v1/accounts", json=share | {"parent": "people", "funding": "allotted"})
     assert pointers_of(refused) == ["/funding"]
     asked = {"plan": concentrated("0.1"), "periods": "all"}
-    assert "several periods" in problem_of(client.post(f"{_PATH}/capacity", json=asked), "conflict")["detail"]
+    assert "any periods" in problem_of(client.post(f"{_PATH}/capacity", json=asked), "conflict")["detail"]
     gauge = json_of(client.get(f"{_PATH}?with_gauge=true"))["gauge"]
     assert (gauge["used"], gauge["window"]) == (0.0, None)

@@ -112,10 +112,10 @@ def count_capacity(
     plan = plan_of_document(document, "/plan")
     asked = NewRelease("plan", plan, document, tags, USUAL_DELTA, "/plan", periods=body.periods)
     line = lines.line_of(database, account)
-    if any(periods is not None and periods.several is not None for periods in line.periods):
-        raise Conflict("capacity is not counted where units are in several periods, whichever they are")
     present = capacity.present_line(database, line)
     _require_above(principal, present)
+    if any(periods is not None and periods.several is not None for periods in line.periods):
+        raise Conflict("capacity is not counted in this line of accounts: in one of them, units are in any periods")
     charged = preparation.charged_periods(line, asked, RequestBounds("/periods"))
     if any(one is not None for one in charged):
         if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:

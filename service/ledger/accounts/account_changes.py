@@ -182,9 +182,7 @@ def _require_allottable(line: Sequence[AccountRecord], account: AccountRecord) -
     """
     for above in reversed(line):
         if above.periods is not None and above.periods.several is not None:
-            raise InvalidInput.at(
-                "/funding", "expected shared, as units of an account above are in several periods, whichever they are"
-            )
+            raise InvalidInput.at("/funding", "expected shared, as the accounts above cannot allot")
         if account.periods is not None and is_fixed(account.budget):
             raise InvalidInput.at(
                 "/periods",
@@ -227,10 +225,8 @@ def _require_nested(new: NewAccount, above: AccountRecord) -> None:
         return
     outer = above.periods.calendar
     accepted = ", ".join(inner for inner in Calendar if nests_in(inner, outer))
-    raise InvalidInput.at(
-        "/periods/calendar",
-        f"expected a calendar that nests in {outer}, that of {above.name}: {accepted}; got {new.periods.calendar}",
-    )
+    known = f"{outer}, that of {above.name}: {accepted}" if above.name == new.parent else "those of all accounts above"
+    raise InvalidInput.at("/periods/calendar", f"expected a calendar that nests in {known}; got {new.periods.calendar}")
 
 
 def change_account(

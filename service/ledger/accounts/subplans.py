@@ -54,11 +54,11 @@ def charged_to(subplans: Subplans, periods: str | None) -> Subplans:
     """
     if periods is None:
         return subplans
-    start = f'{_CHARGED_TO}{periods},"plan":'
+    start = f"{_CHARGED_TO}{periods}{_THEN_PLAN}"
     return Counter({f"{start}{subplan}}}": count for subplan, count in subplans.items()})
 
 
-_CHARGED_TO = '{"periods":'  # no plan has a member of this name
+_CHARGED_TO, _THEN_PLAN = '{"periods":', ',"plan":'  # no plan has a member of the first name
 
 
 def allotted_to(account: str, plan: str) -> str:
@@ -86,11 +86,7 @@ def periods_in(subplan: str) -> str:
     """
     if not subplan.startswith(_CHARGED_TO):
         raise ValueError("expected a subplan that is charged to periods")
-    _, end = _DECODER.raw_decode(subplan, len(_CHARGED_TO))
-    return subplan[len(_CHARGED_TO) : end]
-
-
-_DECODER = json.JSONDecoder()
+    return subplan[len(_CHARGED_TO) : subplan.index(_THEN_PLAN)]  # no period has this text
 
 
 def plan_in(subplan: str) -> Plan:

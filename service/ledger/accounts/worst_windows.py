@@ -202,10 +202,14 @@ def of_window(account: AccountRecord, subplans: Subplans, window: PeriodSet | No
     """Return the subplans of releases that touch a window, by offsets; None: those of releases to all periods."""
     periods, _ = _of(account)
     place = None if window is None else window.ranges[0][0]
+    touches: dict[str, bool] = {}  # by text: long lists are read once, whatever number of subplans repeats them
     found: Subplans = Subplans()
     for subplan, count in subplans.items():
-        places = account_periods.stated(periods, periods_in(subplan)).places
-        if places.everything or (place is not None and place in places):
+        text = periods_in(subplan)
+        if text not in touches:
+            places = account_periods.stated(periods, text).places
+            touches[text] = places.everything or (place is not None and place in places)
+        if touches[text]:
             found[subplan] = count
     return found
 

@@ -187,8 +187,8 @@ def _charge_to_windows(
     most = after.most_windows(account.weights)
     if after.number > most:
         raise Conflict(
-            f"the account {account.name!r} would have {after.number} windows, and can have {most}: open"
-            " another account for further periods"
+            f"an account of the line would have more than {most} windows, the most that it can have: open another"
+            " account for further periods"
         )
     if periods.several is not None and not places.everything:
         limit = _limit_of_several(account, periods, (windows, after), places, amount)

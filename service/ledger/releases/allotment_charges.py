@@ -69,10 +69,9 @@ def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Bud
     for account in reversed(line):
         found = prices_of(account, leaf)
         if spent_alone(account.budget, account.weights, found.price) is None:
-            stated = account.budget.definition.value
             raise InvalidInput.at(
                 "/budget/definition",
-                f"expected a budget that a {stated} budget above can count as one finite loss; {got}",
+                f"expected a budget that every account above can count as one finite loss; {got}",
             )
         for cap in account.caps:
             if spent_alone(cap.budget, cap.weights, found.under_caps[cap.tag]) is None:
@@ -94,8 +93,8 @@ def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
             if size is None or size > account.approval_above:
                 raise InvalidInput.at(
                     "/budget",
-                    f"expected a loss of at most approval_above of each account above, {account.approval_above}: open"
-                    " the account with a smaller budget, and raise it with a second steward",
+                    "expected a loss of at most approval_above of each account above: open the account with a smaller"
+                    " budget, and raise it with a second steward",
                 )
 
 
