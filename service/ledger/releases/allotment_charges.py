@@ -25,7 +25,7 @@ from service.ledger.storage.tables import Account, Allotment
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.privacy_filter import Budget, spent_alone
 from service.privacy.accounting.totals import Totals, add_prices, is_charge_of
-from service.privacy.mechanisms.declared import Declared
+from service.privacy.mechanisms.declared import Declared, declared_in
 from service.privacy.periods import ALL
 
 
@@ -197,10 +197,10 @@ def asks_more(child: AccountRecord, former: Sequence[AllotmentRow]) -> bool:
 
 
 def _leaf(row: AllotmentRow) -> Declared:
-    plan = read_text(row.plan)
-    if not isinstance(plan, Declared):
+    leaf = declared_in(read_text(row.plan))
+    if leaf is None:
         raise allotments.altered(row.child_id)
-    return plan
+    return leaf
 
 
 def _charge(

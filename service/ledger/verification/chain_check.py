@@ -33,7 +33,7 @@ from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.totals import is_charge_of
-from service.privacy.mechanisms.declared import Declared
+from service.privacy.mechanisms.declared import Declared, declared_in
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices
@@ -188,9 +188,9 @@ class Audit:
             BrokenChain: it does not.
         """
         with _readable():
-            leaf = entry_texts.read_text(content.plan)
-            right = isinstance(leaf, Declared) and content.plan == text_of(_allotment_like(leaf, content.child))
-            if right and content.accountant == ACCOUNTANT and isinstance(leaf, Declared):
+            leaf = declared_in(entry_texts.read_text(content.plan))
+            right = leaf is not None and content.plan == text_of(_allotment_like(leaf, content.child))
+            if right and content.accountant == ACCOUNTANT and leaf is not None:
                 right = self.is_right(content.plan, content.price) and all(
                     is_charge_of(
                         entry_texts.price_of_key(amount),

@@ -19,7 +19,7 @@ from service.ledger.storage.tables import Account, Allotment, Entry
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals
-from service.privacy.mechanisms.declared import Declared
+from service.privacy.mechanisms.declared import declared_in
 
 UNFUNDED = "an account above is not charged for the allotment"
 OTHER_AMOUNT = "an account above is charged for another amount than the account's cap"
@@ -51,8 +51,8 @@ class Funded(NamedTuple):
         if plan == text_of(leaf_of(self.name, self.budget, asked)):
             return True
         try:
-            leaf = entry_texts.read_text(plan)
-            if self.state != "closed" or not isinstance(leaf, Declared):
+            leaf = declared_in(entry_texts.read_text(plan))
+            if self.state != "closed" or leaf is None:
                 return False
             stated = amount_in(leaf)
         except UNREADABLE:

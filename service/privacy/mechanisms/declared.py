@@ -228,3 +228,8 @@ def _group_delta_factor(epsilon: Fraction, size: int) -> Fraction:
         return Fraction(size)
     factor = ceiling(lambda: ball(epsilon * size).expm1() / ball(epsilon).expm1())
     return Fraction(2**9999) if factor is None else factor
+
+
+def declared_in(plan: object) -> Declared | None:
+    """Return a plan that is one declared mechanism; None for any other."""
+    return plan if isinstance(plan, Declared) else None

@@ -109,6 +109,7 @@ _OWN = {  # what their memos are asked for is no client's choice
     "service.privacy.laws.offset_tails._rough_moments": "mechanisms, which are hashed by text",
     "service.privacy.tight.contour.best_c": "eight compositions, which are equal only to themselves",
     "service.api.schemas.plan_models._model": "forms of the grammar, of which none comes from a request",
+    "service.ledger.accounts.caps._digest": "weights, whose fractions are hashed by text",
     "service.ledger.accounts.lines.line_of": "databases, which are equal only to themselves",
     "service.ledger.accounts.lines._reading": "the number of accounts in a line",
     "service.ledger.accounts.spending_rows._mask": "the installation's secret, and the database's own numbers",
