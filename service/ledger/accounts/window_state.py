@@ -76,6 +76,10 @@ class WindowState:
         state = cls(common, number=len(present), present=present, several=periods.several)
         return state.over(weights, present)
 
+    def are_few(self, weights: Weights, times: int = 1) -> bool:
+        """Return whether all windows may be read under the account's lock, and each compared so many times."""
+        return self.number * times <= looked_at(weights)
+
     def most_windows(self, weights: Weights) -> int:
         """Return the largest number of windows; all are read where a leading one loses something."""
         return MOST_WINDOWS if self.several is None else looked_at(weights)
@@ -183,7 +187,7 @@ def lowered(
     if state.several is not None:
         lower = state.outdated
     elif lower := any(reaches(weights, state.most, window.totals) for window in before.values()):
-        lower = state.number <= looked_at(weights)
+        lower = state.are_few(weights)
     if not lower:
         return state  # the maximum stays an upper bound
     state = read_at(connection, account_id, state, ALL)

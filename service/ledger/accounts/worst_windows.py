@@ -102,7 +102,7 @@ def fullest_window(connection: Connection, account: AccountRecord) -> tuple[int 
         Altered: a row of a window is not as the service wrote it, or one is missing.
     """
     _, windows = _of(account)
-    if windows.number > window_state.looked_at(account.weights) or windows.several is not None:
+    if windows.several is not None or not windows.are_few(account.weights):
         return None, account
     windows = _read(connection, account, windows, ALL)
     found: dict[str, tuple[int | None, Totals]] = {

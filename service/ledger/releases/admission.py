@@ -17,7 +17,7 @@ from service.ledger.accounts.account_periods import name_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.window_state import WindowState, looked_at, read_at
+from service.ledger.accounts.window_state import WindowState, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
@@ -306,7 +306,7 @@ def with_all_windows(
         Altered: a row of a window is not as the service wrote it.
     """
     windows = account.windows
-    if windows is None or windows.number * times > looked_at(account.weights):
+    if windows is None or not windows.are_few(account.weights, times):
         return account
     after = add_prices(account.totals, [(one, 1) for one in asked])
     if not shortfalls(account.budget, account.weights, account.totals, after):

@@ -11,7 +11,7 @@ from service.ledger.accounts import budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.window_state import looked_at, read_at
+from service.ledger.accounts.window_state import read_at
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge, Limit
 from service.ledger.releases.preparation import Prepared
@@ -127,7 +127,7 @@ def _with_windows(
     if windows is None or charged is None:
         return account
     everything = charged.places.everything
-    if everything and windows.number * depth > looked_at(account.weights):  # as admission looks at them
+    if everything and not windows.are_few(account.weights, depth):  # as admission looks at them
         return account
     windows = replace(windows, compared=everything)
     return replace(account, windows=read_at(connection, account.id, windows, charged.places))

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from service.ledger.accounts import budgets, window_rows, window_state
-from service.ledger.accounts.window_state import WindowState, looked_at
+from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.storage.transaction import secret_of
@@ -51,7 +51,7 @@ def _is_maximum(chain: AccountState, stored: WindowState, journalled: WindowStat
     if stored.most.quanta and stored.most == in_quanta(chain.weights, journalled.most):
         return True
     most = maximum(chain.weights, [stored.most, journalled.most])
-    too_many = stored.several is None and stored.number > looked_at(chain.weights)
+    too_many = stored.several is None and not stored.are_few(chain.weights)
     return too_many and most == stored.most
 
 

@@ -27,11 +27,11 @@ class Node(Keyed, PlanElement, ABC):
 
     BEFORE = (TAGS, READS, PARTITIONS_BELOW)
     SUM: ClassVar[bool] = False
-    """Whether its loss is the sum of its parts' losses in every notion, so that parts can be charged one by one."""
+    """True if its loss is the sum of its parts' losses in every notion, so that parts can be charged one by one."""
     DIVIDES: ClassVar[bool] = False
-    """Whether a changed record can leave one part and enter another."""
+    """True if a changed record can leave one part and enter another."""
     CHOOSES: ClassVar[bool] = False
-    """Whether noise is drawn for only one of its parts, in each partition and repetition."""
+    """True if noise is drawn for only one of its parts, in each partition and repetition."""
 
     tags: tuple[str, ...] = ()
     reads: str | None = None

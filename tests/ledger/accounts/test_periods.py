@@ -18,9 +18,8 @@ from service.ledger.accounts.window_rows import Window
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import PriceChanged, Registration, Voided, read_text
 from service.ledger.journal.entry_texts import PriceKey, price_of
-from service.ledger.releases import admission, charges
+from service.ledger.releases import charges
 from service.ledger.storage.database import Database
-from service.ledger.verification import window_check
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
@@ -414,8 +413,7 @@ def test_an_account_with_very_many_windows_keeps_an_upper_bound(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A void leaves the maximum as it is: nothing is admitted that would not fit, and each window keeps its room."""
-    for module in (window_state, admission, window_check):
-        monkeypatch.setattr(module, "looked_at", lambda _: 2)
+    monkeypatch.setattr(window_state, "looked_at", lambda _: 2)
     open_account(database, periods={"calendar": "month", "participation": {"offsets": [0]}})
     charge(database, noise("0.2"), periods=months(1, 2, 3))
     void(database, reserve(database, noise("0.7"), periods=months(1))[0])
@@ -426,7 +424,7 @@ def test_an_account_with_very_many_windows_keeps_an_upper_bound(
     charge(database, noise("0.8"), periods=months(1))
     with database.read() as connection:
         assert verify(connection, "people").valid
-    monkeypatch.setattr(window_check, "looked_at", lambda _: 20_000)
+    monkeypatch.setattr(window_state, "looked_at", lambda _: 20_000)
     with database.read() as connection:
         assert verify(connection, "people").valid, "the window of the last charge attains it"
 

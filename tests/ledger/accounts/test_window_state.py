@@ -11,7 +11,7 @@ import pytest
 from service.errors import BudgetExceeded
 from service.ledger.accounts import accounts, window_rows, window_state
 from service.ledger.accounts.window_state import looked_at
-from service.ledger.releases import admission, charges, settlement
+from service.ledger.releases import charges, settlement
 from service.ledger.releases.settlement import in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -52,8 +52,7 @@ def _counted() -> Iterator[_Reads]:
 
 
 def _look_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    for module in (window_state, admission):
-        monkeypatch.setattr(module, "looked_at", lambda _: number)
+    monkeypatch.setattr(window_state, "looked_at", lambda _: number)
 
 
 def _two_unlike_windows_and_more(database: Database, more: int) -> None:
