@@ -557,18 +557,25 @@ def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:
         assert turns.busy == 1
         if scope["path"] == "/page":
             state = {"principal": Principal(None, "a", "steward", None), PAGE: scope["state"]}
-            await limits({"type": "http", "path": "/v1/inner", "headers": [], "state": state}, receive_whole, send)
+            await limits({"type": "http", "path": "/v1/inner", "headers": [], "state": state}, client(), send)
             done.append("page")
 
-    async def receive_whole() -> Message:
-        return {"type": "http.request", "body": bytes(size), "more_body": False}
+    def client() -> Receive:
+        bodies = [bytes(size)]
+
+        async def receive() -> Message:
+            if not bodies:  # it waits for its answer
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+
+        return receive
 
     async def send(_message: Message) -> None:
         raise AssertionError("nothing was to be refused")
 
     done: list[str] = []
     limits = BodyLimits(app, {}, {}, Allowance(size, 10 * size), seconds=30, rate=1, turns=turns)
-    asyncio.run(limits({"type": "http", "path": "/page", "headers": [], "state": {SENDER: "a"}}, receive_whole, send))
+    asyncio.run(limits({"type": "http", "path": "/page", "headers": [], "state": {SENDER: "a"}}, client(), send))
     assert done == ["page"]
     assert limits.otherwise.taken == turns.busy == 0
 
@@ -578,12 +585,16 @@ def test_bodies_of_some_types_are_shorter() -> None:
         raise AssertionError("it was to be refused before it is read")
 
     async def receive() -> Message:
-        raise AssertionError("it was to be refused before it is read")
+        assert sent, "it was to be refused before it is read"
+        assert limits.otherwise.taken == 0
+        parts.append(len(sent))
+        return {"type": "http.request", "body": bytes(5), "more_body": len(parts) < 3}
 
     async def send(message: Message) -> None:
         sent.append(message)
 
     sent: list[Message] = []
+    parts: list[int] = []
     limits = BodyLimits(
         app, {}, {}, Allowance(100, 1000), seconds=30, rate=1, turns=FairPlaces(1, 1, 1, 1), shorter={"text/x": 10}
     )
@@ -591,6 +602,8 @@ def test_bodies_of_some_types_are_shorter() -> None:
     asyncio.run(limits({"type": "http", "path": "/", "headers": headers}, receive, send))
     assert sent[0]["status"] == 413
     assert (b"connection", b"close") in sent[0]["headers"]
+    assert [one.get("more_body", False) for one in sent[1:]] == [True, False]
+    assert parts == [2, 2, 2]  # the connection closes after all was read, or the client would lose the answer
 
 
 def test_room_is_given_back_however_a_request_ends(serve: Serve) -> None:

@@ -5,6 +5,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,6 +23,7 @@ SENDER = "sender"  # in the state of a request that has no key of its own: the p
 
 _LARGE = 1 << 18  # bytes of a body that waits for its principal's turn before it is read
 _PART = 1 << 20  # bytes of a part of an answer
+_LINGER = 1.0  # seconds for which the rest of a refused body is read and dropped
 _RETRY = 10  # seconds that the client of a refused upload should wait
 
 
@@ -118,12 +120,13 @@ class BodyLimits:
             await self.app(scope, body.receive_part, body.send_answer)
         except _RefusedBody as refused:
             if not body.answered:
-                refused.answer.headers["Connection"] = "close"  # the rest of the body is not read
-                await refused.answer(scope, receive, send)
+                body.refused = True
+                await refused.answer(scope, receive, body.send_answer)
         finally:
             allowance.give_back(body.taken, body.sender)
             if body.has_turn:
                 self.turns.leave(body.sender)
+        await body.end_answer()
 
 
 class _Body:
@@ -146,7 +149,7 @@ class _Body:
         self.size = self.taken = self.length = 0
         self.sender = ""
         self.started: float | None = None  # the time of the first read
-        self.whole = self.answered = self.has_turn = False
+        self.whole = self.refused = self.answered = self.left_open = self.has_turn = False
         self.turns = turns
         # a page sent it; the page may hold a turn while it waits for this request
         self.of_page = PAGE in scope["state"]
@@ -216,14 +219,31 @@ class _Body:
     async def send_answer(self, message: Message) -> None:
         """Pass the answer on, a large one in parts; release the memory when the client has all but the last part."""
         self.answered = True
-        if message["type"] == "http.response.start" and self.started is not None and not self.whole:
-            message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest of the body is not read
+        if self.refused or (self.started is not None and not self.whole):  # the rest of the body is not worked on
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            elif not message.get("more_body", False):
+                self.left_open = True
+                message = {**message, "more_body": True}
         content = message.get("body", b"")
         for at in range(0, len(content) - _PART, _PART):
             await self.send({"type": message["type"], "body": content[at : at + _PART], "more_body": True})
         if len(content) > _PART:
             message = {**message, "body": content[-((len(content) - 1) % _PART + 1) :]}
         await self.send(message)
+
+    async def end_answer(self) -> None:
+        """Close the connection of an answer that was sent before the body was read.
+
+        The client would lose the answer if its data met a closed connection. So the rest is read first, for a moment.
+        """
+        if not self.left_open:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while (message := await self.receive())["type"] == "http.request" and message.get("more_body", False):
+                    pass
+        await self.send({"type": "http.response.body"})
 
     def _check(self, size: int) -> None:
         if size > self.largest:
