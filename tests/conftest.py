@@ -12,14 +12,16 @@ import sqlite3
 import sys
 import tempfile
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 from psycopg import sql
-from sqlalchemy import make_url
+from sqlalchemy import Connection, Engine, event, make_url
 
 from service.ledger.installation.signing import Signer, signer_of
 from service.ledger.storage.database import Database, open_database
@@ -84,6 +86,29 @@ def _no_number_is_a_key() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fraction, "__hash__", guarded)
         yield
+
+
+class _SharedStatements(dict[Any, Any]):
+    """Compiled statements of all databases of a kind; SQLAlchemy keys them by the engine's own dialect."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key[1:], default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(key[1:], compiled)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_are_compiled_once() -> Iterator[None]:
+    """Have all databases share compiled statements: each test has databases of its own, with the same statements."""
+    shared: defaultdict[str, _SharedStatements] = defaultdict(_SharedStatements)
+
+    def share(connection: Connection) -> None:
+        connection.engine._compiled_cache = shared[connection.dialect.name]  # type: ignore[assignment]
+
+    event.listen(Engine, "engine_connect", share)
+    yield
+    event.remove(Engine, "engine_connect", share)
 
 
 @pytest.fixture(scope="session")
