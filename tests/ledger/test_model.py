@@ -468,6 +468,6 @@ def test_the_ledger_does_as_the_model(database: Database, monkeypatch: pytest.Mo
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=10, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=5, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

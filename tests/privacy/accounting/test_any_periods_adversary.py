@@ -49,19 +49,20 @@ class AnyFilter(Filter):
         return not shortfalls_of_several(self.design.budget, self.weights, self.number, before, charge)
 
 
+@pytest.mark.parametrize(("designs", "least"), [(2, 0.4), pytest.param(4, 0.6, marks=pytest.mark.statistics)])
 @both
 @every
 def test_no_adversary_exceeds_the_guarantee_for_any_set_of_periods(
-    definition: Definition, relation: Neighbouring
+    definition: Definition, relation: Neighbouring, designs: int, least: float
 ) -> None:
     reached: list[float] = []
-    for seed in range(4):
+    for seed in range(designs):
         design = replace(drawn(seed, definition, relation), participation=AnyPeriods(1 + seed % 3), depth=3)
         filtered = AnyFilter(design)
         parts = used(filtered)
         assert max(parts) <= 1 + SLACK
         reached.append(max(parts))
-    assert max(reached) >= 0.6  # the adversary is not a weak one
+    assert max(reached) >= least  # the adversary is not a weak one
 
 
 class OneTooFew(AnyFilter):
