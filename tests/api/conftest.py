@@ -11,11 +11,40 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from psycopg import sql
+from sqlalchemy import make_url
 
+from service.ledger.access.keys import ensure_first_key
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
 from service.server import configuration
 from tests.api.calls import STEWARD, Client, application, bearer, client_of
+from tests.postgres_server import session
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(_sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database that was started once: it has its secret and its first key."""
+    path = tmp_path_factory.mktemp("started") / "ledger.db"
+    shutil.copyfile(_sqlite_template, path)
+    _start(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def _postgresql_template(postgresql_server: str, _postgresql_template: str) -> str:
+    name = "template_started"
+    with session(postgresql_server) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(_postgresql_template))
+        )
+    _start(make_url(postgresql_server).set(database=name).render_as_string(hide_password=False))
+    return name
+
+
+def _start(url: str) -> None:
+    with contextlib.closing(open_database(url)) as database:
+        ensure_first_key(database, Secret(bytes(range(32))), STEWARD)
 
 
 @pytest.fixture
