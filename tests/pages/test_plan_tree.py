@@ -19,7 +19,7 @@ def test_a_small_plan_is_shown_whole() -> None:
     inner = {"type": "repeat", "count": 3, "part": {"type": "gaussian", "rho": "123456789/1234567891", "name": "a"}}
     root = tree_of({"type": "choice", "parts": [inner, pure("0.5", tags=["t"])]})
     assert (_count(root), _unseen(root)) == (4, 0)
-    assert root.title == "Choice: one of the parts, whichever loses most"
+    assert root.title == "Choice: one of the parts; the largest loss counts"
     repeated, mechanism = root.parts
     assert repeated.title == "Repeated 3 times"
     assert (repeated.parts[0].name, repeated.parts[0].parameters) == ("a", [("rho", "≈ 0.1")])
