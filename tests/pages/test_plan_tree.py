@@ -46,7 +46,7 @@ def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> N
     parts = [pure(f"{n + 1}e-9", name=f"part {n}") for n in range(MOST_PRICED)]
     made = release(api, {"type": "sequence", "parts": parts}, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
-    assert f"at most {MOST_PRICED} unlike parts are priced" in text
+    assert f"at most {MOST_PRICED} distinct parts are priced" in text
     assert len(re.findall(r"part \d+ geometric epsilon \S+ ε = ", text)) == MOST_PRICED - 1  # and the whole
 
 
@@ -57,7 +57,7 @@ def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client
         plan = {"type": "sequence", "parts": [plan]}
     made = release(api, plan, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
-    assert "none that is large itself" in text
+    assert "no part that is itself large" in text
     assert text.count("Sequence: losses add up ε") == 4  # of two thousand nodes each
     assert text.count("geometric epsilon 1e-12 ε") > 300
 

@@ -62,6 +62,8 @@ def leaf_for(child: AccountRecord) -> Declared:
 def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Budget) -> None:
     """Refuse a budget that an account above, or a cap there, cannot count as a finite loss.
 
+    The prices that this computes are cached for the charge.
+
     Raises:
         InvalidInput: the loss is infinite in an account or under a cap.
     """

@@ -163,7 +163,7 @@ class FundingAudit:
             self._funded[account] = None
 
     def charges(self, origin: str, account: str) -> bool:
-        """Return whether the releases of ``origin`` charge ``account``: no account from there to below it is allotted."""
+        """Return whether the releases of ``origin`` charge ``account``: no account between is allotted."""
         place: str | None = origin
         while place is not None and place != account:
             place = None if place in self._funded else self._parents.get(place)
