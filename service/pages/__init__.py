@@ -1,4 +1,4 @@
-"""Web pages: a client of the HTTP contract that runs in the same process.
+"""Web pages: a client of the HTTP API that runs in the service's own process.
 
-A page shows the answers of ``/v1`` to the key of the signed-in user, so no rule is written twice.
+A page shows the answers that ``/v1`` gives to the signed-in user's key, so no rule is implemented twice.
 """

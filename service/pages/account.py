@@ -1,4 +1,4 @@
-"""Pages of one account: spending, reservations, history, pending decisions, and pictures."""
+"""The pages of one account: spending, reservations, history, pending decisions and pictures."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ _POINTS = 120
 _WAITING = 20
 _BELOW = 50
 _ROWS = 50
-_QUICK = 20_000  # entries that a history reads in a moment
+_SHORT_JOURNAL = 20_000  # entries that are replayed in a moment; a longer history is shown on request only
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
@@ -66,11 +66,11 @@ async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm)
     return await change(visit, account, typed, typed, text_of(form, "once"))
 
 
-class Placed(Protocol):
-    """A function that finds the form's field of each fault."""
+class FaultPlacement(Protocol):
+    """A function that finds the form field of each fault."""
 
     def __call__(self, typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
-        """Return the context of a refused form: the reason of each field, and the pointers that have one."""
+        """Return the context of a refused form: the reasons by field, and the pointers that have a field."""
 
 
 async def change(
@@ -81,9 +81,19 @@ async def change(
     idempotency_key: str,
     done: str = "changed",
     *,
-    placed: Placed | None = None,
+    placed: FaultPlacement | None = None,
 ) -> Response:
-    """Request a change of an account; show its page with the fault of each field where it is refused."""
+    """Request a change of an account; if it is refused, show its page with the fault of each field.
+
+    Args:
+        visit: the request of the signed-in user.
+        account: the name of the account.
+        typed: the form's texts, shown again after a refusal.
+        body: the change, as ``/v1`` expects it.
+        idempotency_key: identifies the form, so that sending it again has no further effect.
+        done: the outcome that the account's page reports.
+        placed: finds the field of each fault; None: the form is the one of the budget.
+    """
     try:
         changed = await send(visit, "PATCH", address("accounts", account), body, once=idempotency_key)
     except Refused as refused:
@@ -99,10 +109,10 @@ async def change(
 async def show(
     visit: Visit, account: str, *, typed: Mapping[str, str] | None = None, status: int = 200, **context: Any
 ) -> Response:
-    """Render an account's overview page, with what was typed into a refused form."""
+    """Render an account's overview page; after a refusal, with the texts of the refused form."""
     path = address("accounts", account)
     account_body = await get(visit, path, {"with_gauge": "true"})
-    followed = account_body["head"]["seq"] <= _QUICK or "history" in visit.request.query_params
+    with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
     balance, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
@@ -116,7 +126,7 @@ async def show(
     shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
-        "history": await _history(visit, path) if followed else None,
+        "history": await _history(visit, path) if with_history else None,
         "below": below["items"],
         "more_below": below["next_cursor"],
         "typed": fields_of(account_body["budget"])
@@ -134,7 +144,10 @@ async def show(
 
 
 def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of an (epsilon, delta) account that are bounds of all windows as those of the worst one."""
+    """Return the worst window's figures that replace an (epsilon, delta) account's bounds of all its windows.
+
+    Empty for the other definitions.
+    """
     if account["budget"]["definition"] != "approximate":
         return {}
     return {"remaining": balance["remaining"], "counted_exact": None}
@@ -185,11 +198,11 @@ async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
 
 @router.get("/registry-entry")
 async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
-    """Send the account's registry entry as a file; render the missing metadata where it cannot be made yet."""
+    """Send the account's registry entry as a file; without the required metadata, the answer lists what is missing."""
     path = f"{address('accounts', account)}/registry-entry"
     return Relayed(visit, path, accept="application/yaml", download=f"{account}.yaml")
 
 
 def refusal(refused: Refused | None) -> dict[str, Any]:
-    """Return the context of a refused form: the problem, and the fault of each field."""
+    """Return the context of a refused form: the problem, and its faults by JSON pointer."""
     return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}

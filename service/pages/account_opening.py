@@ -1,4 +1,4 @@
-"""Page for opening an account, for stewards."""
+"""The page on which stewards open an account."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,13 +44,13 @@ _CALENDARS = [
 
 @router.get("")
 async def show_form(visit: SignedIn) -> Response:
-    """Render an empty form; ``parent`` is the parent account."""
+    """Render an empty form; the query can name the parent account."""
     return _render(visit, _NOTHING | {"parent": visit.request.query_params.get("parent", "")})
 
 
 @router.post("")
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
-    """Open the account, once however often the form is sent, and show it."""
+    """Open the account and redirect to its page; sending the same form again has no further effect."""
     typed = {name: text_of(form, name) for name in _NOTHING}
     faults = unused_figures(typed) | _period_faults(typed)
     if faults:
@@ -62,15 +62,15 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
         context = refused_at(
-            typed["definition"], typed, {_field_pointer(at): why for at, why in refused.faults.items()}
+            typed["definition"], typed, {_field_pointer(pointer): detail for pointer, detail in refused.faults.items()}
         )
-        shown_at = [at for at in refused.faults if _field_pointer(at) in context["shown_at"]]
+        shown_at = [pointer for pointer in refused.faults if _field_pointer(pointer) in context["shown_at"]]
         return _render(visit, typed, context | {"problem": refused.problem, "shown_at": shown_at}, refused.status)
     return RedirectResponse(f"/accounts/{typed['name']}?done=opened", 303)
 
 
 def _period_faults(typed: Mapping[str, str]) -> dict[str, str]:
-    """Return the faults of calendar and offsets that ``/v1`` would not find."""
+    """Return the faults of calendar and offsets that are found before the request, by field."""
     if typed["offsets"] and not typed["calendar"]:
         return {"calendar": "expected a calendar, as offsets are given"}
     if typed["calendar"] and not typed["offsets"]:
@@ -83,10 +83,10 @@ def _period_faults(typed: Mapping[str, str]) -> dict[str, str]:
 
 
 def _periods_of(typed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the member of the request that states the periods; none without a calendar.
+    """Return the request's member ``periods``; empty if no calendar was chosen.
 
     Raises:
-        InvalidInput: the offsets are no whole numbers.
+        InvalidInput: the offsets are not whole numbers or ranges of them, or there are too many.
     """
     if not typed["calendar"]:
         return {}
@@ -95,7 +95,7 @@ def _periods_of(typed: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _field_pointer(pointer: str) -> str:
-    """Return the pointer of a fault as if each field of the periods were a member of the request."""
+    """Return the pointer of a fault as if calendar and offsets were members of the request itself."""
     if not pointer.startswith("/periods"):
         return pointer
     return "/calendar" if pointer.startswith("/periods/calendar") else "/offsets"

@@ -1,4 +1,4 @@
-"""Page of accounts, each with the used share of its budget."""
+"""The page that lists accounts, each with the used share of its budget."""
 
 from fastapi import Response
 
@@ -7,7 +7,7 @@ from service.pages.shell.layout import page
 
 
 async def accounts_page(visit: Visit) -> Response:
-    """Render a page of accounts."""
+    """Render one page of the list of accounts; the query may name a cursor and a parent account."""
     parameters = visit.request.query_params
     parent = parameters.get("parent")
     query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent, "with_gauge": "true"}

@@ -3,12 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-_ELSEWHERE = "expected nothing: a budget of this definition has no such figure"
-_SPARE = {"pure": ("alpha", "delta"), "zcdp": ("alpha", "delta"), "rdp": ("delta",), "approximate": ("alpha",)}
+_UNUSED = "expected nothing: a budget of this definition has no such figure"
+_UNUSED_FIGURES = {
+    "pure": ("alpha", "delta"),
+    "zcdp": ("alpha", "delta"),
+    "rdp": ("delta",),
+    "approximate": ("alpha",),
+}
 
 
 def budget_of(typed: Mapping[str, str]) -> dict[str, str]:
-    """Return the budget of the fields definition, cap, alpha, delta and declared; an unknown definition stays."""
+    """Return the budget that the form states; an unknown definition is passed on for ``/v1`` to refuse.
+
+    Args:
+        typed: the fields definition, cap, alpha, delta and declared.
+    """
     definition = typed["definition"]
     body = {"definition": definition, _cap(definition): typed["cap"]}
     if definition == "rdp":
@@ -21,8 +30,8 @@ def budget_of(typed: Mapping[str, str]) -> dict[str, str]:
 
 
 def unused_figures(typed: Mapping[str, str]) -> dict[str, str]:
-    """Return texts in fields that the definition does not have: they must not be dropped silently."""
-    return {name: _ELSEWHERE for name in _SPARE.get(typed["definition"], ()) if typed[name]}
+    """Return a fault for each filled field that the definition does not use: its text must not be dropped silently."""
+    return {name: _UNUSED for name in _UNUSED_FIGURES.get(typed["definition"], ()) if typed[name]}
 
 
 def fields_of(budget: Mapping[str, str]) -> dict[str, str]:
@@ -39,7 +48,7 @@ def fields_of(budget: Mapping[str, str]) -> dict[str, str]:
 
 
 def field_of(definition: str, pointer: str) -> str:
-    """Return the form field of a request's pointer; empty where the pointer is of the whole request."""
+    """Return the form field of a JSON pointer into the request; empty if the pointer is that of the whole request."""
     first, _, name = pointer.removeprefix("/").partition("/")
     if first != "budget":
         return first

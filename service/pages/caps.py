@@ -1,4 +1,4 @@
-"""Form of an account's caps on tags, for stewards."""
+"""The form on which stewards set an account's caps on tags."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 
 @router.post("/caps/approve")
 async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Request the caps that another steward proposed, if they still wait as they were shown."""
+    """Request the caps that another steward proposed, unless the proposal has changed since it was shown."""
     proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
     if "caps" not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
         return RedirectResponse(f"/accounts/{account}", 303)
@@ -39,12 +39,12 @@ async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) ->
 
 
 def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
-    """Return the context of a refused form: the reason of each field, and the pointers that have one."""
-    below = "/caps/0/"
+    """Return the context of a refused form: the reasons by field, and the pointers that have a field."""
+    prefix = "/caps/0/"
     fields = {}
     for pointer in faults:
-        rest = "/" + pointer.removeprefix(below)
+        rest = "/" + pointer.removeprefix(prefix)
         name = field_of(typed["tagged_definition"], rest)
         fields[pointer] = name if name == "tag" else f"tagged_{name}"
-    placed = {pointer: name for pointer, name in fields.items() if pointer.startswith(below) and name in typed}
+    placed = {pointer: name for pointer, name in fields.items() if pointer.startswith(prefix) and name in typed}
     return {"faults": {name: faults[pointer] for pointer, name in placed.items()}, "shown_at": list(placed)}

@@ -1,7 +1,7 @@
-"""Form of the metadata of accounts and releases, derived from the contract's own fields.
+"""The form of the metadata of accounts and releases, derived from the fields of the HTTP API.
 
-A form changes only the fields that were edited. Each field comes with a digest of its earlier text, so that two people
-who edit at once do not overwrite each other's text unknowingly.
+A form changes only the fields that were edited. Each field carries a digest of its earlier text, so that two people who
+edit at the same time do not overwrite each other's text unknowingly.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class MetadataField(NamedTuple):
     needed: bool
 
     def pairs(self, text: str) -> list[tuple[str, str]]:
-        """Return the choices, and the present value although it may no longer be one of them."""
+        """Return pairs of value and label: the choices, and the present value even if it is no longer one of them."""
         texts = [*self.options, *({text} - {"", *self.options})]
         return [("", "not specified"), *((one, one) for one in texts)]
 
@@ -86,11 +86,11 @@ def _field_of_schema(name: str, schema: Mapping[str, Any]) -> MetadataField:
 
 
 SECTIONS = _sections()
-_FIELDS = {asked.name: asked for section in SECTIONS for asked in section.fields}
+_FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
 
 def typed(metadata: Metadata) -> dict[str, str]:
-    """Return each field as a browser sends it when nothing was edited: lists as lines, without surrounding blanks."""
+    """Return the text of each field as a browser sends it unedited: lists as lines, without surrounding blanks."""
     return {name: _typed(metadata.get(name, "")) for name in _FIELDS}
 
 
@@ -105,7 +105,7 @@ def digests(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 class Edit(NamedTuple):
-    """The edited texts of a form, and the state that it was opened with.
+    """The submitted texts of a form, and the state in which it was opened.
 
     Attributes:
         texts: of all fields, as typed.
@@ -117,11 +117,11 @@ class Edit(NamedTuple):
 
     @classmethod
     def none(cls, present: Mapping[str, str]) -> "Edit":
-        """Return a form without edits."""
+        """Return an edit that changes none of the present texts."""
         return cls(present, digests(present))
 
     def over(self, present: Mapping[str, str]) -> "Edit":
-        """Return the same edits over the present texts."""
+        """Return this edit applied to the present texts."""
         return Edit({**present, **{name: self.texts[name] for name in self.changed()}}, digests(present))
 
     def changed(self) -> list[str]:
@@ -134,7 +134,7 @@ class Edit(NamedTuple):
         return {name: _patch_value(_FIELDS[name], self.texts[name]) for name in self.changed()}
 
     def conflicting(self, present: Mapping[str, str]) -> list[str]:
-        """Return the names of fields that another user has changed meanwhile, to another text than this edit does."""
+        """Return the names of the edited fields that another user has changed meanwhile, to a different text."""
         there = digests(present)
         return [
             name for name in self.changed() if there[name] != self.before[name] and present[name] != self.texts[name]
@@ -142,7 +142,7 @@ class Edit(NamedTuple):
 
 
 def edit_of(text: Callable[[str], str]) -> Edit:
-    """Read a sent form: ``text`` returns a field's text."""
+    """Return the edit that a form submits; ``text`` returns the text of a field."""
     return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
 
 
@@ -153,6 +153,6 @@ def _patch_value(field: MetadataField, text: str) -> str | list[str] | None:
 
 
 def field_of(pointer: str) -> str:
-    """Return the form field of a request's pointer; empty where the pointer is of the whole request."""
+    """Return the form field of a JSON pointer into the request; empty if the pointer is that of the whole request."""
     name = [*pointer.split("/"), "", "", ""][2]
     return name if name in _FIELDS else ""

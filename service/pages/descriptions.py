@@ -1,4 +1,4 @@
-"""Pages of metadata of accounts and releases: show, edit, and preview as a registry entry."""
+"""The pages that show and edit the metadata of accounts and releases, and preview the registry entry."""
 
 import json
 from collections.abc import Mapping
@@ -18,11 +18,10 @@ from service.pages.shell.layout import may, page
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _OVERTAKEN = (
-    "Another user changed these fields after the page was opened. Nothing is saved yet. Your text is kept"
-    " below; sending it"
-    ' again replaces: "'
+    "Another user changed this field after you opened the page. Nothing is saved yet. Your text is kept below; if you"
+    " send it again, it replaces the other user's: "
 )
-_EMPTIED = "(nothing)"
+_EMPTIED = "(no text)"
 
 
 @router.get("/description")

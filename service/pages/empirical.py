@@ -1,4 +1,7 @@
-"""Page of empirical privacy loss of uploaded residuals. The upload is used for one answer and never stored."""
+"""The page that measures empirical privacy loss from uploaded residuals.
+
+An upload is used for one answer and is never stored.
+"""
 
 import base64
 import json
@@ -21,7 +24,7 @@ _OF_NOISE = _SETTING | {"shift": "1", "confidence": "0.95"}
 _OF_RUNS = {"runs_confidence": "0.95", "delta": "0"}
 _RUNS = ("outputs", "neighbouring_outputs")
 _WHOLE = ("bootstrap", "shift")
-_MOST_PLACES = 200  # rows of the curve's table
+_MOST_ROWS = 200  # of the curve's table
 
 
 @router.get("/empirical")
@@ -34,7 +37,7 @@ async def start(visit: SignedIn) -> Response:
 
 @router.post("/empirical/noise")
 async def measure(visit: SignedIn, sent: SentForm) -> Response:
-    """Render the loss that residuals show: the published estimate, the certified lower bound, and the picture."""
+    """Render the loss that residuals show: the published estimate, the certified lower bound and the picture."""
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
     columns = await _columns(sent, ("residuals", "counts"), faults)
@@ -48,9 +51,9 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
     bound = await _answer(visit, "lower-bound", bounding | {"confidence": typed["confidence"]}, faults)
     if estimate is None or bound is None:
         return _show(visit, typed, faults=faults, status=422)
-    # Drawn without replicates: a second request would draw others than those that are shown.
+    # Without replicates: a second request would draw other ones than those in the displayed estimate.
     picture = await _picture(visit, question | {"bootstrap": 0})
-    curve = estimate["curve"][:: -(-len(estimate["curve"]) // _MOST_PLACES)]
+    curve = estimate["curve"][:: -(-len(estimate["curve"]) // _MOST_ROWS)]
     return _show(
         visit,
         typed,
@@ -63,7 +66,7 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
 
 @router.post("/empirical/runs")
 async def compare(visit: SignedIn, sent: SentForm) -> Response:
-    """Render the lower bound that the outputs of runs on two neighbouring inputs prove."""
+    """Render the lower bound on the loss that the outputs of runs on two neighbouring inputs prove."""
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
     columns = await _columns(sent, _RUNS, faults)
@@ -80,7 +83,7 @@ async def compare(visit: SignedIn, sent: SentForm) -> Response:
 
 
 def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown: Any) -> Response:
-    """Render the page. Only the parameters of the request are shown again."""
+    """Render the page; of the submitted form, only the parameters are shown again."""
     context: dict[str, Any] = {
         "typed": {**_OF_NOISE, **_OF_RUNS, **typed},
         "most_numbers": MOST_NUMBERS,
@@ -97,7 +100,10 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
 
 
 async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
-    """Return the numbers of uploaded files or pasted texts, by name; a name without either is left out."""
+    """Return the numbers of each uploaded file or pasted text, by field; a field without either is left out.
+
+    An invalid field is left out too, and its reason is added to ``faults``.
+    """
     columns: dict[str, Any] = {}
     for name in names:
         parts = [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
@@ -113,16 +119,28 @@ async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> 
 
 
 def _read(name: str, text: str) -> str | int:
-    """Return a parameter as ``/v1`` expects it; ``/v1`` refuses a text that is no whole number at its place."""
+    """Return a parameter as ``/v1`` expects it; text that is not a whole number is passed on for ``/v1`` to refuse."""
     return int(text) if name in _WHOLE and text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
 async def _answer(
-    visit: Visit, what: str, question: Mapping[str, Any], faults: dict[str, str], names: Mapping[str, str] | None = None
+    visit: Visit,
+    resource: str,
+    question: Mapping[str, Any],
+    faults: dict[str, str],
+    names: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
-    """Return an answer of ``/v1``; None where the form is invalid, with the reasons by field in ``faults``."""
+    """Return an answer of ``/v1``; None if the form is invalid, with the reasons added to ``faults`` by field.
+
+    Args:
+        visit: the request of the signed-in user.
+        resource: the last step of the path below ``empirical``.
+        question: the body of the request.
+        faults: the reasons so far, by field.
+        names: the fields of those members of the body that have another name.
+    """
     try:
-        answer: dict[str, Any] = await send(visit, "POST", address("empirical", what), question)
+        answer: dict[str, Any] = await send(visit, "POST", address("empirical", resource), question)
     except Refused as refused:
         if not refused.faults:
             raise
@@ -135,7 +153,7 @@ async def _answer(
 
 
 async def _picture(visit: Visit, question: Mapping[str, Any]) -> str:
-    """Return the picture as part of the page: nothing is stored from which a later request could draw it."""
+    """Return the picture as a data URL: nothing is stored from which a later request could draw it."""
     answer = await ask(
         visit.request,
         visit.session.key,

@@ -1,4 +1,7 @@
-"""The guide and the pages of problem types: Markdown files of the repository, open without a key, rendered once."""
+"""The guide and the pages of problem types.
+
+They are Markdown files of the repository, each rendered once, and need no key.
+"""
 
 from collections.abc import Mapping
 from functools import cache

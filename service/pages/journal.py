@@ -1,4 +1,4 @@
-"""Page of an account's journal, newest entries first, with the verification of its chain."""
+"""The page of an account's journal, newest entries first, and of the verification of its chain."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class _NamedRelease(NamedTuple):
 
 @router.get("/journal")
 async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
-    """Render entries up to a number; with ``verify`` also the result of verification, with an optional head."""
+    """Render the entries up to the number ``to``; with ``verify`` also verify the chain, and find ``head`` in it."""
     path, parameters = address("accounts", account), visit.request.query_params
     head = await get(visit, f"{path}/head")
     last = _number(parameters.get("to")) or head["seq"]
@@ -53,7 +53,7 @@ async def export(account: AccountStep, visit: SignedIn) -> Response:
 
 
 async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
-    """Return the rows up to an entry, newest first, with only the shown fields: plans are dropped as they are read."""
+    """Return the rows up to an entry, newest first, with the shown fields only: plans are dropped once read."""
     rows: list[dict[str, Any]] = []
     cursor: str | None = write_cursor(max(0, last - _ROWS))
     number = min(_ROWS, last)
@@ -69,7 +69,10 @@ def _render(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _release_names(account: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, _NamedRelease]:
-    """Return releases by their id, where a row has their name; draws belong to the account itself."""
+    """Return the releases of the rows by their ids, each named if one of the rows has its name.
+
+    Rows without a name, such as those of draws, are about releases of the account itself.
+    """
     releases: dict[str, _NamedRelease] = {}
     for entry in (row["entry"] for row in rows):
         shown = entry["content"]

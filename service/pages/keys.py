@@ -1,4 +1,4 @@
-"""Page of keys, for stewards: list, create, rotate and revoke."""
+"""The page on which stewards list, create, rotate and revoke keys."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Strip of an account's periods: how much each one's worst window has spent, held and left, a page at a time."""
+"""The strip of an account's periods: what the worst window of each has spent, held and left, page by page."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -10,8 +10,8 @@ from service.pages.shell.figures import part_of
 from service.pages.shell.period_texts import window_text
 from service.privacy.periods import Calendar, read_period, write_period
 
-SHOWN = 60  # periods of a strip: a bar of each is still seen on a small screen
-_LOW = Fraction(1, 4)  # of the cap: what is left is drawn and named as little
+SHOWN = 60  # periods of a strip, whose bars can still be told apart on a small screen
+_LOW = Fraction(1, 4)  # of the cap: up to this part, the rest is drawn and described as little
 _HEIGHT = 100
 _LONGEST = 12  # characters of the number of a wave
 _WIDE, _NARROW, _MANY = 24, 16, 24  # the widths of a bar in pixels, and the number of bars from which they are narrow
@@ -24,11 +24,11 @@ class Bar(NamedTuple):
         item: the period as ``/v1`` answers it.
         window: its worst window, in words.
         figures: what is spent, what is counted with what is held (None: infinite), and what is left.
-        spent: the height of what is spent, of 100; at least 1 where anything is.
+        spent: the height of what is spent, of 100; at least 1 if anything is spent.
         held: the height of what is held, on top of it.
         above_spent: the height of what is not spent.
         top: the height of what is left, above both.
-        level: enough, little or nothing: what is left.
+        level: how much is left: enough, little or nothing.
     """
 
     item: Mapping[str, Any]
@@ -42,11 +42,11 @@ class Bar(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Periods to draw, with what leads to others.
+    """Periods to draw, with links to earlier and later ones.
 
     Attributes:
         bars: in the order of the periods.
-        bar_width: in pixels, where there is room for it.
+        bar_width: in pixels, if the screen is wide enough.
         figure: the name of the figure that the budget caps.
         common: the releases to all periods, as ``/v1`` answers them.
         read: the first and the last period that releases read; None: there are none.
@@ -68,14 +68,14 @@ class Strip(NamedTuple):
 
     @property
     def labels(self) -> list[str]:
-        """The periods that are named under the strip: the first, the last, and of many the middle one."""
+        """The periods named under the strip: the first, the last, and if there are many, the middle one."""
         periods = [str(bar.item["period"]) for bar in self.bars]
         places = {0, len(periods) // 2, len(periods) - 1} if len(periods) > _MANY // 2 else {0, len(periods) - 1}
         return [periods[place] for place in sorted(places) if periods]
 
 
 async def read_strip(visit: Visit, account: Mapping[str, Any]) -> Strip:
-    """Return the periods from the one that the page's address names; without it, the last ones that releases read."""
+    """Return the strip from the period that the query names; by default, the last periods that releases read."""
     path = f"{address('accounts', account['name'])}/periods"
     calendar = Calendar(account["periods"]["calendar"])
     typed = visit.request.query_params.get("from", "").strip()
@@ -107,20 +107,20 @@ async def read_strip(visit: Visit, account: Mapping[str, Any]) -> Strip:
 
 
 def _number(calendar: Calendar, stated: str | int) -> int:
-    """Return the number of a period of an answer, or of one that was typed.
+    """Return the number of a period that an answer states or a user typed.
 
     Raises:
-        InvalidInput: it is no period of the calendar.
+        InvalidInput: it is not a period of the calendar.
     """
     wave = calendar is Calendar.INDEX and isinstance(stated, str) and stated.removeprefix("-").isdecimal()
     return read_period(calendar, int(stated[:_LONGEST]) if wave and isinstance(stated, str) else stated, "/query/from")
 
 
 def _fault(wrong: InvalidInput | Refused) -> str:
-    """Return what is wrong with the first period.
+    """Return the reason why the first period was refused.
 
     Raises:
-        Refused: the problem is another one.
+        Refused: the problem has another cause.
     """
     if isinstance(wrong, InvalidInput):
         return wrong.faults[0].detail
@@ -166,7 +166,7 @@ def _bar(budget: Mapping[str, Any], item: Mapping[str, Any]) -> Bar:
 
 
 def _height(figure: Fraction | None, cap: Fraction) -> float:
-    """Return the height of a figure; the least height where it is above 0, and the whole one where it is infinite."""
+    """Return the height of a figure, at least 1 if it is above 0, and the full height if it is infinite."""
     if figure is None or (figure and not cap):
         return _HEIGHT
     return min(_HEIGHT, max(1.0, round(float(_HEIGHT * figure / cap), 2))) if figure else 0

@@ -1,4 +1,4 @@
-"""A plan as a tree for display: each node with its own cost."""
+"""Plans as trees for display, each node with its own cost."""
 
 import json
 import re
@@ -11,15 +11,15 @@ from service.pages.shell.api_client import Refused, Visit, address, send
 
 MOST_NODES = 400
 MOST_PRICED = 80
-_MOST_ASKED = 10_000  # nodes of all priced parts together: a part is priced with all that is below it
+_MOST_PRICED_NODES = 10_000  # in all priced parts together: a part is priced with all nodes below it
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
-_NAMED = 12  # partitions of a list
+_MOST_NAMED = 12  # partitions that are listed by name
 _HEADINGS = {
     "sequence": "Sequence: losses add up",
     "parallel": "Parallel: each record is in at most {max_degree} of the parts",
-    "choice": "Choice: one of the parts, whichever loses most",
+    "choice": "Choice: one of the parts; the largest loss counts",
     "repeat": "Repeated {count} times",
     "group": "Groups of {size} records",
 }
@@ -30,9 +30,10 @@ class Node:
     """A node of a plan.
 
     Attributes:
-        partitions: the partitions that it declares for itself or for nodes below.
+        stated: the node as the plan states it.
+        partitions: in words, the partitions that it declares for itself or for nodes below.
         unseen: the number of its direct parts that are not shown.
-        cost: None where it was not computed.
+        cost: its own cost; None if it was not computed.
     """
 
     title: str
@@ -47,10 +48,10 @@ class Node:
 
 
 def tree_of(plan: dict[str, Any]) -> Node:
-    """Return the first nodes of a plan, in its order; a plan may have a hundred thousand."""
+    """Return the tree of the first ``MOST_NODES`` nodes of a plan, depth first; a plan may have a hundred thousand."""
     remaining = MOST_NODES - 1
 
-    def grown(document: dict[str, Any]) -> Node:
+    def grow(document: dict[str, Any]) -> Node:
         nonlocal remaining
         node = _node(document)
         below = document.get("parts") or ([document["part"]] if "part" in document else [])
@@ -59,35 +60,35 @@ def tree_of(plan: dict[str, Any]) -> Node:
                 node.unseen = len(below) - number
                 break
             remaining -= 1
-            node.parts.append(grown(part))
+            node.parts.append(grow(part))
         return node
 
-    return grown(plan)
+    return grow(plan)
 
 
 async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
-    """Compute each node's own cost, by requests to ``/v1``; equal nodes are priced once.
+    """Compute each node's own cost by requests to ``/v1``; equal nodes are priced once.
 
     Args:
         visit: the request of the signed-in user.
-        root: the tree, whose nodes get their costs.
+        root: the tree; its nodes get their costs.
         neighbouring: the relation of the account.
 
     Returns:
-        False where the plan is too large to price every node.
+        False if the plan is too large to price every node.
     """
-    unlike: dict[str, list[Node]] = {}
+    distinct: dict[str, list[Node]] = {}
     sizes: dict[int, int] = {}
     _measure(root.stated, sizes)
-    remaining, whole = _MOST_ASKED, True
+    remaining, complete = _MOST_PRICED_NODES, True
     for node in _walk(root):
         size = sizes[id(node.stated)]
         if size > remaining:
-            whole = False
+            complete = False
             continue
         remaining -= size
-        unlike.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
-    for text, nodes in list(unlike.items())[:MOST_PRICED]:
+        distinct.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
+    for text, nodes in list(distinct.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
         try:
             cost = await send(visit, "POST", address("compositions"), body)
@@ -97,7 +98,7 @@ async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
             continue
         for node in nodes:
             node.cost = cost
-    return whole and len(unlike) <= MOST_PRICED
+    return complete and len(distinct) <= MOST_PRICED
 
 
 def _node(document: dict[str, Any]) -> Node:
@@ -115,19 +116,19 @@ def _node(document: dict[str, Any]) -> Node:
 
 
 def _declared(document: dict[str, Any]) -> str:
-    """Return the partitions that a node declares, in words; empty where it declares none."""
+    """Return the partitions that a node declares, in words; empty if it declares none."""
     partitions = document.get("partitions")
     if partitions is None:
         return ""
     if isinstance(partitions, int):
         return f"at most {partitions:,} partitions"
-    more = len(partitions) - _NAMED
-    names = ", ".join(partitions[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(partitions) - _MOST_NAMED
+    names = ", ".join(partitions[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
     return f"partitions {names}"
 
 
 def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
-    """Return the number of nodes in a plan, and store that of every part by its identity."""
+    """Return the number of nodes in a plan; add the number of each of its parts to ``sizes``, by the part's id()."""
     below = document.get("parts") or ([document["part"]] if "part" in document else [])
     sizes[id(document)] = size = 1 + sum(_measure(part, sizes) for part in below)
     return size
@@ -141,7 +142,7 @@ def _parameter_text(value: Any) -> str:
 
 
 def _cost_document(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan without names, tags and partitions, on which no loss depends."""
+    """Return a plan without names, tags and partitions: no loss depends on these."""
     bare = {name: value for name, value in document.items() if name not in ("name", "tags", "partitions")}
     if "parts" in bare:
         bare["parts"] = [_cost_document(part) for part in bare["parts"]]

@@ -1,4 +1,4 @@
-"""Pages of one release: its plan as a tree, cost, draws, receipt, and possible actions."""
+"""The pages of one release: its plan as a tree, its cost, draws and receipt, and the possible actions."""
 
 import asyncio
 from typing import Annotated
@@ -52,7 +52,7 @@ async def receipt(account: AccountStep, release: ReleaseStep, visit: SignedIn) -
 
 @router.get("/releases/{release}/registry-entry")
 async def registry_entry(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """Send the release's registry entry as a file; render the missing metadata where it cannot be made yet."""
+    """Send the release's registry entry as a file; without the required metadata, the answer lists what is missing."""
     path = address("accounts", account, "releases", release, "registry-entry")
     return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
 
@@ -63,18 +63,18 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
     return Relayed(visit, address("accounts", account, "draws", draw), download=f"draw-{draw}.json")
 
 
-async def _settle(visit: Visit, account: str, release: str, what: str, form: Form) -> Response:
+async def _settle(visit: Visit, account: str, release: str, action: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
     fields: dict[str, str] = {}
-    if what == "void":
+    if action == "void":
         fields = {name: text_of(form, name) for name in ("reason", "attestation")}
         body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}
-    path = address("accounts", account, "releases", release, what)
+    path = address("accounts", account, "releases", release, action)
     try:
         await send(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
         return await _render(visit, account, release, fields, refused)
-    return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[what]}", 303)
+    return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[action]}", 303)
 
 
 async def _render(

@@ -1,8 +1,8 @@
-"""Routes of the pages, in the order in which they are matched."""
+"""The routers of all pages, in the order in which their routes are matched."""
 
 from service.pages import account, account_opening, caps, descriptions, empirical, guide, journal, keys, releases, start
-from service.pages.planner import routes
-from service.pages.shell import static_pages as without_key
+from service.pages.planner import routes as planner
+from service.pages.shell import static_pages
 
 ROUTERS = (
     start.router,
@@ -12,10 +12,10 @@ ROUTERS = (
     journal.router,
     releases.router,
     descriptions.router,
-    routes.router,
+    planner.router,
     empirical.router,
     keys.router,
     guide.router,
-    without_key.router,
+    static_pages.router,
 )
-static = without_key.static
+static = static_pages.static

@@ -15,8 +15,9 @@ from service.pages.shell.session import LONGEST_KEY, SIGN_OUT, forget, new_sessi
 router = APIRouter(include_in_schema=False)
 
 SIGN_IN = "/sign-in"
-LARGEST_FORM, _MOST_FIELDS = 4096, 3  # of the one form that is read before a key is known: the longest key, an address
-_LONGEST_ADDRESS = 1000  # as it is sent, so that the form stays within its limit
+LARGEST_FORM = 4096  # bytes of the sign-in form, which is read before a key is known: the longest key, and an address
+_MOST_FIELDS = 3
+_LONGEST_ADDRESS = 1000  # characters in percent-encoding, so that the form stays within its limit
 
 _NOT_A_KEY = "The key is unknown, expired or revoked."
 
@@ -32,7 +33,7 @@ async def start(request: Request) -> Response:
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
-    """Exchange a key for a cookie."""
+    """Sign in: exchange a valid key for a session cookie."""
     check_origin(request)
     form, malformed = Form(), None
     try:
@@ -41,7 +42,7 @@ async def sign_in(request: Request) -> Response:
         malformed = error
     key, onward = text_of(form, "key"), text_of(form, "next")
     if not (key.isascii() and key.isprintable() and len(key) <= LONGEST_KEY):
-        key = ""  # it is checked all the same, so that it counts as an invalid key
+        key = ""  # checked nevertheless, so that the attempt counts as one with an invalid key
     hours = request.app.state.settings.session_hours
     try:
         caller = await get(Visit(request, new_session(key, "", "auditor", hours)), address("principal"))
@@ -70,6 +71,6 @@ def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
 
 
 def _local_address(onward: str) -> str:
-    """Return the address to go on to: always an address of this service, whatever the query says."""
+    """Return the address to open after sign-in: the requested one if it is a path of this service, else the start."""
     ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
     return onward if ours and len(quote_plus(onward)) <= _LONGEST_ADDRESS else "/"

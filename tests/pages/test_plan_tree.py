@@ -19,7 +19,7 @@ def test_a_small_plan_is_shown_whole() -> None:
     inner = {"type": "repeat", "count": 3, "part": {"type": "gaussian", "rho": "123456789/1234567891", "name": "a"}}
     root = tree_of({"type": "choice", "parts": [inner, pure("0.5", tags=["t"])]})
     assert (_count(root), _unseen(root)) == (4, 0)
-    assert root.title == "Choice: one of the parts, whichever loses most"
+    assert root.title == "Choice: one of the parts; the largest loss counts"
     repeated, mechanism = root.parts
     assert repeated.title == "Repeated 3 times"
     assert (repeated.parts[0].name, repeated.parts[0].parameters) == ("a", [("rho", "≈ 0.1")])
@@ -46,7 +46,7 @@ def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> N
     parts = [pure(f"{n + 1}e-9", name=f"part {n}") for n in range(MOST_PRICED)]
     made = release(api, {"type": "sequence", "parts": parts}, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
-    assert f"at most {MOST_PRICED} unlike parts are priced" in text
+    assert f"at most {MOST_PRICED} distinct parts are priced" in text
     assert len(re.findall(r"part \d+ geometric epsilon \S+ ε = ", text)) == MOST_PRICED - 1  # and the whole
 
 
@@ -57,7 +57,7 @@ def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client
         plan = {"type": "sequence", "parts": [plan]}
     made = release(api, plan, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
-    assert "none that is large itself" in text
+    assert "no part that is itself large" in text
     assert text.count("Sequence: losses add up ε") == 4  # of two thousand nodes each
     assert text.count("geometric epsilon 1e-12 ε") > 300
 

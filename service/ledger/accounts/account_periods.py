@@ -1,4 +1,4 @@
-"""The periods of accounts and of releases as text, in rows and in entries of the journal."""
+"""The periods of accounts and releases, as the texts that rows and journal entries hold."""
 
 import json
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from service.privacy.periods import ALL, Periods, PeriodSet
 EVERY_PERIOD = '"all"'
 """The periods of a release to all periods, as canonical JSON."""
 _REMEMBERED = 4096
-_NAMED = 12  # runs of periods that a name states
+_NAMED = 12  # runs of periods that a name lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class ChargedPeriods:
     """The periods of a release in one account of its line.
 
     Attributes:
-        text: canonical JSON, in the account's own calendar.
-        places: those of the windows that it touches.
+        text: the periods as canonical JSON, in the account's own calendar.
+        places: the places of the windows that the release touches.
     """
 
     text: str
@@ -33,7 +33,7 @@ def read(text: str) -> Periods:
     """Return the periods in the text of an account's row.
 
     Raises:
-        InvalidInput, ValueError: the service writes no such text.
+        InvalidInput, ValueError: the text is not one that the service writes.
     """
     return periods.read_account_periods(json.loads(text), "")
 
@@ -44,20 +44,20 @@ def write(account: Periods) -> str:
 
 
 def charged(account: Periods, read_periods: PeriodSet, pointer: str) -> ChargedPeriods:
-    """Return periods of a release as they are charged to an account.
+    """Return the periods of a release, as they are charged to an account.
 
     Raises:
-        InvalidInput: they touch more windows than one release may.
+        InvalidInput: they touch more windows than one release may touch.
     """
     places = periods.require_few_windows(account.participation, read_periods, pointer)
     return ChargedPeriods(canonical(periods.write_periods(account.calendar, read_periods)), places)
 
 
 def stated(account: Periods, text: str) -> ChargedPeriods:
-    """Return the periods in the text of a row or an entry of an account.
+    """Return the periods in the text of a row or a journal entry of an account.
 
     Raises:
-        InvalidInput, ValueError: the text is not the one that the service writes for any periods.
+        InvalidInput, ValueError: the text is not one that the service writes.
     """
     return (_stated if len(text) < _SHORT else _stated.__wrapped__)(write(account), text)
 
@@ -75,7 +75,7 @@ def _stated(account: str, text: str) -> ChargedPeriods:
 
 
 def name_of(account: Periods, places: Iterable[int]) -> str:
-    """Return the periods at places of an account as text, runs of them by their ends, many of them cut."""
+    """Return a text that lists the periods at some places: each run by its ends, and at most 12 runs."""
     runs = periods.set_of((place, place) for place in places).ranges
     ends = [[str(periods.write_period(account.calendar, end)) for end in run] for run in runs[:_NAMED]]
     shown = [first if first == last else f"{first} to {last}" for first, last in ends]
@@ -84,14 +84,15 @@ def name_of(account: Periods, places: Iterable[int]) -> str:
 
 
 def read_by_another(account: Periods, below: str | None, text: str | None) -> str:
-    """Return the periods of a release of an account below as this one is charged for them, as canonical JSON.
+    """Return the periods that an account is charged for by a release of an account below it, as canonical JSON.
 
     Args:
-        below: the text of the periods of the account below; None: it has none, so all periods are charged.
-        text: the periods of the release there.
+        account: the periods of the charged account.
+        below: the text of the periods of the account below; None if it has none, so that all periods are charged.
+        text: the text of the release's periods in the account below.
 
     Raises:
-        InvalidInput, ValueError: the service writes no such texts.
+        InvalidInput, ValueError: the texts are not such as the service writes.
     """
     if below is None:
         return EVERY_PERIOD
@@ -103,9 +104,14 @@ def read_by_another(account: Periods, below: str | None, text: str | None) -> st
 
 
 def along(line: tuple[Periods | None, ...], own: PeriodSet | None) -> list[PeriodSet | None]:
-    """Return the periods of a release in each account of a line, root first, from those in its own, the last.
+    """Return the periods of a release in each account of a line, root first.
 
-    An account above one without periods is charged for all of its periods.
+    An account with periods above an account without any is charged for all of its periods. None stands for an account
+    without periods.
+
+    Args:
+        line: the periods of the accounts; the last account is the release's own.
+        own: the periods of the release in its own account.
     """
     account = line[-1]
     return [

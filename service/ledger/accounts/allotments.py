@@ -1,9 +1,9 @@
-"""Allotments: the caps of allotted accounts, as the accounts above are charged for them.
+"""Allotments: the caps of allotted accounts, which are charged as a whole to the accounts above.
 
-An account that is opened with the funding ``allotted`` charges the accounts above it with its whole cap at once, up to
-and including the nearest one that is itself allotted. Each of them counts one declared mechanism with the cap as its
-guarantee. The account's releases then charge nothing above it. ``docs/mathematics/allotments.md`` proves that this is
-enough.
+An account that is opened with the funding ``allotted`` charges its whole cap at once to the accounts above it, up to
+and including the nearest one that is itself allotted. Each of these accounts counts one declared mechanism, whose
+guarantee is the cap. The releases of the allotted account then charge nothing above it.
+``docs/mathematics/allotments.md`` proves that this bounds the loss.
 """
 
 import json
@@ -26,15 +26,15 @@ from service.privacy.mechanisms.declared import Declaration, Declared
 from service.privacy.plans.notation import write_plan
 
 Funding = Literal["allotted"]
-"""The funding of an account whose cap is charged above it as a whole; others have none."""
+"""The funding of an account whose cap is charged above it as a whole; other accounts have no funding."""
 
 
 class AllottedSum(NamedTuple):
-    """The allotments of an account together.
+    """The sum of the allotments that an account is charged for.
 
     Attributes:
-        accounts: the number of allotted accounts that it is charged for, closed ones included.
-        totals: the sum of what it is charged for them, which its own totals contain.
+        accounts: the number of allotted accounts, closed ones included.
+        totals: the sum of their charges, which the account's own totals contain.
     """
 
     accounts: int
@@ -53,45 +53,49 @@ def write_sum(allotted: AllottedSum) -> str:
 
 
 class Amount(NamedTuple):
-    """The figures that an allotted account charges above it: those of its cap, or when it is closed of what it used."""
+    """The figures that an allotted account charges above it: its cap, or if it is closed, what it has used."""
 
     cap: Fraction
     delta: Fraction
 
     def exceeds(self, other: "Amount | None") -> bool:
-        """Return whether it permits more than another one."""
+        """Return whether the amount permits more than another one in either figure."""
         return other is None or self.cap > other.cap or self.delta > other.delta
 
 
 def is_fixed(budget: Budget) -> bool:
-    """Return whether the amount of an account with this budget stays as it was opened: it is an (epsilon, delta) one.
+    """Return whether an account with this budget always charges the amount with which it was opened.
 
-    Their charges do not add up to their caps, so no part of the cap can be told apart and returned (A-5).
+    That holds for (epsilon, delta) budgets. Their charges do not add up to the cap, so no unused part of the cap can be
+    identified and returned (A-5).
     """
     return budget.definition is Definition.APPROXIMATE
 
 
 def amount_of(budget: Budget, weights: Weights, totals: Totals, state: str) -> Amount | None:
-    """Return what an allotted account charges above it.
+    """Return the amount that an allotted account charges above it.
 
-    An account that is over its cap, as its releases were priced again, charges what it spent. A closed account charges
-    what it has spent, held and allotted, and no more.
+    An account that exceeds its cap, because its releases were priced again, charges what it has used. A closed account
+    charges only what it has spent, held and allotted, unless its amount is fixed.
 
     Args:
-        totals: its own.
+        budget: the account's budget.
+        weights: the orders of the budget.
+        totals: the account's own totals.
+        state: the account's state.
 
     Returns:
-        None where its loss is infinite, as its releases were priced again: no mechanism can state that.
+        None if the loss is infinite, because releases were priced again: no mechanism can state such a loss.
     """
-    found = spent_of_cap(budget, weights, totals)
-    if found is None:
+    used = spent_of_cap(budget, weights, totals)
+    if used is None:
         return None
-    if is_fixed(budget):  # its declared deltas come on top of the rest of its delta (F-3)
+    if is_fixed(budget):  # declared deltas are counted on top of the rest of the delta (F-3)
         beyond = max(Fraction(0), totals.delta - budget.declared_delta)
-        return Amount(max(budget.cap, found), budget.delta + beyond)
+        return Amount(max(budget.cap, used), budget.delta + beyond)
     if state == "closed":
-        return Amount(found, totals.delta)
-    return Amount(max(budget.cap, found), max(budget.declared_delta, totals.delta))
+        return Amount(used, totals.delta)
+    return Amount(max(budget.cap, used), max(budget.declared_delta, totals.delta))
 
 
 def leaf_of(account: str, budget: Budget, amount: Amount) -> Declared:
@@ -113,10 +117,10 @@ def reference_to(account: str) -> str:
 
 
 def amount_in(leaf: Declared) -> Amount:
-    """Return the figures of the mechanism of an allotment.
+    """Return the figures that the mechanism of an allotment states.
 
     Raises:
-        ValueError: it is the mechanism of none.
+        ValueError: the mechanism is not that of an allotment.
     """
     stated = leaf.guarantee
     caps = [cap for cap in (stated.epsilon, stated.rho, *(cap for _, cap in stated.rdp)) if cap is not None]
@@ -132,13 +136,15 @@ def text_of(leaf: Declared) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllotmentRow:
-    """An allotment as one charged account counts it.
+    """An allotment, as one of the charged accounts counts it.
 
     Attributes:
-        plan: its mechanism, as canonical JSON.
-        price: JSON of the amount in the account's totals.
-        caps: JSON of the amounts in the totals of its caps, by tag; None: it has no caps.
-        seq: the number of the account's last entry about it.
+        account_id: the charged account.
+        child_id: the allotted account.
+        plan: the mechanism of the allotment, as canonical JSON.
+        price: JSON of its amount in the charged account's totals.
+        caps: JSON of its amounts in the totals of that account's caps, by tag; None if the account has no caps.
+        seq: the number of the charged account's last entry about the allotment.
     """
 
     account_id: int
@@ -163,7 +169,7 @@ _PURPOSE = "allotment"
 
 
 def read_rows(connection: Connection, account_ids: Sequence[int], child_id: int) -> dict[int, AllotmentRow]:
-    """Return what accounts are charged for an allotted one, by the ids of the charged accounts.
+    """Return the charges for one allotted account, by the ids of the charged accounts.
 
     Raises:
         Altered: a row is not as the service wrote it.
@@ -173,10 +179,10 @@ def read_rows(connection: Connection, account_ids: Sequence[int], child_id: int)
 
 
 def row_of(connection: Connection, row: Row[*tuple[Any, ...]]) -> AllotmentRow:
-    """Return a row of the columns ``COLUMNS``.
+    """Return the allotment in a row that has the columns ``COLUMNS``.
 
     Raises:
-        Altered: the service did not write it.
+        Altered: the row is not as the service wrote it.
     """
     if not is_sealed(secret_of(connection), row):
         raise altered(row.child_id)
@@ -189,18 +195,20 @@ def altered(child_id: int) -> Altered:
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
-    """Return whether the service wrote a row of ``allotments`` as it is."""
+    """Return whether a row of ``allotments`` is as the service wrote it."""
     return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _NAMES))
 
 
 def write_rows(connection: Connection, rows: Sequence[AllotmentRow], *, new: bool) -> None:
-    """Write allotments, each sealed.
+    """Seal and write the rows of allotments.
 
     Args:
-        new: none of them has a row yet; otherwise all have one.
+        connection: the transaction.
+        rows: the allotments.
+        new: True if none of them has a row yet; False if all have one.
 
     Raises:
-        RuntimeError: the database dropped some of them.
+        RuntimeError: the database did not write all of them.
     """
     secret, given = secret_of(connection), []
     for row in rows:

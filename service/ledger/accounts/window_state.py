@@ -1,13 +1,13 @@
-"""The windows of an account with periods: what its row says of them, and how charges change them.
+"""The windows of an account with periods, as the account's row states them and as charges change them.
 
-The row holds the totals of releases to all periods, which every window has, and the maximum over windows of the other
-totals, figure by figure. Their sum bounds every window (P-4 in ``docs/mathematics/periods.md``): it is the account's
-``totals``. Releases to some periods change the rows of the windows that they touch (``window_rows``), which are read
-under the lock of the account, and written with its row.
+The row holds two totals: those of releases to all periods, which count in every window, and the maximum over windows of
+the other totals, figure by figure. The sum of both bounds every window (P-4 in ``docs/mathematics/periods.md``) and is
+the account's ``totals``. Releases to some periods change the rows of the windows that they touch (``window_rows``).
+These rows are read under the account's lock and written together with its row.
 
-Where a unit can be in any periods, a window is one period, and the row holds the sum of the largest in place of the
-maximum, with the places of the leading windows, which decide it (P-10). A charge reads these as well as those that it
-touches. Where one of them loses something, all windows are read.
+If a unit can be in any periods, each window is one period. Instead of the maximum, the row then holds the sum of the
+largest windows, and the places of the leading windows, which determine that sum (P-10). A charge reads the leading
+windows and those that it touches. If a leading window loses a charge, all windows are read.
 """
 
 import json
@@ -29,13 +29,16 @@ from service.privacy.periods import ALL, Periods, PeriodSet, set_of
 
 MOST_WINDOWS = 1_000_000
 """The largest number of windows of an account."""
-_LOOK = 500_000  # microseconds that it takes to read and compare all windows of an account under its lock
-_WINDOW, _WINDOW_ORDER = 60, 1.1  # of them for a window of unlike totals, and for each of its orders, as measured
+_LONGEST_READ = 500_000  # microseconds for reading and comparing all windows of an account under its lock
+_WINDOW, _WINDOW_ORDER = (
+    60,
+    1.1,
+)  # microseconds for a window with distinct totals, and for each order of it, as measured
 
 
 def looked_at(weights: Weights) -> int:
-    """Return the largest number of windows that are all read under an account's lock, by the orders of its budget."""
-    return int(_LOOK / (_WINDOW + len(weights.orders) * _WINDOW_ORDER))
+    """Return the largest number of windows at which all are read under an account's lock: fewer for more orders."""
+    return int(_LONGEST_READ / (_WINDOW + len(weights.orders) * _WINDOW_ORDER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +46,18 @@ class WindowState:
     """The windows of an account.
 
     Attributes:
-        common: of the releases to all periods.
-        most: nowhere below the totals of any window, common ones aside: their maximum, unless charges were taken away
-            while there were more windows than are looked at. With ``several``, nowhere below the sum of so many.
-        number: of windows that were ever touched.
+        common: the totals of the releases to all periods.
+        most: an upper bound of every window's other totals, figure by figure. It is their maximum, unless charges were
+            removed while there were too many windows to read all. With ``several``, it bounds every sum of so many
+            windows.
+        number: the number of windows that were ever touched.
         sum: the stored sum of their rows; None for an account that is not saved yet.
-        stored: the windows that were read in this transaction; it must read what it changes.
-        present: the same windows, and new ones, as the transaction has changed them.
-        several: the most windows of one unit, where they may be any; None: one window, by offsets.
-        leads: with ``several``, the places of the windows that decide ``most``.
-        outdated: whether one of these has lost something, so that ``most`` and ``leads`` have to be found anew.
-        compared: whether all are present, and a release to all periods is compared with each.
+        stored: the windows as this transaction read them; it must read every window that it changes.
+        present: the same windows and new ones, with the changes of this transaction.
+        several: the largest number of windows of one unit, if these may be any; None: one window, given by offsets.
+        leads: with ``several``, the places of the windows that determine ``most``.
+        outdated: whether a leading window has lost a charge, so that ``most`` and ``leads`` must be computed again.
+        compared: whether all windows are present, and a release to all periods is compared with each of them.
     """
 
     common: Window = EMPTY
@@ -71,42 +75,46 @@ class WindowState:
     def of(
         cls, weights: Weights, periods: Periods, common: Window = EMPTY, windows: Windows | None = None
     ) -> "WindowState":
-        """Return the windows of an account, all of which are given, and none of which is stored."""
+        """Return the state of an account from all of its windows, none of which is stored yet."""
         present = windows or {}
         state = cls(common, number=len(present), present=present, several=periods.several)
         return state.over(weights, present)
 
     def are_few(self, weights: Weights, times: int = 1) -> bool:
-        """Return whether all windows may be read under the account's lock, and each compared so many times."""
+        """Return whether all windows may be read under the account's lock, and each compared ``times`` times."""
         return self.number * times <= looked_at(weights)
 
     def most_windows(self, weights: Weights) -> int:
-        """Return the largest number of windows; all are read where a leading one loses something."""
+        """Return the largest number of windows that the account may have.
+
+        With ``several``, it must be possible to read all, since they are read when a leading window loses a charge.
+        """
         return MOST_WINDOWS if self.several is None else looked_at(weights)
 
     @property
     def bound(self) -> Totals:
-        """Return totals that are nowhere below those of any window, common ones included."""
+        """Upper bounds of the totals of every window, common totals included."""
         return add_totals(self.common.totals, self.most)
 
     @property
     def is_below_zero(self) -> bool:
-        """True where more was taken away than was charged, of the common totals or of a window that was read."""
+        """True if more was removed than was charged, in the common totals or in a window that was read."""
         return any(window.is_below_zero for window in (self.common, *self.present.values()))
 
     def totals_at(self, places: PeriodSet) -> dict[int, Totals]:
-        """Return the totals of the windows at some places, all of which were read, without the common ones."""
+        """Return the totals of the windows at some places, which were read before, without the common totals."""
         return self.totals_of(places.members)
 
     def totals_of(self, places: Iterable[int]) -> dict[int, Totals]:
-        """Return the totals of the windows at these places, as ``totals_at``."""
+        """Return the totals of the windows at some places, as ``totals_at`` does."""
         return {place: self.present.get(place, EMPTY).totals for place in places}
 
     def bounds(self, budget: Budget, weights: Weights, amount: Price) -> dict[int, Totals]:
-        """Return for each window totals nowhere below those of a unit in it, where all are known; without common ones.
+        """Return for each window upper bounds of the totals of a unit in it, without the common totals.
 
-        They are the window's own, or with ``several``, its own together with the worst others (P-11): none where an
-        amount that is added to all of them fits the sum of the largest.
+        All windows must be present. The bounds are a window's own totals, or with ``several``, its own together with
+        those of the worst other windows (P-11). The result is empty with ``several`` if the amount, added to all
+        windows, fits the sum of the largest: then no window needs to be compared.
         """
         totals = self.totals_of(self.present)
         if self.several is None:
@@ -126,11 +134,15 @@ class WindowState:
         held: Sequence[tuple[Price, int]] = (),
         releases: int = 0,
     ) -> "WindowState":
-        """Return the windows after an entry that charges the windows at some places, or all.
+        """Return the state after an entry that charges the windows at some places, or at all.
 
         Args:
-            places: they were read in this transaction.
-            seq: as for ``Window.changed``, like the rest.
+            weights: the orders of the account's budget.
+            places: the charged windows, which were read in this transaction; all periods change the common totals.
+            seq: as for ``Window.changed``.
+            committed: as for ``Window.changed``.
+            held: as for ``Window.changed``.
+            releases: as for ``Window.changed``.
         """
         if places.everything:
             common = self.common.changed(0, committed=committed, held=held, releases=releases)
@@ -150,7 +162,7 @@ class WindowState:
         return replace(after, outdated=self.outdated)
 
     def over(self, weights: Weights, windows: Windows) -> "WindowState":
-        """Return the state with the bound of these windows: all, or those that lead and those that were charged."""
+        """Return the state with the bound of these windows: all of them, or the leading and the charged ones."""
         totals = {place: window.totals for place, window in windows.items()}
         if self.several is None:
             return replace(self, most=maximum(weights, list(totals.values())))
@@ -159,10 +171,11 @@ class WindowState:
 
 
 def read_at(connection: Connection, account_id: int, state: WindowState, places: PeriodSet) -> WindowState:
-    """Return the windows of an account with those at some places and the leading ones, or with all of them.
+    """Return the state with the windows at some places and the leading ones read from the database, or with all.
 
     Raises:
-        Altered: a row is not as the service wrote it; of all rows, also that one is missing or an older one.
+        Altered: a row is not as the service wrote it, or a leading window has none. If all rows are read, also: a row
+            is missing, or an older version of it was put back.
     """
     if not places.everything:
         places = set_of((*places.ranges, *((place, place) for place in state.leads)))
@@ -178,24 +191,27 @@ def read_at(connection: Connection, account_id: int, state: WindowState, places:
 def lowered(
     connection: Connection, account_id: int, weights: Weights, state: WindowState, before: Windows
 ) -> WindowState:
-    """Return the windows after charges were taken away, with their maximum found anew where it may be lower.
+    """Return the state after charges were removed, with its bound computed again if that may be lower now.
 
     Args:
-        state: with the windows as they are now.
-        before: the windows from which charges were taken away, as they were.
+        connection: the transaction, which holds the account's lock.
+        account_id: the account.
+        weights: the orders of its budget.
+        state: the windows after the removal.
+        before: the windows from which charges were removed, as they were before.
     """
     if state.several is not None:
         lower = state.outdated
     elif lower := any(reaches(weights, state.most, window.totals) for window in before.values()):
         lower = state.are_few(weights)
     if not lower:
-        return state  # the maximum stays an upper bound
+        return state  # the present maximum remains an upper bound
     state = read_at(connection, account_id, state, ALL)
     return state.over(weights, state.present)
 
 
 def save_windows(connection: Connection, account_id: int, state: WindowState) -> WindowState:
-    """Write the changed windows of a locked account; return what its row is to say of them."""
+    """Write the changed windows of a locked account; return the state to write to the account's row."""
     added, secret = write_windows(connection, account_id, state.stored, state.present), secret_of(connection)
     if not added and state.sum is not None:
         return state
@@ -203,9 +219,9 @@ def save_windows(connection: Connection, account_id: int, state: WindowState) ->
 
 
 def write_state(state: WindowState) -> str:
-    """Return the text of windows for the account's row."""
+    """Return the text of the windows' state for the account's row."""
     if state.outdated:
-        raise ValueError("expected windows whose bound was found anew")
+        raise ValueError("expected windows whose bound was computed again")
     common = {
         "committed": budgets.write_totals(state.common.committed),
         "held": budgets.write_totals(state.common.held),
@@ -219,7 +235,7 @@ def write_state(state: WindowState) -> str:
 
 
 def read_state(text: str) -> WindowState:
-    """Return the windows that an account's row states, none of which is read yet."""
+    """Return the state in the text of an account's row; no window is read yet."""
     document = json.loads(text)
     common, leads = document["common"], document.get("leading", {"several": None, "places": ()})
     return WindowState(

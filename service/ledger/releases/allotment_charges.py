@@ -1,4 +1,4 @@
-"""Charges of allotments: the cap of an allotted account, to each account above it that is charged for it."""
+"""Charges of allotments: an allotted account's cap is charged to accounts above it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,14 @@ from service.privacy.periods import ALL
 
 
 class LeafPrices(NamedTuple):
-    """The prices of an allotment's mechanism in one account: its own, and those under its caps by tag."""
+    """The prices of an allotment's mechanism in one account: under its budget, and under its caps by tag."""
 
     price: Price
     under_caps: Mapping[str, Price]
 
 
 def prices_of(account: AccountRecord, leaf: Declared) -> LeafPrices:
-    """Return the prices of an allotment's mechanism in an account; all of it counts for each cap."""
+    """Return the prices of an allotment's mechanism in an account; the whole mechanism counts towards each cap."""
     asked = price(leaf, account.neighbouring, account.weights.orders)
     return LeafPrices(
         asked, {cap.tag: caps.price_under(leaf, cap.weights, account.neighbouring) for cap in account.caps}
@@ -48,7 +48,7 @@ def leaf_for(child: AccountRecord) -> Declared:
     """Return the mechanism that the accounts above count for an allotted account in its present state.
 
     Raises:
-        Conflict: nothing can be counted for it.
+        Conflict: the account's loss is infinite, which no mechanism can state.
     """
     amount = amount_of(child.budget, child.weights, child.totals, child.state)
     if amount is None:
@@ -60,10 +60,12 @@ def leaf_for(child: AccountRecord) -> Declared:
 
 
 def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Budget) -> None:
-    """Refuse a budget of which an account above, or a cap there, can count no finite loss; its prices are kept.
+    """Refuse a budget that an account above, or a cap there, cannot count as a finite loss.
+
+    The prices that this computes are cached for the charge.
 
     Raises:
-        InvalidInput: it is one.
+        InvalidInput: the loss is infinite in an account or under a cap.
     """
     got = f"got {budget.definition.value}" + ("" if budget.alpha is None else f" of order {budget.alpha}")
     for account in reversed(line):
@@ -82,10 +84,10 @@ def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Bud
 
 
 def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
-    """Refuse an allotment that is opened by one steward, and as a release would need the approval of a second one.
+    """Refuse an allotment that one steward opens but that, as a release, would need a second steward's approval.
 
     Raises:
-        InvalidInput: it would.
+        InvalidInput: its loss is above ``approval_above`` of an account of the line.
     """
     for account in reversed(line):
         if account.approval_above is not None:
@@ -99,7 +101,7 @@ def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
 
 
 class RepricedAllotment(NamedTuple):
-    """An allotment that is charged otherwise, by the name of the allotted account, with the old and the new price."""
+    """An allotment whose charge has changed: the name of the allotted account, its old and its new price."""
 
     child: str
     old: PriceKey
@@ -109,12 +111,20 @@ class RepricedAllotment(NamedTuple):
 def reprice(
     connection: Connection, account: AccountRecord, actor: Actor, at: str, *, apply: bool
 ) -> tuple[AccountRecord, list[RepricedAllotment]]:
-    """Charge the allotments of an account again, where the present accountant or the allotted account's state asks it.
+    """Charge those allotments of an account again that the present accountant, or the allotted account, changes.
 
-    So an allotted account that is over its cap, as its releases were priced again, is charged with what it spent.
+    For example, if an allotted account exceeds its cap because its releases were priced again, the new charge is what
+    that account has used.
 
     Args:
-        account: locked, if the charges are to be applied.
+        connection: the transaction.
+        account: the charged account; it is locked if the charges are applied.
+        actor: the actor of the journal entries.
+        at: their time.
+        apply: write the new charges; otherwise they are only computed.
+
+    Returns:
+        The account after the new charges, and the allotments that are charged again.
 
     Raises:
         Altered: an allotment is not as the service wrote it.
@@ -134,7 +144,7 @@ def reprice(
 
 
 def _is_right(former: AllotmentRow, asked: LeafPrices) -> bool:
-    """Return whether a price and the prices under caps are those of the present accountant."""
+    """Return whether the stored price and the prices under caps are those of the present accountant."""
     under = dict(read_prices(former.caps))
     pairs = [(budgets.read_price(json.loads(former.price)), asked.price)]
     pairs += [(price_of_key(under[tag]), one) for tag, one in asked.under_caps.items()]
@@ -143,7 +153,7 @@ def _is_right(former: AllotmentRow, asked: LeafPrices) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Charged:
-    """An account as an allotment leaves it, with its charge and its rows before and after."""
+    """An account after the charge of an allotment, with the charge, its former row and its journal entry."""
 
     account: AccountRecord
     charge: AccountCharge
@@ -154,23 +164,26 @@ class _Charged:
 def set_allotment(
     connection: Connection, line: Sequence[AccountRecord], child: AccountRecord, actor: Actor, at: str, pointer: str
 ) -> list[AccountRecord]:
-    """Charge the allotment of an account, in its present state, to the accounts above in place of its former amount.
+    """Charge an allotted account's present amount to the accounts above it, in place of its former amount.
 
-    Nothing is written where the amount is the former one. A smaller amount is charged whatever room there is.
+    If the amount has not changed, nothing is written. A smaller amount is charged even where the budget has no room.
 
     Args:
-        line: the accounts that are charged, root first, locked.
-        child: the allotted account after the change.
-        pointer: the place of the change in the request.
+        connection: the transaction.
+        line: the charged accounts, root first, all locked.
+        child: the allotted account after its change.
+        actor: the actor of the journal entries.
+        at: their time.
+        pointer: the JSON pointer of the change in the request.
 
     Returns:
-        The accounts of the line as they are saved.
+        The charged accounts as they were saved.
 
     Raises:
-        AccountClosed: a greater amount is asked of a closed account.
+        AccountClosed: the amount is greater, and a charged account is closed.
         Altered: an allotment is not as the service wrote it.
-        BudgetExceeded: a greater amount does not fit an account or a cap.
-        ReservationsDue: it may fit once expired reservations are released.
+        BudgetExceeded: the amount is greater, and does not fit an account or a cap.
+        ReservationsDue: it may fit after expired reservations are released.
     """
     leaf, former = leaf_for(child), allotments.read_rows(connection, [account.id for account in line], child.id)
     if former and len(former) != len(line):
@@ -191,7 +204,7 @@ def set_allotment(
 
 
 def asks_more(child: AccountRecord, former: Sequence[AllotmentRow]) -> bool:
-    """Return whether an allotted account in its present state charges more above it than it is charged for."""
+    """Return whether an allotted account in its present state must charge more above it than it charges now."""
     amount = amount_of(child.budget, child.weights, child.totals, child.state)
     return not former or amount is None or any(amount.exceeds(amount_in(_leaf(row))) for row in former)
 
@@ -230,7 +243,7 @@ def _without(account: AccountRecord, former: AllotmentRow) -> AccountRecord:
     """Return an account without the amount of an allotment.
 
     Raises:
-        Altered: it holds less.
+        Altered: the account's totals are less than that amount.
     """
     if account.windows is None:
         rest = without(account, [HeldCharge(former.price, former.caps, None)])

@@ -1,7 +1,8 @@
-"""Bounds of what one request makes and writes, single releases and batches alike, before it is made.
+"""Bounds on the work and the rows that one request causes, checked before any of it is done.
 
-A few bytes of a request can stand for much: each distinct subplan repeats the tags that hold for it, and the periods
-that it is charged to, in each account of the line; and each range of periods meets each run of offsets of an account.
+They hold for single releases and for batches. A few bytes of a request can cause much: each distinct subplan repeats
+its tags and its periods in each account of the line, and each range of periods is paired with each run of offsets of an
+account.
 """
 
 from collections.abc import Iterable
@@ -10,17 +11,17 @@ from service.errors import InvalidInput
 from service.privacy.periods import MOST_PAIRS
 
 MOST_REPEATED = 1 << 24
-"""The most bytes of tags and periods in the subplans of a request: 250 subplans with 5,000 listed periods each."""
+"""The largest number of bytes of tags and periods in a request's subplans, such as 250 with 5,000 periods each."""
 
 
 class RequestBounds:
-    """Counts of what the releases of one request stand for, as they are prepared; above a bound they are refused."""
+    """Counters of what the releases of one request cause, raised as they are prepared; excess is refused."""
 
     def __init__(self, pointer: str) -> None:
-        """Begin to count.
+        """Start at zero.
 
         Args:
-            pointer: the place of the releases in the request, for faults.
+            pointer: the JSON pointer of the releases in the request, for faults.
         """
         self._pointer = pointer
         self._repeated = self._pairs = 0
@@ -34,7 +35,7 @@ class RequestBounds:
         """Count bytes of tags and periods in subplans.
 
         Raises:
-            InvalidInput: they are too many together; further sizes are not asked for.
+            InvalidInput: there are too many in the request; the remaining sizes are not read.
         """
         for size in sizes:
             self._repeated += size
@@ -49,7 +50,7 @@ class RequestBounds:
         """Count pairs of a range of periods and a run of offsets.
 
         Raises:
-            InvalidInput: they are too many together.
+            InvalidInput: there are too many in the request.
         """
         self._pairs += pairs
         if self._pairs > MOST_PAIRS:

@@ -1,4 +1,4 @@
-"""The check that the accounts above an allotted account are charged for it, and by the amount that its state asks."""
+"""The check that the accounts above an allotted account are charged for it, with the amount that its state requires."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ OTHER_AMOUNT = "an account above is charged for another amount than the account'
 
 
 class Funded(NamedTuple):
-    """The facts of an account on which its allotment depends."""
+    """The facts about an account that determine the amount of its allotment."""
 
     name: str
     budget: Budget
@@ -36,17 +36,19 @@ class Funded(NamedTuple):
 
     @classmethod
     def of(cls, chain: AccountState) -> "Funded":
-        """Return those of an account as its journal has it."""
+        """Return the facts about an account that follow from its journal."""
         return cls(chain.name, chain.current_budget, chain.weights, chain.totals, chain.state)
 
     def is_amount(self, plan: str) -> bool:
-        """Return whether a mechanism is that of the account's allotment, whose amount a closed account may not exceed.
+        """Return whether a mechanism is one with which the accounts above may be charged for the account.
 
-        A closed account is charged above for what it used when it was closed. Reservations that were voided since then
-        are given back when it is opened again.
+        The accounts above an open account are charged for its present amount. Those above a closed account are charged
+        for what it had used when it was closed: reservations that were voided since then are given back only when it
+        is opened again. So the amount of a closed account may be greater than the present one, up to that of the open
+        account.
         """
         asked = amount_of(self.budget, self.weights, self.totals, self.state)
-        if asked is None:  # nothing can be charged for an infinite loss
+        if asked is None:  # no mechanism states an infinite loss
             return False
         if plan == text_of(leaf_of(self.name, self.budget, asked)):
             return True
@@ -63,15 +65,15 @@ class Funded(NamedTuple):
 
 
 def written_sum(allotted: AllottedSum | None) -> str | None:
-    """Return the column of what an account has allotted."""
+    """Return the text of an account's column for the sum of its allotments."""
     return None if allotted is None else write_sum(allotted)
 
 
 def check_funding(connection: Connection, chain: AccountState, account: Row[Any], cursors: ExitStack) -> None:
-    """Check the rows of what an account has allotted, and those of its own allotment in the accounts above.
+    """Check the rows of the allotments that an account is charged for, and of its own allotment above it.
 
     Raises:
-        BadRow: one is missing, too many, or does not follow from the journals.
+        BadRow: a row is missing, is one too many, or does not follow from the journals.
     """
     _check_allotted(connection, chain, account, cursors)
     last, secret = chain.head.seq, secret_of(connection)
@@ -118,7 +120,7 @@ def _states(body: str | None, child: str, plan: str) -> bool:
 
 
 def _charged_above(connection: Connection, account_id: int) -> Iterator[tuple[int, str]]:
-    """Yield the ids and names of the accounts above one up to and including the nearest that is allotted."""
+    """Yield the ids and names of the accounts above an account, up to and including the nearest allotted one."""
     place = connection.execute(_PLACE, {"account": account_id}).one()
     while place.parent_id is not None:
         place = connection.execute(_PLACE, {"account": place.parent_id}).one()
@@ -131,14 +133,14 @@ _PLACE = select(Account.id, Account.name, Account.parent_id, Account.funding).wh
 
 
 class SharedLines:
-    """The accounts whose releases one account is charged for: no account between the two is allotted."""
+    """The accounts whose releases are charged to one account: itself, and those below that no allotment separates."""
 
     def __init__(self, connection: Connection, account_id: int) -> None:
         self._connection, self._account = connection, account_id
         self._known: dict[int, bool] = {account_id: True}
 
     def __contains__(self, account_id: object) -> bool:
-        """Tell whether the releases of an account charge the account."""
+        """Return whether the releases of the account with this id are charged to the one account."""
         found = self._known.get(account_id) if isinstance(account_id, int) else False
         if found is None and isinstance(account_id, int):
             place = self._connection.execute(_PLACE, {"account": account_id}).one()
@@ -147,7 +149,7 @@ class SharedLines:
 
 
 class FundingAudit:
-    """The allotments of an export, from its openings and from the ends of its accounts' journals."""
+    """The check of an export's allotments, from its accounts' openings and from the ends of their journals."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str | None] = {}
@@ -155,26 +157,26 @@ class FundingAudit:
         self._allotted: dict[str, Mapping[str, str]] = {}  # by account: the mechanisms of its allotments
 
     def open(self, account: str, parent: str | None, *, allotted: bool) -> None:
-        """Take the opening of an account, after those of the accounts above it."""
+        """Add the opening of an account; the accounts above it are added first."""
         self._parents[account] = parent
         if allotted:
             self._funded[account] = None
 
     def charges(self, origin: str, account: str) -> bool:
-        """Return whether the releases of an account charge one above it: no account between the two is allotted."""
+        """Return whether the releases of ``origin`` charge ``account``: no account between is allotted."""
         place: str | None = origin
         while place is not None and place != account:
             place = None if place in self._funded else self._parents.get(place)
         return place is not None
 
     def end(self, chain: AccountState) -> None:
-        """Take an account at its head."""
+        """Add an account with the state at the end of its journal."""
         if chain.name in self._funded:
             self._funded[chain.name] = Funded.of(chain)
         self._allotted[chain.name] = {child: one.plan for child, one in chain.allotments.items()}
 
     def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the allotments of the accounts, after all of them ended."""
+        """Yield the faults of the allotments; all accounts must have been added with their ends."""
         charged = {(above, name) for name in self._funded for above in self._above(name)}
         stated = {(account, child) for account, allotted in self._allotted.items() for child in allotted}
         for account, child in sorted(charged ^ stated):

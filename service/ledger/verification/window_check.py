@@ -1,4 +1,4 @@
-"""The check of an account's windows: their rows and what the account's row says of them follow from the journal."""
+"""The check that the rows of an account's windows, and the windows' state in its own row, follow from the journal."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +17,7 @@ def check_windows(connection: Connection, chain: AccountState, account: Row[Any]
     """Check the windows of an account with periods.
 
     Raises:
-        BadRow: a row is missing, too many, or does not follow from the entries.
+        BadRow: a row is missing, is one too many, or does not follow from the entries.
     """
     journalled, last = chain.windows, chain.head.seq
     if journalled is None:
@@ -36,15 +36,15 @@ def check_windows(connection: Connection, chain: AccountState, account: Row[Any]
 
 
 def _known(windows: WindowState) -> tuple[object, ...]:
-    """Return what the account's row says of windows besides their maximum and their sum."""
+    """Return the facts about windows in an account's row other than their maximum and the sum of their rows."""
     return windows.common, windows.number, windows.several, windows.leads
 
 
 def _is_maximum(chain: AccountState, stored: WindowState, journalled: WindowState) -> bool:
-    """Return whether the stored maximum is that of the windows; it may be above where these are too many to look at.
+    """Return whether the stored maximum is that of the windows, or above it if they are too many to read all.
 
-    The sum of the largest is always exactly theirs. It is in quanta, rounded up, also where the only windows in quanta
-    gave their charges back.
+    With ``several``, the stored figure is always exactly the sum of the largest windows. The stored figure may be in
+    quanta, rounded up, even if the only windows with quanta have lost their charges.
     """
     if stored.most == journalled.most:
         return True

@@ -1,4 +1,4 @@
-"""Requests of the planner to ``/v1``: the account, noise for the targets, its cost, and a dry run."""
+"""The planner's requests to ``/v1``: the account, noise for the targets, its cost, and a dry run."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -45,8 +45,11 @@ async def open_accounts(visit: Visit) -> list[str]:
         query["cursor"] = page["next_cursor"]
 
 
-async def open_account_named(visit: Visit, name: str) -> Account | None:
-    """Return an account by its name; None where the key reaches no such account."""
+async def account_named(visit: Visit, name: str) -> Account | None:
+    """Return an account by its name; None if the key reaches no such account.
+
+    The added member ``capped`` says whether the account, or one above it, has caps on tags.
+    """
     if not name:
         return None
     account = await _account_in_reach(visit, name)
@@ -64,7 +67,7 @@ async def _account_in_reach(visit: Visit, name: str) -> Account | None:
 
 
 async def _is_capped(visit: Visit, account: Account) -> bool | None:
-    """Return whether the account, or one above it, has caps on tags; None where the key does not reach one above."""
+    """Return whether the account, or one above it, has caps on tags; None if the key does not reach one above."""
     above: Account | None = account
     while above is not None and "caps" not in above and above["parent"] is not None:
         above = await _account_in_reach(visit, above["parent"])
@@ -77,7 +80,7 @@ def delta_of(form: Form, account: Account) -> str:
 
 
 async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Proposal:
-    """Return a plan of one mechanism with all its shown figures.
+    """Return a plan of one mechanism with all figures that the page shows.
 
     Raises:
         FormFaults: a field is invalid.
@@ -97,10 +100,10 @@ async def propose(visit: Visit, form: Form, account: Account, mechanism: Mechani
 async def ask_plan(
     visit: Visit, form: Form, account: Account, mechanism: Mechanism
 ) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
-    """Return the plan that meets the targets, with the requests and answers that it is made of.
+    """Return the plan that meets the targets, with the requests and answers from which it is made.
 
     Raises:
-        FormFaults: fields are invalid; it has the faults of all requests together.
+        FormFaults: fields are invalid; the faults of all requests are collected.
     """
     if account["capped"] and not form["reads"]:
         raise FormFaults({"reads": f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'})
@@ -118,7 +121,7 @@ async def ask_plan(
 
 
 async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the dry run's answer or problem; None where the key may not register."""
+    """Return the dry run's answer, or its problem if it is refused; None if the key may not register."""
     if not may(visit.session.role, "pipeline"):
         return None
     path = address("accounts", account["name"], "releases")
@@ -132,7 +135,7 @@ async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> M
 
 
 async def _capacity(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return how often a plan fits; None where the key may not ask, or the account takes no releases."""
+    """Return how often a plan fits; None if the key may not ask, or the account takes no releases."""
     try:
         answer: Mapping[str, Any] = await send(visit, "POST", address("accounts", account["name"], "capacity"), body)
     except Refused as refused:
@@ -143,7 +146,7 @@ async def _capacity(visit: Visit, account: Account, body: Mapping[str, Any]) -> 
 
 
 def faults_of(refused: Refused, field_of: Callable[[str], str]) -> dict[str, str]:
-    """Return the refused fields with the reasons.
+    """Return the reasons of a refusal by field.
 
     Raises:
         Refused: the problem is not a fault of the form.

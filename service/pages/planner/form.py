@@ -1,7 +1,7 @@
-"""Form of the planner and its requests to ``/v1``. Pure.
+"""The planner's form, and the requests to ``/v1`` that it states. The module has no side effects.
 
-A form has rows of targets and single fields, all as typed text. ``/v1`` refuses invalid text, and this module maps the
-pointer of the fault to a field.
+A form has rows of targets and single fields, all as typed text. ``/v1`` refuses invalid text, and this module finds the
+field of each fault from its pointer.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ Mechanism = Literal["geometric", "discrete_gaussian"]
 MECHANISMS: dict[Mechanism, str] = {"geometric": "geometric", "discrete_gaussian": "discrete Gaussian"}
 MOST_ROWS = 100
 UNREAD = "nothing capped"
-"""What is typed, and what the plan states, where it reads nothing that is capped."""
+"""The text that a user types, and that the plan states, if the plan reads nothing that is capped."""
 _WHOLE = re.compile(r"[0-9]{1,16}")
 
 
 class Column(NamedTuple):
-    """A field of every row: its name, its label, its initial text; ``numeric``: digits are typed."""
+    """A field of every row: its name, label and initial text; ``numeric`` if its text is a number."""
 
     name: str
     label: str
@@ -77,7 +77,7 @@ def empty_form(kind: Kind, account: str = "") -> Form:
 
 
 def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
-    """Read a sent form: ``texts`` returns all texts of a name, those of a column in the order of the rows."""
+    """Return the submitted form; ``texts`` returns all texts of a field, those of a column in the order of the rows."""
     columns = {column.name: texts(column.name)[:MOST_ROWS] for column in COLUMNS[kind]}
     height = max(map(len, columns.values()))
     rows = tuple(
@@ -106,9 +106,9 @@ def without_row(form: Form, number: int) -> Form:
 
 
 def widened(form: Form, factor: float) -> Form:
-    """Return the form with margins of error for which every noise scale is at least ``factor`` times as large.
+    """Return the form with wider margins of error, so that every noise scale is at least ``factor`` times as large.
 
-    The scale that meets a margin grows faster than the margin plus one, for both mechanisms. The form has been planned
+    For both mechanisms, the scale that meets a margin grows faster than the margin plus one. The form has been planned
     before, so every margin is a number.
     """
     exact = Fraction(factor)
@@ -129,7 +129,7 @@ def filled(form: Form) -> list[int]:
 
 
 class Question(NamedTuple):
-    """A request to ``/v1``: its path, its body, and the form's rows of its targets."""
+    """A request to ``/v1``: its path, its body, and the numbers of the form's rows that it is about."""
 
     path: str
     body: dict[str, Any]
@@ -137,9 +137,9 @@ class Question(NamedTuple):
 
 
 def questions(form: Form, mechanism: Mechanism, neighbouring: str, delta: str) -> list[Question]:
-    """Return the requests for noise: one for each confidence, since a request for tables has only one.
+    """Return the requests for noise: one for each confidence level, since a request for tables states only one.
 
-    SafeTab's cost is computed at ``delta``.
+    A plan of SafeTab is one request, with its cost at ``delta``.
     """
     if form.kind == "safetab":
         return [_safetab(form, mechanism, delta)]
@@ -159,7 +159,7 @@ def _allocation(form: Form, mechanism: Mechanism, neighbouring: str, confidence:
 
 
 def _query(row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
-    """Return a table's query; replacing a record changes twice as many cells as the record is counted in."""
+    """Return a table's query. Replacing a record changes twice as many cells as the record is counted in."""
     cells = _whole(row["cells"])
     if isinstance(cells, int) and neighbouring == "replace_one":
         cells *= 2
@@ -183,20 +183,24 @@ def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
 
 
 def _whole(text: str) -> int | str:
-    """Return a whole number as one; any other text as it is, for ``/v1`` to refuse at its place."""
+    """Return the integer that a text states; any other text is passed on for ``/v1`` to refuse."""
     return int(text) if _WHOLE.fullmatch(text) else text
 
 
 def plan_of(
     form: Form, requests: Sequence[Question], answers: Sequence[Mapping[str, Any]], *, labelled: bool = True
 ) -> dict[str, Any]:
-    """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged by its geography.
+    """Return the plan to register: SafeTab's, or the tables in the order of the form, each tagged with its geography.
 
-    What it reads is stated on its root, for all of it.
+    The root states what the whole plan reads.
 
     Args:
-        labelled: tags are labels, as no account of the line has caps. Otherwise a geography alone would be a promise
-            that the table reads nothing else that is capped, and is left out unless the root states what it reads.
+        form: the planner's form.
+        requests: the requests for noise.
+        answers: the answer to each request.
+        labelled: tags are mere labels, since no account of the line has caps. Otherwise a geography as the only tag
+            would promise that the table reads nothing else that is capped. It is then left out unless the root states
+            what the plan reads.
     """
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
@@ -224,27 +228,27 @@ def _tags(geography: str) -> dict[str, Any]:
 
 
 def composition_of(plan: Mapping[str, Any], account: Mapping[str, Any], delta: str) -> dict[str, Any]:
-    """Return the request for the cost under the account's relation, at its own order where it has one."""
+    """Return the request for a plan's cost under the account's relation, at the order of an RDP budget."""
     body = {"plan": plan, "neighbouring": account["neighbouring"], "deltas": [delta]}
     budget = account["budget"]
     return body | ({"orders": [budget["alpha"]]} if budget["definition"] == "rdp" else {})
 
 
 def periods_member(form: Form, account: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the member of a request that states the periods that were typed; none where none were."""
+    """Return the request's member ``periods``; empty if none were typed."""
     calendar = account["periods"]["calendar"] if "periods" in account else None
     periods = stated_periods(form["periods"], calendar)
     return {} if periods is None else {"periods": periods}
 
 
 def release_of(form: Form, account: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request that registers the plan; its delta is the account's where none was typed."""
+    """Return the request that registers the plan; without a typed delta, ``/v1`` uses the account's."""
     body = {"name": form["release"], "plan": plan, "tags": _listed(form["tags"])} | periods_member(form, account)
     return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 
 def digest_of(account: str, plan: Mapping[str, Any], periods: Mapping[str, Any]) -> str:
-    """Return the digest that identifies a displayed plan, with its periods, when it is registered."""
+    """Return a digest of a plan with its periods, which shows at registration that it is the displayed one."""
     return hashlib.sha256(json.dumps([account, plan, periods], sort_keys=True).encode()).hexdigest()
 
 
@@ -281,7 +285,7 @@ _FIELDS = {
 
 
 def field_of_question(form: Form, question: Question, pointer: str) -> str:
-    """Return the form's field of a request's pointer; empty where the pointer is of the whole request."""
+    """Return the form field of a JSON pointer into a request; empty if the pointer is that of the whole request."""
     first, *rest = [*pointer.split("/")[1:], ""][:4]
     if first in ("queries", "levels"):
         if not rest or not rest[0].isdigit():
@@ -294,7 +298,7 @@ def field_of_question(form: Form, question: Question, pointer: str) -> str:
 
 
 def field_of_release(form: Form, pointer: str) -> str:
-    """Return the form's field of a pointer, for a plan that is priced or registered."""
+    """Return the form field of a JSON pointer into a request that prices or registers the plan."""
     first, *rest = pointer.split("/")[1:] or [""]
     if first == "plan" and rest[-1:] in (["reads"], ["tags"]):
         return "reads"
@@ -308,11 +312,12 @@ class Proposal:
     """A plan with one mechanism, and the answers of ``/v1`` about it.
 
     Attributes:
-        answers: to the requests, with the rows of the form that each is about.
+        asked: the requests for noise, with the rows of the form that each is about.
+        answers: the answer to each of them.
         cost: the guarantee under the account's relation.
-        rehearsal: the dry run's answer, or the problem; None where the key may not register.
-        capacity: how often it fits; None where the key may not ask, or the account takes no releases.
-        periods: the member of the requests that states its periods.
+        rehearsal: the dry run's answer, or its problem; None if the key may not register.
+        capacity: how often the plan fits; None if the key may not ask, or the account takes no releases.
+        periods: the member ``periods`` of the requests; empty if none were typed.
     """
 
     mechanism: Mechanism

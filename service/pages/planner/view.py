@@ -1,4 +1,4 @@
-"""View of the planner: proposals side by side, as texts for a template. Pure."""
+"""The planner's view: proposals side by side, as texts for a template. The module has no side effects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ class Charge(NamedTuple):
 
 
 def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
-    """Return the loss that a plan adds in the account's definition: the plan's own.
+    """Return the loss that a plan adds under the account's definition: the plan's own loss.
 
-    None for an (epsilon, delta) account, which counts an epsilon of all its releases together.
+    None for an (epsilon, delta) account, which counts one epsilon of all its releases together.
     """
     cost = dict(proposal.cost)
     match account["budget"]["definition"]:
@@ -42,9 +42,9 @@ class Taken(NamedTuple):
 
 
 def taken_by(proposal: Proposal, account: Mapping[str, Any]) -> Taken | None:
-    """Return the part of the account's budget that a plan takes; None where the key may not ask.
+    """Return the part of the account's budget that a plan takes; None if the key may not ask.
 
-    An (epsilon, delta) account counts unlike releases together, so that one can take more than it would alone.
+    An (epsilon, delta) account counts different releases together, so a plan can take more than it would alone.
     """
     capacity = proposal.capacity
     if capacity is None:
@@ -64,12 +64,12 @@ def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
 
 
 def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the proposals side by side; the cheapest is marked where there is one and all costs are known."""
+    """Return the proposals side by side; if one alone is the cheapest and all costs are known, it is marked."""
     shown = [_side(proposal, account) for proposal in proposals]
     parts = [side["taken"] for side in shown]
     finite = [taken.part for taken in parts if taken is not None and taken.part is not None]
-    alone = None not in parts and len(parts) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
-    return [side | {"cheaper": alone and side["taken"].part == min(finite)} for side in shown]
+    has_cheapest = None not in parts and len(parts) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    return [side | {"cheaper": has_cheapest and side["taken"].part == min(finite)} for side in shown]
 
 
 def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _percent(part: Fraction | None) -> str:
 
 
 def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return if a plan fits, the remaining budget, and the change that would make it fit."""
+    """Return whether a plan fits, the remaining budget, and the change that would make the plan fit."""
     unknown: dict[str, Any] = {"fits": None, "left": None, "failures": [], "multiplier": None, "refusal": None}
     if rehearsal is None:
         return unknown
@@ -109,9 +109,9 @@ def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
-    """Return the tables, each with its noise by either mechanism.
+    """Return the tables, each with its noise under each mechanism.
 
-    Shares are relative to the tables of one request, so they are shown only where one request has all tables.
+    Shares are relative to the tables of one request, so they are shown only if one request has all tables.
     """
     by_row = [_by_row(proposal) for proposal in proposals]
     whole = all(len(proposal.asked) == 1 for proposal in proposals)
@@ -131,7 +131,7 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
 
 def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
-    """Return the parameter as it is registered, and its share of the cost."""
+    """Return the noise parameter as it is registered, and the table's share of the cost."""
     mechanism = query["mechanism"]
     name, symbol = ("scale", "b") if mechanism["type"] == "geometric" else ("sigma_squared", "σ²")
     share = f"{down(100 * query['share'], 3)} %" if whole else None
@@ -139,7 +139,7 @@ def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
 
 
 def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
-    """Return SafeTab's levels, each with its cost by either mechanism."""
+    """Return SafeTab's levels, each with its cost under each mechanism."""
     answers = [proposal.answers[0]["levels"] for proposal in proposals]
     return [{"name": level[0]["name"], "moe": level[0]["moe"], "sides": level} for level in zip(*answers, strict=True)]
 

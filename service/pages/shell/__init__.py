@@ -1,1 +1,1 @@
-"""The parts that all pages share."""
+"""Parts that all pages share: sessions, forms, calls of ``/v1``, layout and formatting."""

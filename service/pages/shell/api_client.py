@@ -1,4 +1,4 @@
-"""In-process calls of ``/v1``, through the whole application, with the key of the signed-in user."""
+"""In-process requests to ``/v1`` with the signed-in user's key, through the whole application."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Refused(Exception):
 
     @property
     def faults(self) -> dict[str, str]:
-        """The faults by JSON pointer; empty unless the problem is one of validation."""
+        """The faults by JSON pointer; empty unless the problem is a validation error."""
         return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
 
 
@@ -46,7 +46,7 @@ class Visit:
     session: Session
 
 
-async def _visit(request: Request) -> Visit:  # async, as FastAPI would give it a thread otherwise
+async def _visit(request: Request) -> Visit:  # async: FastAPI would run a plain function in a thread
     session = session_of(request)
     if session is None:
         raise Unauthenticated("the request has no valid session; sign in")
@@ -90,7 +90,7 @@ async def send(
         path: a path below ``/v1``.
         body: JSON; None for no body.
         query: parameters; those that are None are left out.
-        once: the Idempotency-Key, by which repetitions have no further effect; None for none.
+        once: the Idempotency-Key, with which a repetition has no further effect; None for no such header.
 
     Raises:
         Refused: the answer is a problem.
@@ -123,7 +123,7 @@ async def ask(
         if waiting:
             return {"type": "http.request", "body": waiting.pop(), "more_body": False}
         while (message := await request.receive())["type"] != "http.disconnect":
-            pass  # the page's own request is already read; only a hang-up of its client can follow
+            pass  # the page's own request was read already; only the end of its connection can follow
         return message
 
     async def keep(message: Message) -> None:
@@ -138,7 +138,7 @@ async def ask(
 
 
 class Relayed(Response):
-    """An answer of ``/v1`` relayed as it comes: a picture, or with ``download`` a file of that name."""
+    """An answer of ``/v1``, relayed as it arrives: a picture, or with ``download``, a file of that name."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Relayed(Response):
 
 
 def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
-    """Return the scope of a request on behalf of another: it has the same client and request id, and no more."""
+    """Return the ASGI scope of a request made for an outer one: with its connection and request id, but no headers."""
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
     sent_headers = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
     return {

@@ -15,20 +15,20 @@ _RELATIONS = {"add_remove": "adding or removing one record", "replace_one": "rep
 _SYMBOLS = {"pure": "ε", "zcdp": "ρ", "rdp": "ε", "approximate": "ε"}
 
 
-_MOST_FITTING = 10**6  # the largest number that ``/v1`` counts to
+_MOST_FITTING = 10**6  # the largest number up to which ``/v1`` counts
 
 
 class Usage(NamedTuple):
     """The used part of a budget: spent or held.
 
     Attributes:
-        symbol: of the loss that the budget caps.
-        cap: as it was stated.
+        symbol: the symbol of the loss that the budget caps.
+        cap: the cap as it was stated.
         used: the used loss, rounded up.
         left: the remaining loss, rounded down.
         percent: the used part by the account's gauge, rounded up to a tenth; at most 100.
-        by_delta: the declared deltas use more of their own cap than the loss does of its cap.
-        more: the number of further releases like the mean one that fit, in words; None where there is none yet.
+        by_delta: the declared deltas use a larger part of their own cap than the loss does of its cap.
+        more: the number of further releases like the mean one that fit, in words; None if there are no releases yet.
     """
 
     symbol: str
@@ -41,7 +41,7 @@ class Usage(NamedTuple):
 
 
 def usage(account: dict[str, Any]) -> Usage:
-    """Return the used part of an account's budget: exact where the answer is, else rounded up."""
+    """Return the used part of an account's budget: exact if the answer of ``/v1`` is, else rounded up."""
     gauge = account["gauge"]
     found = _usage(account, part_of(gauge["used"], gauge["used_exact"]))
     by_delta = gauge["cap"] != _figure(account["budget"])
@@ -51,12 +51,12 @@ def usage(account: dict[str, Any]) -> Usage:
 
 
 def cap_usage(cap: dict[str, Any]) -> Usage:
-    """Return the used part of a cap on a tag: exact where the answer is, else rounded up."""
+    """Return the used part of a cap on a tag: exact if the answer of ``/v1`` is, else rounded up."""
     return _usage(cap, part_of(cap["used"]))
 
 
 def _usage(body: dict[str, Any], share: Fraction | None) -> Usage:
-    """Return the used part of the budget of an account, or of a cap, given its part by the gauge; None: infinite."""
+    """Return the used part of the budget of an account or of a cap; ``share`` is the gauge's, None if infinite."""
     budget, name = body["budget"], _figure(body["budget"])
     cap, remaining = Fraction(budget[name]), Fraction(repr(body["remaining"][name]))
     used = cap - remaining
@@ -72,12 +72,12 @@ def _figure(budget: dict[str, Any]) -> str:
 
 
 def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
-    """Return a part of a budget, exact where it is given so; None: infinite."""
+    """Return a part of a budget, exact if ``exact`` states it; None if it is infinite."""
     return None if figure is None else Fraction(exact or repr(figure))
 
 
 def more_releases(number: int, like: str) -> str:
-    """Return in words how many more releases like one fit; no more than a million are counted."""
+    """Return in words how many more releases like a given one fit; at most a million are counted."""
     if number < 2:
         return f"{number or 'no'} more release like {like} fits"
     return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
@@ -100,7 +100,10 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
-    """Return the percentage of a budget's cap that a guarantee takes, where losses of the budget's notion add up."""
+    """Return the percentage of a pure or zCDP budget's cap that a guarantee takes, rounded up, at most 100.
+
+    None for other definitions, for an infinite loss, and for a cap of 0.
+    """
     match budget["definition"]:
         case "zcdp":
             figure, cap = rho_of(cost), Fraction(budget["rho"])
@@ -112,12 +115,12 @@ def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
 
 
 def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
-    """Return the pure epsilon of a guarantee, exact where it is given so; None: infinite."""
+    """Return the pure epsilon of a guarantee, exact if the guarantee states it so; None if it is infinite."""
     return _exactly(cost["pure"], "epsilon")
 
 
 def rho_of(cost: dict[str, Any]) -> Fraction | None:
-    """Return the rho of a guarantee, exact where it is given so; None: infinite."""
+    """Return the rho of a guarantee, exact if the guarantee states it so; None if it is infinite."""
     return _exactly(cost["zcdp"], "rho")
 
 
@@ -128,12 +131,12 @@ def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:
 
 
 def relation_text(neighbouring: str) -> str:
-    """Return the difference of neighbouring tables in words."""
+    """Return in words how neighbouring tables differ."""
     return _RELATIONS[neighbouring]
 
 
 def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the least epsilon at the first delta of a guarantee, among all analyses."""
+    """Return the statement with the least epsilon at the first delta of a guarantee; None if there is none."""
     for best in cost["best"]:
         statement: dict[str, Any] | None = best["fixed"] or best["adaptive"]
         return statement
@@ -141,12 +144,12 @@ def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def up(value: float | Fraction | None, digits: int = 4) -> str:
-    """Return the text of an upper bound, rounded up; None means infinite."""
+    """Return the text of an upper bound, rounded up; None is infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
 
 
 def down(value: float | Fraction | None, digits: int = 4) -> str:
-    """Return the text of a lower bound, rounded down."""
+    """Return the text of a lower bound, rounded down; None is infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
 
 
@@ -159,10 +162,10 @@ def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
 
 
 def moment(text: str) -> str:
-    """Return a time of the ledger to the second, in UTC."""
+    """Return the text of a time of the ledger, in UTC, cut to the second."""
     return text[:19].replace("T", " ") + " UTC"
 
 
 def in_words(name: str) -> str:
-    """Return the label of a contract field."""
+    """Return the label of a field of the HTTP API."""
     return "URL slug" if name == "url_slug" else name.replace("_", " ").capitalize()

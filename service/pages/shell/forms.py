@@ -1,8 +1,8 @@
-"""Reading of forms: in memory, and only from pages of this service.
+"""Reading of submitted forms: in memory, and only those that pages of this service send.
 
-A client chooses the size of a form, so its fields are counted by their separators before any of it is parsed. Both
-encodings are parsed by searches in C, without long loops of Python. A form of more than a few fields is parsed in a
-thread. A form is processed in a turn of the signed-in principal.
+A client chooses the size of a form, so the fields are counted by their separators before any of them is parsed. Both
+encodings are parsed by searches in C, without long loops in Python. A form of more than a few fields is parsed in a
+thread. While a form is processed, the signed-in principal holds one of the turns for pages.
 """
 
 import hmac
@@ -45,7 +45,7 @@ class Form:
 
     Attributes:
         texts: the texts of each name, in the order of the form.
-        files: the content of the file of each name; never written to a disk, since it may be true counts.
+        files: the content of the file of each name. It is never written to a disk, since it may be true counts.
     """
 
     texts: Mapping[str, list[str]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Form:
 
 
 async def _sent_form(visit: SignedIn) -> AsyncIterator[Form]:
-    """Read the form of a signed-in user, and hold a turn until the page is made.
+    """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
 
     Turns of pages are separate from those of ``/v1``: a page holds its own turn while it waits for ``/v1``.
 
@@ -74,7 +74,7 @@ SentForm = Annotated[Form, Depends(_sent_form, scope="function")]
 
 
 def check_origin(request: Request) -> None:
-    """Refuse forms that another site makes a browser send; browsers state the site.
+    """Refuse a form that another site made the browser send; browsers state the site.
 
     Requests without a session carry no cookie, so they need no CSRF check.
 
@@ -100,7 +100,7 @@ async def read_form(request: Request, most_fields: int) -> Form:
 
 
 def text_of(form: Form, name: str) -> str:
-    """Return a field's text without surrounding blanks; empty where it is absent."""
+    """Return a field's text without surrounding blanks; empty if the field is absent."""
     return form.texts.get(name, [""])[-1].strip()
 
 
@@ -188,7 +188,7 @@ def _places(body: bytearray, delimiter: bytes) -> Iterator[int]:
 
 
 def _disposition(head: bytes) -> tuple[str, bool] | None:
-    """Return the name of a part, and True where it is a file; None where its headers do not say."""
+    """Return the name of a part, and whether it is a file; None if its headers do not state exactly one name."""
     first, *lines = head.split(b"\r\n")
     matches = [match for line in lines if (match := _DISPOSITION.match(line)) is not None]
     if first or len(matches) != 1:

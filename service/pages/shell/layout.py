@@ -21,12 +21,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action"
     " 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# For pages with an embedded picture, which must not be stored or would take as long to make again.
+# For pages with embedded pictures: these must not be stored, or would take long to make a second time.
 PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 
 
 class Entry(NamedTuple):
-    """A link of the navigation; ``role`` is the lowest role that sees it, None: every visitor, signed in or not."""
+    """A link of the navigation; ``role`` is the lowest role that sees it. None: every visitor, signed in or not."""
 
     path: str
     label: str
@@ -72,13 +72,13 @@ def page(
         "problem": None,
     }
     text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
-    # With no-referrer, browsers would not state the site that a form comes from.
+    # With no-referrer, browsers would not state the site from which a form comes.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
     return HTMLResponse(text, status, headers)
 
 
 def may(role: Role | None, least: Role) -> bool:
-    """Return True where a role includes another. It controls what is shown; ``/v1`` controls what is allowed."""
+    """Return whether a role includes another. This decides what is shown; ``/v1`` decides what is allowed."""
     return role is not None and includes(role, least)
 
 

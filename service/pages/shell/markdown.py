@@ -50,9 +50,9 @@ class Document(NamedTuple):
     """A rendered file.
 
     Attributes:
-        title: of its first heading, which is not in ``html``; empty where it has none.
-        html: the rest.
-        sections: its headings in order.
+        title: its first heading, which is not in ``html``; empty if it has none.
+        html: the rest of it.
+        sections: its headings of the second and third level, in order.
         links: the addresses of the files that it links to, in order.
     """
 
@@ -105,9 +105,9 @@ def _inline(latex: str, _: dict[str, Any]) -> str:
 def _mathml(latex: str, display: str) -> str:
     """Return the converter's MathML with four corrections for browsers.
 
-    A prime is raised by its own shape: as a superscript at a superscript's size it vanishes. A function's name gets a
-    small space before an argument without parentheses. The bars of absolute values and norms, and infinity, are no
-    operators, which would have space on either side.
+    A prime is not a superscript: its own shape is raised already, and at a superscript's size it would vanish. The name
+    of a function gets a small space before an argument without parentheses. The bars of absolute values and norms get
+    no space on either side, unlike operators, and neither does infinity.
     """
     mathml = _PRIMED.sub(r"<mrow>\1<mo>\2</mo></mrow>", convert(latex, display=display))
     mathml = _BARS.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', mathml)
@@ -116,7 +116,7 @@ def _mathml(latex: str, display: str) -> str:
 
 
 def _classes(state: StateCore) -> None:
-    """Align columns by a class: a style attribute would be refused by the page's Content-Security-Policy."""
+    """Align columns by a class: the page's Content-Security-Policy forbids style attributes."""
     for token in state.tokens:
         if token.attrs.pop("style", None) == "text-align:right":
             token.attrs["class"] = "number"
@@ -125,7 +125,7 @@ def _classes(state: StateCore) -> None:
 def _label_wide_tables(tokens: Sequence[Token], reader: MarkdownIt) -> None:
     """Mark the tables that do not fit a small screen, as the templates' macro ``table`` does.
 
-    Small screens show them row by row: each cell has its column's name, and every part its role.
+    Small screens show these row by row. So each cell states its column's name, and every part states its ARIA role.
     """
 
     def text(inline: Token) -> str:
@@ -158,16 +158,16 @@ def _listing(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: Op
 
 
 def _display(_: RendererHTML, tokens: Sequence[Token], place: int, *_options: OptionsDict | EnvType) -> str:
-    """Render display formulas: those with a wide space between them stand side by side only where they fit.
+    """Render display formulas; several with wide spaces between them stand side by side only if they fit.
 
-    A single formula can be wider than a small screen too.
+    The block can be scrolled, since even a single formula can be wider than a small screen.
     """
     formulas = [_mathml(latex, "block") for latex in tokens[place].content.strip().split(r"\qquad")]
     return f'<div class="math block" tabindex="0">{"".join(formulas)}</div>\n'
 
 
 def _addressed(tokens: Sequence[Token], folder: str, address: Callable[[str], str]) -> list[str]:
-    """Replace links to other files with links to their pages."""
+    """Replace links to other files with links to their pages; return the addresses of these, in order."""
     links = []
     for token in tokens:
         for child in token.children or ():

@@ -1,6 +1,6 @@
 """Columns of numbers that a user uploads or pastes: text, one number per line.
 
-A refusal names the line and never repeats it: it may be a true count.
+A refusal names the number of the line and never repeats its text, which may be a true count.
 """
 
 import math
@@ -13,7 +13,7 @@ MOST_NUMBERS = 1_000_000
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _NO_NAMES = frozenset({"nan", "na", "inf", "infinity", "null", "none"})
-_LONGEST = 400  # characters of a line: a longer one is no number, and int() would take long for it
+_LONGEST = 400  # characters of a line: longer text is not taken for a number, since int() would take long for it
 
 
 def read_column(content: bytes, pointer: str) -> list[int | float]:
@@ -55,7 +55,7 @@ def _number(line: str) -> int | float | None:
 
 
 def _is_heading(line: str, place: int) -> bool:
-    """Return True where a line is a heading: neither a mistyped number nor a missing value."""
+    """Return whether a line is a heading, and neither a mistyped number nor a missing value."""
     is_name = line[0].isalpha() and line.lower() not in _NO_NAMES and not any(mark in line for mark in ",;\t")
     return place == 1 and len(line) <= _LONGEST and is_name
 

@@ -1,4 +1,7 @@
-"""Conversion between periods and the texts that pages show and people type; ``/v1`` interprets what is typed. Pure."""
+"""Conversion between periods and the texts that pages show and users type.
+
+``/v1`` interprets the typed texts. The module has no side effects.
+"""
 
 import json
 import re
@@ -17,7 +20,7 @@ _PLURALS = {calendar: f"{calendar.value}s" for calendar in Calendar} | {Calendar
 
 
 def calendar_text(calendar: str) -> str:
-    """Return the periods of a calendar in words: months, or waves."""
+    """Return the word for the periods of a calendar, such as months or waves."""
     return _PLURALS[Calendar(calendar)]
 
 
@@ -32,7 +35,7 @@ def periods_text(periods: object) -> str:
 
 
 def stored_periods_text(text: str) -> str:
-    """Return the periods in the text of a journal entry in words."""
+    """Return in words the periods that the text of a journal entry states."""
     return periods_text(json.loads(text))
 
 
@@ -70,11 +73,12 @@ def offsets_of(text: str, pointer: str) -> list[int]:
 
 
 def stated_periods(text: str, calendar: str | None) -> object:
-    """Return the periods of a text, as a release states them: ``all``, a range ``A to B``, or a list ``A, B``.
+    """Return the periods that a user typed, as a request states them; None if nothing was typed.
 
     Args:
-        text: what was typed; a part that is no period stays, for ``/v1`` to refuse at its place.
-        calendar: of the account; None: it has no periods.
+        text: ``all``, a range ``A to B``, or a list ``A, B``. A part that is not a period is passed on for ``/v1`` to
+            refuse.
+        calendar: the calendar of the account; None if the account has no periods.
     """
     if not text:
         return None

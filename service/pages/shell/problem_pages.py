@@ -1,6 +1,6 @@
-"""Problems as pages, for requests of browsers for a page.
+"""Problems as pages, for browsers that request a page.
 
-Programs get problem+json, and so does everything below ``/v1``.
+Programs get problem+json, and so does every request below ``/v1``.
 """
 
 import json
@@ -18,13 +18,13 @@ from service.pages.shell.session import SIGN_OUT, forget, name_of_cookie
 
 
 class ProblemPages:
-    """ASGI middleware that renders problems for browsers; without a session it leads to the sign-in page."""
+    """ASGI middleware that renders problems for browsers, and leads users without a session to the sign-in page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hold back an answer that is a problem until it is whole."""
+        """Relay an answer, or collect a problem until it is whole and send its page instead."""
         if scope["type"] != "http" or f"{scope['path']}/".startswith("/v1/") or not _wants_page(scope):
             await self.app(scope, receive, send)
             return
@@ -63,11 +63,11 @@ _FAILED = "The service failed. Nothing was changed unless the page shows a chang
 
 
 def install(app: FastAPI) -> None:
-    """Answer a refusal by ``/v1`` in a page's handler with the same problem."""
+    """Have the handlers of pages answer with the problem with which ``/v1`` refused their request."""
 
     async def refused(_: Request, error: Exception) -> Response:
         if not isinstance(error, Refused):
-            raise TypeError("only for what /v1 refused") from error
+            raise TypeError("expected a refusal by /v1") from error
         return Response(json.dumps(error.problem), error.status, media_type=MEDIA_TYPE)
 
     app.add_exception_handler(Refused, refused)
@@ -89,7 +89,7 @@ def _render(scope: Scope, body: dict[str, object]) -> Response:
 
 
 def _form_kept(request: Request) -> Response:
-    """Answer a form without a session: the browser keeps the typed text, and can send it again after signing in."""
+    """Answer a form without a session: the browser keeps the typed text and can send it again after sign-in."""
     response = page(request, "ended.html", status=401)
     if name_of_cookie(request) in request.cookies:
         forget(request, response)
@@ -97,7 +97,7 @@ def _form_kept(request: Request) -> Response:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """Redirect to the start, with the address to return to; a session that has ended is mentioned."""
+    """Redirect to the start, with the address to return to; the page tells the user if a session has ended."""
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     onward = f"next={quote(target, safe='')}" if request.method == "GET" and target not in ("/", SIGN_OUT) else ""
     ended = "ended=1" if name_of_cookie(request) in request.cookies else ""

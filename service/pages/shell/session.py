@@ -1,4 +1,4 @@
-"""Sessions in an encrypted cookie, so that every replica can read them and none is stored.
+"""Sessions in an encrypted cookie: every replica can read them, and none is stored.
 
 The cookie contains the key itself. A revoked or expired key therefore ends the session with the next request.
 """
@@ -18,7 +18,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.secret import Secret
 
 COOKIE = "ledger_session"
-SECURE_COOKIE = f"__Host-{COOKIE}"  # with HTTPS: browsers accept the prefix only from this host, and never without TLS
+SECURE_COOKIE = f"__Host-{COOKIE}"  # over HTTPS: browsers accept the prefix only from this host, and only with TLS
 SIGN_OUT = "/sign-out"
 LONGEST_KEY = 2500  # characters: the cookie stays below the 4,096 bytes that browsers keep
 _NONCE_BYTES = 12
@@ -62,7 +62,7 @@ def seal(secret: Secret, session: Session) -> str:
 
 
 def unseal(secret: Secret, sealed: str) -> Session | None:
-    """Return the session of a cookie; None where it has expired, or was not sealed here."""
+    """Return the session in a cookie; None if it has expired or was not sealed with this secret."""
     try:
         decoded = base64.b64decode(sealed + "=" * (-len(sealed) % 4), altchars=b"-_", validate=True)
         plain = _cipher(secret).decrypt(decoded[:_NONCE_BYTES], decoded[_NONCE_BYTES:], _VERSION)
@@ -73,13 +73,13 @@ def unseal(secret: Secret, sealed: str) -> Session | None:
 
 
 def session_of(request: Request) -> Session | None:
-    """Return the session of a request; None where the user is not signed in."""
+    """Return the session of a request; None if the user is not signed in."""
     sealed = request.cookies.get(name_of_cookie(request))
     return None if sealed is None else unseal(request.app.state.secret, sealed)
 
 
 def csrf_token(secret: Secret, session: Session) -> str:
-    """Return the token of all forms of this principal's pages, which no other site can know.
+    """Return the CSRF token of all forms on this principal's pages, which no other site can know.
 
     The token does not depend on the session, so a form that outlives its session can be sent in the next one.
     """
@@ -87,7 +87,7 @@ def csrf_token(secret: Secret, session: Session) -> str:
 
 
 def remember(request: Request, response: Response, session: Session) -> None:
-    """Set the cookie; with HTTPS it is never sent without."""
+    """Set the session cookie; a browser that got it over HTTPS never sends it without TLS."""
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
         name_of_cookie(request),
@@ -100,7 +100,7 @@ def remember(request: Request, response: Response, session: Session) -> None:
 
 
 def forget(request: Request, response: Response) -> None:
-    """Delete the cookie."""
+    """Delete the session cookie."""
     secure = _is_secure(request)
     response.delete_cookie(name_of_cookie(request), httponly=True, samesite="strict", secure=secure)
 

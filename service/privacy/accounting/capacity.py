@@ -1,6 +1,6 @@
 """The capacity of budgets: the part of a budget that is used, and the number of equal charges that still fit.
 
-``docs/mathematics/capacity.md`` has the statements C-1 to C-8, which are named here, and their proofs.
+``docs/mathematics/capacity.md`` states and proves C-1 to C-8, which are cited here.
 """
 
 import math
@@ -14,7 +14,7 @@ from service.privacy.accounting.privacy_filter import Budget, Definition, Weight
 from service.privacy.accounting.totals import COARSE, Totals, add_price
 
 MOST_COUNTED = 10**6  # the largest number of further charges that is counted
-_MARGIN = Fraction(1, 10**9)  # an estimate is above its price by far less, relatively
+_MARGIN = Fraction(1, 10**9)  # an estimate exceeds its price by a far smaller relative error
 _MARGIN_QUANTA = 3  # and in addition by fewer quanta than these
 
 
@@ -37,8 +37,8 @@ class Fit(NamedTuple):
 
     Attributes:
         number: at most ``MOST_COUNTED``.
-        stop: the place of the first budget that one more charge does not fit, and the name of its cap; None if
-            ``MOST_COUNTED`` charges and one more fit.
+        stop: the index of the first budget that one more charge does not fit, and the name of its cap; None if more
+            than ``MOST_COUNTED`` charges fit.
     """
 
     number: int
@@ -53,19 +53,19 @@ class _Loads(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """The used part of a budget (None is infinite), and the name of the cap of which it is a part."""
+    """The used part of a budget (None is infinite), and the name of the cap that it refers to."""
 
     used: Fraction | None
     cap: str
 
 
 def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
-    """Return the used part of a budget, on the scale on which equal charges take equal shares.
+    """Return the used part of a budget, on a scale on which equal charges take equal shares.
 
-    It is at most 1 exactly where the privacy filter admits the totals (C-4), and that of n times the totals is n times
-    as large (C-5). For an (epsilon, delta) budget it is the least over all routes by which the filter can admit; in
-    other definitions it is the spent part of the cap. Where declared deltas use a larger part of their own cap, it is
-    that part.
+    It is at most 1 if and only if the privacy filter admits the totals (C-4). For n times the totals it is n times as
+    large (C-5). For an (epsilon, delta) budget it is the least over all routes by which the filter can admit. For
+    other definitions it is the spent part of the cap. If declared deltas use a larger part of their own cap, it is that
+    part.
     """
     loss = _loss_gauge(budget, weights, totals)
     declared = _ratio(totals.delta, budget.declared_delta)
@@ -75,7 +75,7 @@ def gauge(budget: Budget, weights: Weights, totals: Totals) -> Gauge:
 
 
 def fullest(gauges: Iterable[Gauge]) -> Gauge:
-    """Return the largest of gauges: of several windows it is at most 1 exactly where each admits its totals (C-8)."""
+    """Return the largest gauge. That of several windows is at most 1 if and only if each is admitted (C-8)."""
     return max(gauges, key=lambda one: (one.used is None, one.used or Fraction(0)))
 
 
@@ -109,7 +109,7 @@ def _ratio(load: Fraction | None, room: Fraction) -> Fraction | None:
 
 
 def _rooms(budget: Budget, weights: Weights) -> list[int]:
-    """Return the largest tau in whole quanta that each order's route admits; below 0 where it admits nothing (C-4)."""
+    """Return the largest tau, in whole quanta, that each order's route admits; below 0 if it admits nothing (C-4)."""
     whole = math.floor(budget.cap * QUANTA)
     return [whole - more for more in order_rule(budget, weights).conversions]
 
@@ -127,7 +127,7 @@ def _order_loads(budget: Budget, weights: Weights, totals: Totals) -> _Loads:
 
 
 def fitting(charges: Sequence[BudgetCharge]) -> Fit:
-    """Count the charges that fit all budgets one after the other, as repeated admission would find (C-1, C-2).
+    """Return the number of equal charges that fit all budgets, as repeated admission would find it (C-1, C-2).
 
     Args:
         charges: to each budget, in the order in which refusals name them; at least one.
@@ -138,7 +138,7 @@ def fitting(charges: Sequence[BudgetCharge]) -> Fit:
 
 
 def count_fitting(budget: Budget, weights: Weights, totals: Totals, amount: Price) -> int:
-    """Count how many more charges of an amount one budget admits; at most ``MOST_COUNTED``."""
+    """Return how many more charges of an amount one budget admits; at most ``MOST_COUNTED``."""
     return fitting([BudgetCharge(budget, weights, totals, amount)]).number
 
 
@@ -173,10 +173,10 @@ def _count(before: Fraction | None, amount: Fraction | None, cap: Fraction) -> f
 
 
 def around_estimate(amount: Price) -> tuple[Price, Price]:
-    """Return an amount nowhere above the exact one and an amount nowhere below it (C-3).
+    """Return a lower and an upper bound of the exact amount, in every figure (C-3).
 
-    Figures that an estimate has exactly stay as they are. The results are for ``fitting`` only: parts of the first
-    one's curve can be below 0.
+    Figures that an estimate has exactly are unchanged. The results are for ``fitting`` only, since parts of the lower
+    bound's curve can be below 0.
 
     Args:
         amount: the amount that ``price_as_charged`` makes of ``estimate_price``.

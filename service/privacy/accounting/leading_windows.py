@@ -1,8 +1,8 @@
-"""Sums of the largest totals of windows: bounds for units that can be in several windows, at most so many.
+"""Sums of the largest totals of windows, which bound the loss of units that can be in several windows.
 
-Each figure is taken by itself, so the sums bound every set of so many windows (P-9 in ``docs/mathematics/periods.md``).
-A few of the windows decide them, the leading ones, and after a charge the leading ones are among those that led before
-and those that were charged (P-10).
+Each figure is summed by itself, so the sums of the k largest bound every set of k windows (P-9 in
+``docs/mathematics/periods.md``). Only a few windows determine these sums: the leading windows. After a charge, the
+leading windows are among those that led before and those that were charged (P-10).
 """
 
 import math
@@ -33,9 +33,10 @@ class Leading:
     """The largest totals of windows, of which a unit is in at most ``number``.
 
     Attributes:
-        others: the sum of the ``number`` - 1 largest of each figure; rational ones rounded up as P-12 says.
-        last: the next largest of each figure.
-        places: ascending, of the windows that these figures are of, and of the first window whose curve has quanta.
+        number: the largest number of windows of one unit.
+        others: for each figure the sum of its ``number`` - 1 largest values; rational sums are rounded up as in P-12.
+        last: for each figure its next largest value.
+        places: the places of the windows with these values, and of the first window whose curve has quanta, ascending.
     """
 
     number: int
@@ -45,11 +46,11 @@ class Leading:
 
     @property
     def together(self) -> Totals:
-        """Return totals that are nowhere below the sum of any ``number`` windows."""
+        """Upper bounds of the sum of any ``number`` windows."""
         return add_totals(self.others, self.last)
 
     def beside(self, weights: Weights, own: Totals) -> Totals:
-        """Return totals nowhere below the sum of a window with totals ``own``, one of these, and any others (P-11)."""
+        """Return upper bounds of the sum of one of these windows, with totals ``own``, and any others (P-11)."""
         if self.number == 1:
             return own
         others, last, one = comparable_curves(weights, [self.others, self.last, own])
@@ -59,8 +60,8 @@ class Leading:
 def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Leading:
     """Return the largest totals of windows, of which a unit is in at most ``number``.
 
-    Of equal figures those lead whose linear part is larger, then those whose rho is, then those at the lower place. So
-    the result is one of the totals alone, whatever led before.
+    Among windows with an equal figure, the one with the larger linear part leads, then the one with the larger rho,
+    then the one at the lower place. So the result depends on the totals alone, and not on the windows that led before.
     """
     some = sorted(place for place, totals in windows.items() if totals != _NOTHING)
     places = _in_order(windows, some)
@@ -108,7 +109,7 @@ def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Lea
 
 
 def _in_order(windows: Mapping[int, Totals], places: Sequence[int]) -> list[int]:
-    """Return ascending places in the order in which those with an equal figure lead."""
+    """Return places in the order in which windows with an equal figure lead; they are given in ascending order."""
     linear = _whole([windows[place].linear for place in places])
     rho = _whole([windows[place].rho.finite for place in places])
     order = sorted(range(len(places)), key=lambda number: (linear[number], rho[number]), reverse=True)
@@ -121,9 +122,9 @@ def _largest(values: Sequence[int | Fraction], number: int) -> Ranked:
 
 
 def _columns(rows: Sequence[Sequence[int]], number: int, chosen: set[int]) -> tuple[list[int], list[int]]:
-    """Return for each column the sum of its ``number`` - 1 largest values and the next one; note whose they are.
+    """Return for each column the sum of its ``number`` - 1 largest values, and the next largest value.
 
-    A row without values is one of zeros.
+    The numbers of the rows with these values are added to ``chosen``. An empty row stands for zeros.
     """
     width = max(map(len, rows), default=0)
     if not width:
@@ -144,7 +145,7 @@ def _columns(rows: Sequence[Sequence[int]], number: int, chosen: set[int]) -> tu
 
 
 def _whole(values: Sequence[Fraction]) -> Sequence[int | Fraction]:
-    """Return values as multiples of one unit, which sort many times as fast, unless that unit is very small."""
+    """Return values as integer multiples of one unit, which sort many times as fast, unless the unit is too small."""
     bottom = _common(values)
     if bottom is None:
         return values
@@ -152,7 +153,7 @@ def _whole(values: Sequence[Fraction]) -> Sequence[int | Fraction]:
 
 
 def _common(values: Iterable[Fraction]) -> int | None:
-    """Return the common denominator of values, or None from 10^60 on."""
+    """Return the least common denominator of values, or None if it is 10^60 or more."""
     bottom = 1
     for denominator in {value.denominator for value in values}:
         bottom = math.lcm(bottom, denominator)
@@ -162,7 +163,7 @@ def _common(values: Iterable[Fraction]) -> int | None:
 
 
 def _sum_up(values: Sequence[Fraction], steps: int) -> Fraction:
-    """Return a sum, exact, or with each value rounded up where the common denominator would be too large."""
+    """Return a sum: exact, or with each value rounded up to 1/``steps`` if the common denominator is too large."""
     bottom = _common(values)
     if bottom is None:
         return Fraction(sum(math.ceil(value * steps) for value in values), steps)
@@ -170,7 +171,7 @@ def _sum_up(values: Sequence[Fraction], steps: int) -> Fraction:
 
 
 def _normal(figures: Sequence[int]) -> tuple[int, ...]:
-    """Return figures of a curve as totals have them: all zeros are none."""
+    """Return the figures of a curve in their normal form: empty if all are zero."""
     return tuple(figures) if any(figures) else ()
 
 
@@ -192,10 +193,12 @@ def _smaller(one: LossSum, other: LossSum) -> LossSum:
 
 @dataclass(frozen=True, slots=True)
 class Decisive:
-    """Totals before and after a charge that fits if and only if it is admitted (P-9).
+    """The totals, before and after a charge, that decide on its admission: it is admitted if they fit the budget (P-9).
 
     Attributes:
-        places: of the windows that lack most, where it is not admitted; else none.
+        places: the places of the windows that lack most if the charge is not admitted; else empty.
+        before: the totals before the charge.
+        after: the totals after it.
     """
 
     places: tuple[int, ...]
@@ -212,17 +215,20 @@ def decisive_windows(
     windows: tuple[Mapping[int, Totals], Mapping[int, Totals]],
     charged: Iterable[int],
 ) -> Decisive:
-    """Return the totals that decide about a charge to some windows, of which a unit is in at most ``number``.
+    """Return the totals that decide on a charge to some windows, of which a unit is in at most ``number``.
 
-    The sums of the largest are compared first. Where the charge does not fit those, each window that it touches is
-    compared together with the worst others, and the one that it exceeds most is returned.
+    The sums of the largest are compared first. If the charge does not fit these, each window that it touches is
+    compared together with the worst others, and the window with the largest excess is returned.
 
     Args:
-        common: of the releases to all periods.
-        bounds: nowhere below the sum of any ``number`` windows, before the charge and after it, common totals included.
-        windows: those that led before the charge and those that it touches, before it and after it, without common
+        budget: the budget of the account.
+        weights: the orders of the budget.
+        number: the largest number of windows of one unit.
+        common: the totals of the releases to all periods.
+        bounds: upper bounds of the sum of any ``number`` windows, before and after the charge, common totals included.
+        windows: the windows that led before the charge and those that it touches, before and after it, without common
             totals.
-        charged: the places of those that it touches.
+        charged: the places of the windows that it touches.
     """
     if not shortfalls(budget, weights, *bounds):
         return Decisive((), *bounds)
@@ -240,14 +246,18 @@ def decisive_windows(
 def worst_places(
     budget: Budget, weights: Weights, common: Totals, found: Leading, windows: Mapping[int, Totals], *including: int
 ) -> tuple[int, ...]:
-    """Return the places of the windows with the largest sum in the figure that decides for them.
+    """Return the places of the windows with the largest sum, in the figure that decides on their admission.
 
-    That is the budget's own, and under (epsilon, delta) the loss at the order, or the pure sum, that gives the figure
-    of their bound. Windows without loss are left out.
+    That figure is the one that the budget caps. Under (epsilon, delta) it is the loss at the order, or the pure sum,
+    from which the epsilon of their bound follows. Windows without loss are left out.
 
     Args:
-        windows: with the leading ones, without common totals.
-        including: one that is among them in any case; none: any.
+        budget: the budget of the account.
+        weights: the orders of the budget.
+        common: the totals of the releases to all periods.
+        found: the leading windows.
+        windows: the totals of at least the leading windows, without common totals.
+        including: the place of a window that must be among them; without it, any.
     """
     own = [windows.get(place, _NOTHING) for place in including]
     bound = found.beside(weights, own[0]) if own else found.together
@@ -258,11 +268,11 @@ def worst_places(
 
 
 _Figure = tuple[int, Fraction]
-"""A count of infinite contributions, and the rest."""
+"""The number of infinite contributions, and the sum of the finite ones."""
 
 
 def _deciding(budget: Budget, weights: Weights, totals: Totals) -> Callable[[Totals], _Figure]:
-    """Return the figure of windows that decides where the sums are ``totals``."""
+    """Return the function of a window's totals that decides if the sums of the windows are ``totals``."""
     used = spent_of_cap(budget, weights, totals)
     if totals.delta > budget.declared_delta and used is not None and used <= budget.cap:
         return lambda one: (0, one.delta)

@@ -1,7 +1,7 @@
-"""A bound on all that was released, for units that can be in any periods, at most so many (P-13).
+"""An upper bound on all that was released about a unit that can be in any periods, up to a given number (P-13).
 
-A composition is that of one set of periods, and the largest of all sets would take too long to find. So each figure of
-each period is composed, and the largest are added up, one figure at a time.
+Each set of periods has its own composition, and the worst of all sets would take too long to find. Instead, each figure
+is composed for each period, and its largest values are summed, one figure at a time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +24,13 @@ CURVE = Weights(tuple(sorted({*USUAL_ORDERS, *ORDERS[::5]})))
 def dominating(
     releases: Iterable[tuple[PeriodSet, Plan]], neighbouring: Neighbouring, number: int, period: int | None = None
 ) -> Plan:
-    """Return a plan whose guarantee is nowhere below that of any unit: by its declared figures alone.
+    """Return a plan whose declared guarantee bounds the loss of every unit.
 
     Args:
         releases: plans with the periods that they read.
-        number: the most periods of one unit.
-        period: one that the unit is in; None: any.
+        neighbouring: the relation of the account.
+        number: the largest number of periods of one unit.
+        period: a period that the unit is in; None: it can be in any.
     """
     common, totals = Totals(), dict[int, Totals]()
     for periods, plan in releases:

@@ -1,8 +1,9 @@
 """Totals of the windows of an account with periods, and the admission of a release by every window that it touches.
 
-A window is the set of periods in which one unit can take part. The filter of the account's budget runs for each window
-by itself, over the releases that touch it: those to all periods, which make up the common total, and those to some of
-its own. ``docs/mathematics/periods.md`` proves that this is enough, and numbers the statements that are cited here.
+A window is a set of periods in which one unit can take part. The privacy filter of the account's budget runs separately
+for each window, over the releases that touch it: those to all periods, which make up the common totals, and those to
+some of the window's periods. ``docs/mathematics/periods.md`` proves that this bounds the loss of every unit, and
+numbers the statements that are cited here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +22,8 @@ class WindowTotals:
     """The totals of an account with periods.
 
     Attributes:
-        common: of the releases to all periods; every window has them, also one that is in ``windows`` for nothing.
-        windows: of the other releases, by place (P-2); a place that is missing has none.
+        common: the totals of the releases to all periods, which count in every window, even one missing in ``windows``.
+        windows: the totals of the other releases, by place (P-2); a missing place has none.
     """
 
     common: Totals = field(default_factory=Totals)
@@ -34,8 +35,8 @@ class Worst:
     """The window with the largest loss in the budget's own figure.
 
     Attributes:
-        place: of the window; None: no window has more than the common totals.
-        totals: of the window, common ones included.
+        place: the place of the window; None if no window has more than the common totals.
+        totals: the totals of the window, common totals included.
     """
 
     place: int | None
@@ -43,14 +44,14 @@ class Worst:
 
 
 def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held: bool = False) -> Price:
-    """Return the one amount that is added to all these totals: each figure exact, or rounded up once for all.
+    """Return one amount that can be added to all given totals, with each figure exact or rounded up for all of them.
 
-    Rounded up where ``price_as_charged`` rounds for any of them; a figure that is rounded already stays as it is.
+    A figure is rounded up if ``price_as_charged`` rounds it for any of the totals. It is not rounded a second time.
 
     Args:
-        totals: all those to which the amount will be added, before it is.
+        totals: all totals to which the amount will be added, before the charge.
         asked: the price to add.
-        held: the charge can be taken away again.
+        held: whether the charge can be removed again.
     """
     return reduce(lambda amount, one: price_as_charged(one, amount, held=held), totals, asked)
 
@@ -63,15 +64,18 @@ def decisive_window(
     amount: Price,
     most: Totals | None = None,
 ) -> Worst:
-    """Return totals before a charge that it fits if and only if it fits every window that it touches (P-1).
+    """Return totals before a charge such that it fits them if and only if it fits every window that it touches (P-1).
 
-    The maximum of the windows is compared first (P-4). Where the charge does not fit that, each window is compared, and
-    the one that it exceeds most is returned, or any where it fits all of them.
+    The maximum of the windows is compared first (P-4). If the charge does not fit it, each window is compared. The
+    window with the largest excess is returned, or any window if the charge fits all of them.
 
     Args:
-        common: of the releases to all periods.
-        windows: all those that the charge touches, without common totals; none: only ``most`` is known of them.
-        most: nowhere below their totals; None: their maximum.
+        budget: the budget of the account.
+        weights: the orders of the budget.
+        common: the totals of the releases to all periods.
+        windows: all windows that the charge touches, without common totals; empty if only ``most`` is known of them.
+        amount: the charge.
+        most: upper bounds of the windows' totals; None: their maximum.
     """
     highest = maximum(weights, list(windows.values())) if most is None else most
     together = Worst(None, add_totals(common, highest))
@@ -87,7 +91,7 @@ def decisive_window(
 
 
 def excess(budget: Budget, weights: Weights, before: Totals, after: Totals) -> tuple[bool, bool, Fraction]:
-    """Return by how much totals after a charge exceed a cap, as a key: those that fit all are the smallest."""
+    """Return a sort key of the excess over a cap after a charge; totals that fit all caps have the smallest key."""
     for gap in shortfalls(budget, weights, before, after):
         return True, gap.requested is None, (gap.requested or Fraction(0)) - gap.remaining
     return False, False, Fraction(0)
@@ -96,13 +100,16 @@ def excess(budget: Budget, weights: Weights, before: Totals, after: Totals) -> t
 def worst(
     budget: Budget, weights: Weights, periods: Periods, totals: WindowTotals, including: int | None = None
 ) -> Worst:
-    """Return the window with the largest loss in the budget's figure; the first of several.
+    """Return the window with the largest loss in the figure that the budget caps; of equal ones, the first.
 
-    Its other figures bound those of its own units alone: another window can have more of them (P-4).
+    Its other figures bound the loss of its own units only: another window can have larger ones (P-4).
 
     Args:
-        totals: with every window, or with those that hold the period ``including``.
-        including: a period that the window must hold.
+        budget: the budget of the account.
+        weights: the orders of the budget.
+        periods: the periods of the account.
+        totals: the totals of every window, or at least of those that contain the period ``including``.
+        including: a period that the window must contain; None: any window.
     """
     found = [Worst(None, totals.common)] if including is None else []
     places = sorted(totals.windows)
@@ -113,16 +120,17 @@ def worst(
 
 
 def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fraction]:
-    """Return the figure that is compared with the cap, as a key: infinite is the largest."""
+    """Return a sort key of the figure that is compared with the cap; an infinite figure has the largest key."""
     figure = spent_of_cap(budget, weights, totals)
     return figure is None, figure or Fraction(0)
 
 
 def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
-    """Return the maximum of totals, each figure by itself.
+    """Return the maximum of several totals, each figure by itself.
 
-    Under pure, zCDP and RDP budgets a charge fits it if and only if it fits each; under (epsilon, delta) it fits each
-    where it fits the maximum (P-4). A curve without quanta is 0 there, and changes no maximum.
+    Under pure, zCDP and RDP budgets, a charge fits the maximum if and only if it fits each of the totals. Under
+    (epsilon, delta), it fits each of them if it fits the maximum (P-4). A curve without quanta is 0 and changes no
+    maximum.
     """
     if not several:
         return Totals()
@@ -138,7 +146,7 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
 
 
 def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
-    """Return whether totals, of one of those of which ``most`` is the maximum, attain it in some figure above 0."""
+    """Return whether totals attain their maximum with others, ``most``, in some figure above 0."""
     if most == Totals():
         return False
     highest, one = comparable_curves(weights, [most, totals])
@@ -158,8 +166,8 @@ def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
 def comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
     """Return totals whose Rényi curves are either all linear or all in quanta, so that each order has one figure.
 
-    At a single order everything is linear, exactly. At several orders the linear parts are rounded up to quanta:
-    an upper bound of each total, so also of their maximum.
+    At a single order all curves become linear, exactly. At several orders the linear parts are rounded up to quanta,
+    which gives an upper bound of each curve, and so of their maximum.
     """
     if not any(one.quanta for one in several):
         return several
@@ -172,12 +180,12 @@ def comparable_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[T
 
 
 def in_quanta(weights: Weights, totals: Totals) -> Totals:
-    """Return totals with the curve in quanta alone, rounded up: as a maximum has it beside one in quanta."""
+    """Return totals with the curve in quanta only, rounded up, as ``maximum`` has it if any totals have quanta."""
     return replace(totals, linear=Fraction(0), quanta=_in_quanta(weights, totals))
 
 
 def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
-    """Return the curve at each order in whole quanta, rounded up; of a curve that is 0, nothing."""
+    """Return the curve at each order in whole quanta, rounded up; empty for a curve that is 0."""
     if not totals.linear:
         return totals.quanta
     top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator

@@ -218,7 +218,7 @@ def test_many_windows_are_counted_by_their_bound(embedded: Client, monkeypatch: 
     json_of(_charge(embedded, concentrated("0.25"), {"list": [_month(1)]}), 201)
     assert json_of(_capacity(embedded, concentrated("0.1"), "all"))["stopped_by"]["window"] == "2025-11"
     assert _gauge(embedded)["window"]["start"] == "2025-11"
-    monkeypatch.setattr(window_state, "_LOOK", 0)
+    monkeypatch.setattr(window_state, "_LONGEST_READ", 0)
     asked = json_of(_capacity(embedded, concentrated("0.1"), "all"))
     assert (asked["fits"], asked["used"]) == (7, 0.25)
     assert "window" not in asked["stopped_by"]

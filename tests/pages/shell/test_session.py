@@ -183,7 +183,7 @@ def test_a_form_that_outlived_its_session_is_sent_in_the_next(
         api.delete(f"/v1/keys/{made['id']}")
         visitor.cookies.update(kept)
     answer = visitor.post("/accounts/persons/approval", data=form)
-    assert (answer.status_code, "Nothing was done" in answer.text) == (401, True)
+    assert (answer.status_code, "The form was not processed" in answer.text) == (401, True)
     assert "0.125" not in answer.text.partition("<main")[2]
     assert json_of(api.get("/v1/accounts/persons"))["approval_above"] == "0.2"
     if ended == "revoked":
