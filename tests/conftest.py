@@ -104,7 +104,7 @@ def _statements_are_compiled_once() -> Iterator[None]:
     shared: defaultdict[str, _SharedStatements] = defaultdict(_SharedStatements)
 
     def share(connection: Connection) -> None:
-        connection.engine._compiled_cache = shared[connection.dialect.name]  # type: ignore[assignment]
+        connection.engine._compiled_cache = shared[connection.dialect.name]
 
     event.listen(Engine, "engine_connect", share)
     yield

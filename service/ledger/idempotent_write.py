@@ -1,21 +1,27 @@
 """Idempotent writes: the transaction that every changing request runs in, with one effect and one answer."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import structlog
 from sqlalchemy import Connection
 
-from service.errors import BudgetExceeded, ServiceError, Unauthenticated, Unavailable
+from service.errors import BudgetExceeded, Conflict, NotFound, ServiceError, Unauthenticated, Unavailable
 from service.ledger.accounts import lines
 from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.journal import journal
+from service.ledger.journal.journal import Head
+from service.ledger.journal.linked_heads import contains
 from service.ledger.releases.budget_refusals import record_refusal
 from service.ledger.releases.settlement import expire
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
+
+_log = structlog.get_logger("service.idempotency")
 
 R = TypeVar("R")
 
@@ -89,8 +95,7 @@ def idempotent_write(
     try:
         answer, result = _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
     except _Answered as answered:
-        if request.account is not None:
-            _find_again(database, request.account)
+        _find_again(database, request, answered.answer)
         return Outcome(answered.answer, None)
     except BudgetExceeded as refusal:
         if operation.charges is not None:
@@ -99,18 +104,42 @@ def idempotent_write(
     return Outcome(answer or answer_of(result), result)
 
 
-def _find_again(database: Database, account: str) -> None:
+def _find_again(database: Database, request: Request, answer: Answer) -> None:
     """Read the rows of an account and those above it, before an answer about them is repeated.
 
     Their heads are remembered and marked then, so that what was answered cannot be lost unnoticed, whichever process
     committed it. The first answer may never have been given: its process may have been killed, or not have learnt
-    whether it committed.
+    whether it committed. Somebody who writes the database may also have kept the answer alone, with its seal.
 
     Raises:
         Unavailable: a row is older than, or does not follow from, a known head.
+        Conflict: the journal does not contain the entry that the answer states.
     """
+    stated = _last_stated(answer)
+    account = request.account or (stated["name"] if "head" in stated else None)  # the answer to an opening names it
+    if account is None:
+        return
     with database.read() as connection:
-        lines.line_above(connection, account)
+        try:
+            found = lines.line_above(connection, account)[-1]
+            lacks = "head" in stated and not contains(connection, found.id, Head(**stated["head"]), found.head)
+        except NotFound:
+            lacks = True
+    if lacks:
+        _log.warning("a stored answer states an entry that the journal does not contain", account=account)
+        raise Conflict(
+            "the stored answer to this Idempotency-Key states an entry that the journal does not contain: the ledger"
+            " was changed outside the service, and an operator must verify it"
+        )
+
+
+def _last_stated(answer: Answer) -> dict[str, Any]:
+    """Return what an answer states of its account or release, of a batch's last one; empty if of none."""
+    stated = {} if answer.body is None else json.loads(answer.body)
+    if not isinstance(stated, dict):
+        return {}
+    several = stated.get("releases")
+    return several[-1] if isinstance(several, list) else stated
 
 
 def check_before_lock(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:

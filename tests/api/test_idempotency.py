@@ -1,5 +1,6 @@
 """Repeated requests: the first success is answered again, to the byte, and nothing happens twice."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,8 +14,10 @@ from service.ledger.storage.secret import Secret
 from tests.api.calls import (
     Answer,
     Client,
+    application,
     bearer,
     charge,
+    client_of,
     concentrated,
     json_of,
     make_key,
@@ -23,6 +26,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
+from tests.ledger.writing import run
 
 _ACCOUNT = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _RELEASE = {"name": "a release", "plan": concentrated("0.25")}
@@ -67,6 +71,32 @@ def test_every_change_is_replayed(
     assert again.headers["Content-Type"] == first.headers["Content-Type"]
     problem_of(_send(client, method, path, other), "idempotency_conflict")
     assert _state(database) == after
+
+
+@pytest.mark.parametrize("charged", [False, True])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [(method, path, body) for method, path, body, _ in _CHANGES[:5]],
+    ids=lambda value: str(value)[:40],
+)
+def test_an_answer_whose_entry_is_not_in_the_journal_is_not_replayed(
+    new_database: Callable[[], Database], secret: Secret, method: str, path: str, body: Any, charged: bool
+) -> None:
+    """Somebody who writes the database kept the answer, with its seal, of a transaction that did not commit."""
+    kept = {}
+    for database in (new_database(), new_database()):
+        with client_of(application(database, secret)) as client:
+            open_account(client)
+            if not kept:
+                assert _send(client, method, path, body).status_code in {200, 201}
+                with database.read() as connection:
+                    kept = dict(connection.execute(text("SELECT * FROM stored_answers")).mappings().one())
+            else:
+                if charged:  # another entry has its number
+                    assert _send(client, method, path, body, key="another").status_code in {200, 201}
+                columns, values = ", ".join(kept), ", ".join(f":{name}" for name in kept)
+                run(database, f"INSERT INTO stored_answers ({columns}) VALUES ({values})", **kept)
+                assert problem_of(_send(client, method, path, body), "conflict")
 
 
 def test_the_key_belongs_to_method_and_path_too(client: Client) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
-from service.errors import AlreadyDrawn, Altered, Gone, NotFound
+from service.errors import AlreadyDrawn, Altered, Conflict, Gone, NotFound
 from service.ledger.accounts.kept_figures import KeptFigures, is_kept
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
@@ -248,8 +248,14 @@ def read_answered(connection: Connection, answer: Answer, mechanism: Mechanism) 
 
     Raises:
         AlreadyDrawn: its noisy counts are no longer kept.
+        Conflict: the draw, or its entry in the journal, is gone.
     """
-    row = connection.execute(_DRAWS.where(Draw.id == answer.draw_id)).one()
+    row = connection.execute(_DRAWS.where(Draw.id == answer.draw_id)).one_or_none()
+    if row is None:
+        raise Conflict(
+            "the draw of the stored answer to this Idempotency-Key is gone: the ledger was changed outside the service,"
+            " and an operator must verify it"
+        )
     if row.noisy_removed_at is not None:
         raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
     return _record(connection, row, {row.mechanism: mechanism})

@@ -8,13 +8,14 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, select
 
-from service.ledger.journal.journal import Head, entry_hash
+from service.ledger.journal.journal import Head, entry_hash, has_entry
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT, NewEntry
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Entry, InstallationEntry
 from service.ledger.storage.transaction import DATABASE, LINKED
 
+_FAR = 1000  # texts that follow an entry of an answer which is repeated
 _AT_ONCE = 16  # texts that are held at a time, each of up to some mebibytes
 
 
@@ -38,6 +39,19 @@ def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: 
 def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
     """Return whether the texts link two heads, or they are the same."""
     return lower == higher or higher in heads_after(connection, account_id, lower, higher.seq)
+
+
+def contains(connection: Connection, account_id: int, entry: Head, head: Head) -> bool:
+    """Return whether a journal with a known head contains an entry, by the texts between them.
+
+    Of many texts only the first are read, up to a row that states the hash that they lead to. ``verify`` compares the
+    rest.
+    """
+    last_seq = min(head.seq, entry.seq + _FAR)
+    *_, last = (entry, *heads_after(connection, account_id, entry, last_seq))
+    if last.seq != last_seq:
+        return False
+    return last == head or (last_seq < head.seq and has_entry(connection, account_id, last))
 
 
 def require_linked(connection: Connection, account_id: int, head: KnownHead) -> None:
