@@ -181,6 +181,14 @@ def test_a_draw_is_replayed_from_what_is_stored(client: Client, database: Databa
     assert problem_of(client.post(path, json=again), "already_drawn")["draw"] == first.json()["draw"]
 
 
+def test_a_draw_that_is_gone_is_not_replayed(embedded: Client) -> None:
+    open_account(embedded)
+    first = _send(embedded, "POST", "/v1/accounts/people/draws", _DRAW)
+    assert first.status_code == 201
+    run(embedded.app.state.database, "UPDATE stored_answers SET draw_id = 'none' WHERE 1")
+    assert problem_of(_send(embedded, "POST", "/v1/accounts/people/draws", _DRAW), "conflict")
+
+
 def test_a_draw_whose_counts_are_no_longer_kept(client: Client, database: Database) -> None:
     open_account(client)
     first = json_of(_send(client, "POST", "/v1/accounts/people/draws", _DRAW), 201)
