@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from service.errors import Conflict
 from service.ledger.draws.retention import remove_noisy
+from service.ledger.draws.stored_draws import read_answered
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.privacy.mechanisms import RandomizedResponse
 from tests.api.calls import (
     Answer,
     Client,
@@ -83,7 +87,7 @@ def test_an_answer_whose_entry_is_not_in_the_journal_is_not_replayed(
     new_database: Callable[[], Database], secret: Secret, method: str, path: str, body: Any, charged: bool
 ) -> None:
     """Somebody who writes the database kept the answer, with its seal, of a transaction that did not commit."""
-    kept = {}
+    kept: dict[str, Any] = {}
     for database in (new_database(), new_database()):
         with client_of(application(database, secret)) as client:
             open_account(client)
@@ -181,12 +185,10 @@ def test_a_draw_is_replayed_from_what_is_stored(client: Client, database: Databa
     assert problem_of(client.post(path, json=again), "already_drawn")["draw"] == first.json()["draw"]
 
 
-def test_a_draw_that_is_gone_is_not_replayed(embedded: Client) -> None:
-    open_account(embedded)
-    first = _send(embedded, "POST", "/v1/accounts/people/draws", _DRAW)
-    assert first.status_code == 201
-    run(embedded.app.state.database, "UPDATE stored_answers SET draw_id = 'none' WHERE 1")
-    assert problem_of(_send(embedded, "POST", "/v1/accounts/people/draws", _DRAW), "conflict")
+def test_a_draw_that_is_gone_is_not_replayed(database: Database) -> None:
+    gone = idempotency.Answer(201, draw_id="gone")
+    with database.read() as connection, pytest.raises(Conflict):
+        read_answered(connection, gone, RandomizedResponse(epsilon=Fraction(1)))
 
 
 def test_a_draw_whose_counts_are_no_longer_kept(client: Client, database: Database) -> None:
