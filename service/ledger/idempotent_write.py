@@ -135,9 +135,9 @@ def _find_again(database: Database, request: Request, answer: Answer) -> None:
 
 def _last_stated(answer: Answer) -> dict[str, Any]:
     """Return what an answer states of its account or release, of a batch's last one; empty if of none."""
-    stated = {} if answer.body is None else json.loads(answer.body)
-    if not isinstance(stated, dict):
+    if answer.body is None or not answer.body.startswith("{"):  # the id of a job is no document
         return {}
+    stated: dict[str, Any] = json.loads(answer.body)
     several = stated.get("releases")
     return several[-1] if isinstance(several, list) else stated
 

@@ -404,7 +404,7 @@ def test_windows_whose_bound_may_be_too_large_are_not_saved(database: Database) 
         less = windows.charged(account.weights, PeriodSet(((place, place),)), 3, committed=[(amount, -1)])
         assert less.outdated
         assert less.bound == windows.bound
-        with pytest.raises(ValueError, match="found anew"):
+        with pytest.raises(ValueError, match="computed again"):
             window_state.write_state(less)
         again = window_state.lowered(connection, account.id, account.weights, less, windows.present)
     assert (again.bound.rho.finite, again.leads) == (windows.bound.rho.finite - Fraction(1, 100), windows.leads)
