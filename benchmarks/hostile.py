@@ -27,12 +27,15 @@ from benchmarks.servers import KEY, open_accounts, postgresql_database, service_
 from tests.postgres_server import postgres_server
 
 _CLIENTS = 40  # connections of the hostile principal
-_SECONDS = 6.0  # of each attack
+_LONG = 40.0  # seconds of an attack by single requests that write for long
 _QUIET = 2.0  # before each
 _SETTLED = 1.0  # from the attack's begin to the first that is measured
 _ENTRIES = 20_000  # in the journal that is walked
 _PARTS = 5_000  # unlike mechanisms of a large release
 _TABULATED = 200_000  # groups of a level
+_BATCH = 10_000  # releases
+_OFFSETS, _WAVES = 300, 7_000  # of a panel: so many waves touch 7,300 windows
+_DAYS = 2_000  # of an account with any three periods
 _GROUPS = 250_000  # of one tabulation at most
 _LONG_NAMES = {"4-byte characters": "\U0001f600", "decomposed characters": "q\u0301q"}  # of 4 bytes each
 _NESTED = 100  # mechanisms below choices within each other
@@ -60,6 +63,7 @@ class Attack:
     requests: Callable[[], list[Ask]]
     stays: bool = True
     accept: str = "application/json"
+    seconds: float = 6.0
 
 
 def _offset(k: int) -> dict[str, Any]:
@@ -131,6 +135,26 @@ def _charges() -> list[Ask]:
 def _reservations() -> list[Ask]:
     held = {"name": "x", "plan": _NOISE, "reserve_for": "PT1S"}
     return [("/v1/accounts/small/releases/batch", {"releases": [held] * 100})]
+
+
+def _large_batches() -> list[Ask]:
+    return [("/v1/accounts/small/releases/batch", {"releases": [{"name": "x", "plan": _NOISE}] * _BATCH})]
+
+
+def _of_periods(account: str, **fields: Any) -> list[Ask]:
+    return [(f"/v1/accounts/{account}/releases", {"name": "x", "plan": _NOISE, **fields})]
+
+
+def _window_reservations() -> list[Ask]:
+    return _of_periods("panel", periods={"from": 0, "to": _WAVES}, reserve_for="PT1S")
+
+
+def _charges_of_any_periods() -> list[Ask]:
+    return _of_periods("days", periods={"from": 0, "to": _DAYS})
+
+
+def _leading_expiries() -> list[Ask]:
+    return _of_periods("days", periods={"list": [0]}, reserve_for="PT1S")
 
 
 def _heavy_charges() -> list[Ask]:
@@ -248,6 +272,10 @@ ATTACKS = (
     Attack("auditor", "200,000 cells to crossing totals", _crossings),
     Attack("pipeline", "small charges", _charges),
     Attack("pipeline", "batches of 100 reservations of a second", _reservations),
+    Attack("pipeline", f"batches of {_BATCH:,} releases", _large_batches, seconds=_LONG),
+    Attack("pipeline", f"reservations of {_OFFSETS + _WAVES:,} windows", _window_reservations, seconds=_LONG),
+    Attack("pipeline", f"charges to {_DAYS:,} of any periods", _charges_of_any_periods, seconds=_LONG),
+    Attack("pipeline", f"expiries in the leading one of {4 * _DAYS:,} periods", _leading_expiries, seconds=_LONG),
     Attack("pipeline", "charges of 50 discrete_osgt at 250 orders", _heavy_charges),
     Attack("pipeline", f"dry runs of {_PARTS:,} unlike mechanisms", _wide_charges),
     Attack("pipeline", f"charges of {_PARTS:,} unlike mechanisms", _stored_wide_charges),
@@ -280,6 +308,8 @@ def run() -> None:
 def _on(kind: str, new_database: Callable[[], AbstractContextManager[str]]) -> None:
     words = sys.argv[1:]
     chosen = [one for one in ATTACKS if not words or any(word in f"{kind} {one.role} {one.what}" for word in words)]
+    if not chosen:
+        return
     with new_database() as url:
         open_accounts(url, ("other", "long", "large", "small", "wide", "tables"))
         with service_server(url) as address:
@@ -293,7 +323,7 @@ def _on(kind: str, new_database: Callable[[], AbstractContextManager[str]]) -> N
                 during, answers = _Latencies(), _attacked(address, key, ids, attack)
                 with answers as statuses:
                     time.sleep(_SETTLED)
-                    _measure(address, other, _SECONDS - _SETTLED, during)
+                    _measure(address, other, attack.seconds - _SETTLED, during)
                 rows.append((attack, during, Counter(statuses)))
     print(f"**{kind}**: one client that asks for each in turn, milliseconds (p50, p99), and the ratio of the p99\n")
     print("| who | what | " + " | ".join(_ASKED) + " | answers |\n|---|---|" + "---|" * (len(_ASKED) + 1))
@@ -361,6 +391,15 @@ def _prepare(address: str) -> tuple[str, dict[str, str]]:
     with _steward(address) as send:
         budget = {"definition": "approximate", "epsilon": 1000, "delta": "1e-6"}
         send("/v1/accounts", {"name": "curved", "unit": "person", "neighbouring": "add_remove", "budget": budget})
+        panel, days = ({"offsets": list(range(_OFFSETS))}, {"any": 3})
+        for name, participation in (("panel", panel), ("days", days)):
+            periods = {"calendar": "index", "participation": participation}
+            budget = {"definition": "zcdp", "rho": 10**9}
+            shared = {"unit": "person", "neighbouring": "add_remove", "budget": budget}
+            send("/v1/accounts", {"name": name, "periods": periods, **shared})
+        for first in range(0, 4 * _DAYS, _DAYS):
+            read = {"from": first, "to": first + _DAYS - 1}
+            send("/v1/accounts/days/releases", {"name": "x", "plan": _NOISE, "periods": read})
         for _ in range(_ENTRIES // 1000):
             send("/v1/accounts/long/releases/batch", {"releases": [{"name": "small", "plan": _NOISE}] * 1000})
         for number in range(4):
@@ -401,7 +440,7 @@ class _attacked:  # noqa: N801 - used as a function
         self._statuses: list[int] = []
         context = multiprocessing.get_context("fork")  # importing all of this again would take the cores
         self._heard, told = context.Pipe(duplex=False)
-        self._process = context.Process(target=send_all, args=(address, asked, attack.stays, _SECONDS, told))
+        self._process = context.Process(target=send_all, args=(address, asked, attack.stays, attack.seconds, told))
 
     def __enter__(self) -> list[int]:
         self._process.start()

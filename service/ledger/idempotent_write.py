@@ -1,10 +1,9 @@
 """Idempotent writes: the transaction that every changing request runs in, with one effect and one answer."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -81,19 +80,20 @@ def idempotent_write(
     """
 
     def run(connection: Connection) -> tuple[Answer | None, R]:
-        at = _begin(database, connection, request)
-        result = _unless_answered(connection, request, lambda: operation.work(connection, at))
-        if request.key is None:
-            return None, result
-        answer = answer_of(result)
-        idempotency.store(connection, request, answer, at)
-        return answer, result
+        with database.pace.timed(request.principal):
+            at = _begin(database, connection, request)
+            result = _unless_answered(connection, request, lambda: operation.work(connection, at))
+            if request.key is None:
+                return None, result
+            answer = answer_of(result)
+            idempotency.store(connection, request, answer, at)
+            return answer, result
 
     def is_committed(connection: Connection, attempt: tuple[Answer | None, R]) -> bool:
         return operation.is_committed(connection, attempt[1])
 
     try:
-        answer, result = _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
+        answer, result = _with_expiry(database, request, lambda: database.write(run, is_committed=is_committed))
     except _Answered as answered:
         _find_again(database, request, answered.answer)
         return Outcome(answered.answer, None)
@@ -115,7 +115,7 @@ def _find_again(database: Database, request: Request, answer: Answer) -> None:
         Unavailable: a row is older than, or does not follow from, a known head.
         Conflict: the journal does not contain the entry that the answer states.
     """
-    stated = _last_stated(answer)
+    stated = answer.stated
     account = request.account or (stated["name"] if "head" in stated else None)  # the answer to an opening names it
     if account is None:
         return
@@ -131,15 +131,6 @@ def _find_again(database: Database, request: Request, answer: Answer) -> None:
             "the stored answer to this Idempotency-Key states an entry that the journal does not contain: the ledger"
             " was changed outside the service, and an operator must verify it"
         )
-
-
-def _last_stated(answer: Answer) -> dict[str, Any]:
-    """Return what an answer states of its account or release, of a batch's last one; empty if of none."""
-    if answer.body is None or not answer.body.startswith("{"):  # the id of a job is no document
-        return {}
-    stated: dict[str, Any] = json.loads(answer.body)
-    several = stated.get("releases")
-    return several[-1] if isinstance(several, list) else stated
 
 
 def check_before_lock(database: Database, request: Request, check: Callable[[Connection], R]) -> R | None:
@@ -191,7 +182,7 @@ def _unless_answered(connection: Connection, request: Request, act: Callable[[],
         raise
 
 
-def _with_expiry(database: Database, act: Callable[[], R]) -> R:
+def _with_expiry(database: Database, request: Request, act: Callable[[], R]) -> R:
     """Run a transaction, and repeat it after each time that it met expired reservations.
 
     Raises:
@@ -211,11 +202,12 @@ def _with_expiry(database: Database, act: Callable[[], R]) -> R:
                     " their expiry, so repeat the request later"
                 ) from None
             began = time.monotonic()
-            in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
-            while due.all_of_them:  # a request that did not fit is not retried after each few expiries
-                left = left - 1 if time.monotonic() - began < _SECONDS else 0
-                if not left or not expire(database, due.account_id):
-                    break
+            with database.pace.timed(request.principal):
+                in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
+                while due.all_of_them:  # a request that did not fit is not retried after each few expiries
+                    left = left - 1 if time.monotonic() - began < _SECONDS else 0
+                    if not left or not expire(database, due.account_id):
+                        break
     raise Unavailable(
         "the account, or one above it, states an expiry of a reservation that it does not have: the ledger was changed"
         " outside the service, and an operator must verify it",

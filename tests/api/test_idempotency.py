@@ -1,12 +1,11 @@
 """Repeated requests: the first success is answered again, to the byte, and nothing happens twice."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import Conflict
 from service.ledger.draws.retention import remove_noisy
@@ -14,15 +13,15 @@ from service.ledger.draws.stored_draws import read_answered
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.ledger.verification.verify_installation import verify_installation
 from service.privacy.mechanisms import RandomizedResponse
 from tests.api.calls import (
     Answer,
     Client,
-    application,
     bearer,
     charge,
-    client_of,
     concentrated,
+    head_of,
     json_of,
     make_key,
     open_account,
@@ -30,7 +29,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
-from tests.ledger.writing import run
+from tests.ledger.writing import run, unprotected
 
 _ACCOUNT = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _RELEASE = {"name": "a release", "plan": concentrated("0.25")}
@@ -80,27 +79,52 @@ def test_every_change_is_replayed(
 @pytest.mark.parametrize("charged", [False, True])
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    [(method, path, body) for method, path, body, _ in _CHANGES[:5]],
-    ids=lambda value: str(value)[:40],
+    [
+        *((method, path, body) for method, path, body, _ in _CHANGES[:5]),
+        ("POST", "/v1/accounts/people/releases/{held}/commit", {}),
+        (
+            "POST",
+            "/v1/accounts/people/releases/{held}/void",
+            {"reason": "mistake", "attestation": "nothing was published"},
+        ),
+    ],
+    ids=lambda value: str(value)[:50],
 )
 def test_an_answer_whose_entry_is_not_in_the_journal_is_not_replayed(
-    new_database: Callable[[], Database], secret: Secret, method: str, path: str, body: Any, charged: bool
+    client: Client,
+    database: Database,
+    secret: Secret,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    body: Any,
+    charged: bool,
 ) -> None:
     """Somebody who writes the database kept the answer, with its seal, of a transaction that did not commit."""
-    kept: dict[str, Any] = {}
-    for database in (new_database(), new_database()):
-        with client_of(application(database, secret)) as client:
-            open_account(client)
-            if not kept:
-                assert _send(client, method, path, body).status_code in {200, 201}
-                with database.read() as connection:
-                    kept = dict(connection.execute(text("SELECT * FROM stored_answers")).mappings().one())
-            else:
-                if charged:  # another entry has its number
-                    assert _send(client, method, path, body, key="another").status_code in {200, 201}
-                columns, values = ", ".join(kept), ", ".join(f":{name}" for name in kept)
-                run(database, f"INSERT INTO stored_answers ({columns}) VALUES ({values})", **kept)
-                assert problem_of(_send(client, method, path, body), "conflict")
+    open_account(client)
+    held = json_of(client.post("/v1/accounts/people/releases", json=_RELEASE | {"reserve_for": "P1D"}), 201)
+    path, kept = path.format(held=held["id"]), dict[str, Any]()
+
+    def store_and_fail(connection: Connection, *arguments: Any) -> None:
+        store(connection, *arguments)
+        kept.update(connection.execute(text("SELECT * FROM stored_answers")).mappings().one())
+        raise Conflict("the transaction fails")
+
+    store = idempotency.store
+    with monkeypatch.context() as patched:
+        patched.setattr(idempotency, "store", store_and_fail)
+        problem_of(_send(client, method, path, body), "conflict")
+    if charged:  # another entry has its number
+        if path == "/v1/accounts":
+            json_of(client.post(path, json=body | {"description": "another"}), 201)
+        else:
+            json_of(client.post("/v1/accounts/people/releases", json=_RELEASE), 201)
+    columns, values = ", ".join(kept), ", ".join(f":{name}" for name in kept)
+    run(database, f"INSERT INTO stored_answers ({columns}) VALUES ({values})", **kept)
+    with database.read() as connection:
+        (fault,) = verify_installation(connection, secret)
+    assert fault == "stored_answers: 1 of 'first-steward' of entries that are not in the journal"
+    problem_of(_send(client, method, path, body), "conflict")
 
 
 def test_the_key_belongs_to_method_and_path_too(client: Client) -> None:
@@ -185,10 +209,21 @@ def test_a_draw_is_replayed_from_what_is_stored(client: Client, database: Databa
     assert problem_of(client.post(path, json=again), "already_drawn")["draw"] == first.json()["draw"]
 
 
-def test_a_draw_that_is_gone_is_not_replayed(database: Database) -> None:
+def test_a_draw_that_is_gone_is_not_replayed(client: Client, database: Database) -> None:
+    open_account(client)
     gone = idempotency.Answer(201, draw_id="gone")
     with database.read() as connection, pytest.raises(Conflict):
-        read_answered(connection, gone, RandomizedResponse(epsilon=Fraction(1)))
+        read_answered(connection, "people", gone, RandomizedResponse(epsilon=Fraction(1)))
+
+
+def test_a_draw_is_not_replayed_if_the_head_does_not_follow_from_its_entry(client: Client, database: Database) -> None:
+    open_account(client)
+    json_of(_send(client, "POST", "/v1/accounts/people/draws", _DRAW), 201)
+    drawn_at = head_of(client)["seq"]
+    json_of(charge(client, pure("0.1")), 201)
+    change = "UPDATE journal SET body = replace(body, 'committed', 'refused') WHERE seq > :seq"
+    unprotected(database, "journal", change, seq=drawn_at)
+    problem_of(_send(client, "POST", "/v1/accounts/people/draws", _DRAW), "conflict")
 
 
 def test_a_draw_whose_counts_are_no_longer_kept(client: Client, database: Database) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
@@ -17,7 +18,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from service.api.http.fair_places import FairPlaces
-from service.errors import InvalidInput
+from service.errors import InvalidInput, TooManyRequests
 from service.ledger.access.authentication import Principal
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
@@ -37,6 +38,7 @@ IN_HELPERS = "in_helpers"  # attribute of a handler that runs in a helper: the l
 FINISH = "finish"  # attribute of a handler whose long requests a helper reads: the function that completes them
 _HEAVY = 1 << 14  # bytes of a body of counts: fewer are read, drawn and answered within some milliseconds
 _LARGE = 1 << 20  # bytes of a body from which its digest is computed off the event loop
+_LONGEST_REST = 2.0  # seconds that a request waits for its principal's rest
 ATTEMPTS = Attempts()
 
 
@@ -65,6 +67,7 @@ class Change:
     principal: Principal
     request: idempotency.Request
     threads: Executor
+    turns: FairPlaces
     require_partitions: bool = False  # draw a named partition only where the plan declares it
     most_work: int = 100_000  # units of work that pricing may take
     elsewhere: Callable[[str, bytes], list[Any]] | None = None  # sends a request to a helper, from a thread
@@ -95,9 +98,25 @@ class Change:
         return ATTEMPTS.keystream(self.request.identity)
 
     async def in_thread(self, work: Callable[[], R]) -> R:
-        """Run work in the writers' threads, with the request's context: its id for log lines and its trace."""
+        """Run work in the writers' threads, with the request's context: its id for log lines and its trace.
+
+        Raises:
+            TooManyRequests: the principal's last writes took long, and other principals are to write first.
+        """
+        if self.request.account is not None:  # keys and jobs are written at once, and can be revoked
+            await self._rest()
         in_context = functools.partial(contextvars.copy_context().run, work)
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
+
+    async def _rest(self) -> None:
+        rest = self.database.pace.rest_of(self.principal.name)
+        if not rest or self.turns.is_alone(self.principal.name):
+            return
+        await asyncio.sleep(min(rest, _LONGEST_REST))  # before a refusal too, or many would be repeated at once
+        if rest > _LONGEST_REST:
+            left = ceil(rest - _LONGEST_REST)
+            detail = f"the last changes of this principal took long to write: others write first for {left} s"
+            raise TooManyRequests(detail, left)
 
 
 async def change_of(
@@ -145,6 +164,7 @@ async def change_of(
         principal,
         identity,
         state.writers,
+        state.turns,
         require_partitions=state.settings.require_partitions,
         most_work=state.settings.max_work,
         elsewhere=None if state.helpers is None else state.helpers.from_thread(request),

@@ -62,6 +62,11 @@ class FairPlaces:
         with self._mutex:
             return self._busy.total()
 
+    def is_alone(self, principal: str) -> bool:
+        """Return whether no other principal has sent a request within the last seconds."""
+        with self._mutex:
+            return self._is_alone(principal)
+
     @asynccontextmanager
     async def place(self, principal: str, *, begun: bool = False) -> AsyncIterator[bool]:
         """Hold a place, once one is free.
@@ -127,9 +132,11 @@ class FairPlaces:
             self._seen.popitem(last=False)
 
     def _has_room(self, principal: str) -> bool:
+        return self._free > 0 and self._busy[principal] < (self._alone if self._is_alone(principal) else self._share)
+
+    def _is_alone(self, principal: str) -> bool:
         others = next((at for name, at in reversed(self._seen.items()) if name != principal), None)
-        is_alone = others is None or self._clock() - others > _RECENT
-        return self._free > 0 and self._busy[principal] < (self._alone if is_alone else self._share)
+        return others is None or self._clock() - others > _RECENT
 
     def _take(self, principal: str) -> None:
         self._free -= 1

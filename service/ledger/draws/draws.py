@@ -237,20 +237,21 @@ def draw_once(
 
     while True:
         try:
-            return _write(database, request, Operation(work, is_committed), place.mechanism)
+            return _write(database, request, line.name, Operation(work, is_committed), place.mechanism)
         except _LaterTabulation:  # looked at outside the lock, as the names of its groups are megabytes
             with database.read() as connection:
                 look_again(connection)
 
 
 def _write(
-    database: Database, request: Request, operation: Operation[DrawRecord], mechanism: Mechanism
+    database: Database, request: Request, account: str, operation: Operation[DrawRecord], mechanism: Mechanism
 ) -> AnsweredDraw:
     done = idempotent_write(database, request, operation, lambda made: Answer(201, draw_id=made.id))
     if done.result is not None:
         return AnsweredDraw(done.answer, done.result)
     with database.read() as connection:
-        return AnsweredDraw(done.answer, stored_draws.read_answered(connection, done.answer, mechanism))
+        record = stored_draws.read_answered(connection, account, done.answer, mechanism)
+    return AnsweredDraw(done.answer, record)
 
 
 def check_draw_first(connection: Connection, line: Line, release_id: str, sealed: Sealed) -> CheckedBefore:
@@ -308,7 +309,7 @@ def register_and_draw(
             raise Conflict("a release of this size needs a second steward: register it, have it approved, then draw")
         return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request.actor, at)
 
-    return _write(database, request, Operation(work, is_committed, charges=line), mechanism)
+    return _write(database, request, line.name, Operation(work, is_committed, charges=line), mechanism)
 
 
 def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
 from service.errors import AlreadyDrawn, Altered, Conflict, Gone, NotFound
+from service.ledger.accounts.accounts import read_account
 from service.ledger.accounts.kept_figures import KeptFigures, is_kept
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
+from service.ledger.journal.linked_heads import contains
 from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
@@ -243,22 +245,34 @@ def is_committed(connection: Connection, record: DrawRecord) -> bool:
     return has_entry(connection, record.account_id, record.head)
 
 
-def read_answered(connection: Connection, answer: Answer, mechanism: Mechanism) -> DrawRecord:
+def read_answered(connection: Connection, account: str, answer: Answer, mechanism: Mechanism) -> DrawRecord:
     """Return the draw of a request that was answered before; it names the mechanism, so the plan is not read.
+
+    Args:
+        account: that the request was to, by name.
 
     Raises:
         AlreadyDrawn: its noisy counts are no longer kept.
         Conflict: the draw, or its entry in the journal, is gone.
+        Unavailable: the account's row is older than, or does not follow from, a known head.
     """
+    found = read_account(connection, account)  # in this transaction, as the next one may be shown another journal
     row = connection.execute(_DRAWS.where(Draw.id == answer.draw_id)).one_or_none()
     if row is None:
-        raise Conflict(
-            "the draw of the stored answer to this Idempotency-Key is gone: the ledger was changed outside the service,"
-            " and an operator must verify it"
-        )
+        raise _gone()
     if row.noisy_removed_at is not None:
         raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
-    return _record(connection, row, {row.mechanism: mechanism})
+    record = _record(connection, row, {row.mechanism: mechanism})
+    if not contains(connection, found.id, record.head, found.head):
+        raise _gone()
+    return record
+
+
+def _gone() -> Conflict:
+    return Conflict(
+        "the draw of the stored answer to this Idempotency-Key, or its entry in the journal, is gone: the ledger was"
+        " changed outside the service, and an operator must verify it"
+    )
 
 
 _AT_ONCE = 1000

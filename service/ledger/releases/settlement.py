@@ -37,6 +37,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
+from service.ledger.storage.writing_pace import rest_after
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -253,6 +254,7 @@ class ExpiryKeeper:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._resting: dict[int, float] = {}  # the time at which an account's next holds expire, after slow ones
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -263,19 +265,27 @@ class ExpiryKeeper:
     def expire_all(self, stopping: threading.Event) -> None:
         """Expire all overdue holds, or as many as possible until the server stops.
 
+        Where some of an account took long, because they touch many windows, the others wait until a later call.
+
         Raises:
             Unavailable: the database does not answer.
         """
         query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
         with self._database.read() as connection:
             due = connection.execute(query).scalars().all()
+        self._resting = {one: until for one, until in self._resting.items() if until > time.monotonic()}
         for account_id in due:
+            if account_id in self._resting:
+                continue
             try:
-                began = time.monotonic()
+                began, used = time.monotonic(), time.thread_time()
                 while expire(self._database, account_id):
+                    if rest := rest_after(time.thread_time() - used):
+                        self._resting[account_id] = time.monotonic() + rest
+                        break
                     if stopping.wait(time.monotonic() - began):  # as long as it took, so that half is for requests
                         return
-                    began = time.monotonic()
+                    began, used = time.monotonic(), time.thread_time()
             except ServiceError as error:  # of one account, for example where its row was altered
                 _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
 

@@ -31,6 +31,7 @@ from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import DATABASE, LINKED, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
+from service.ledger.storage.writing_pace import WritingPace
 from service.urls import read_url
 
 T = TypeVar("T")
@@ -140,6 +141,7 @@ class Database:
         self.holds_due = threading.Event()  # set when a request left expired reservations behind
         self.remembers = False  # whether entries are kept, for the high-water mark's keeper to take
         self._done = Effects()
+        self.pace = WritingPace()
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known

@@ -5,9 +5,11 @@ by trying them.
 """
 
 import hmac
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
@@ -58,6 +60,20 @@ class Answer:
     draw_id: str | None = None
     api_key_id: str | None = None
     replayed: bool = False
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Return what its body states of an account or a release, of a batch's last one; empty if it has no such body.
+
+        Its ``head`` is the entry that the request added to the journal of the account: ``account``, or for an opening
+        or a change of an account, ``name``.
+        """
+        if self.body is None or not self.body.startswith("{"):  # the id of a job is no document
+            return {}
+        document: dict[str, Any] = json.loads(self.body)
+        stated: dict[str, Any] = document.get("shown", document)  # as the answer to a settlement is stored
+        several = stated.get("releases")
+        return several[-1] if isinstance(several, list) else stated
 
 
 _stored = tables.StoredAnswer
@@ -141,9 +157,10 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
     return [(row.principal, row.key) for row in rows]
 
 
-def altered(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Yield the principal of each stored answer that was altered."""
+def stored_answers(connection: Connection, secret: Secret) -> Iterator[tuple[str, Answer | None]]:
+    """Yield the principal of each stored answer, with the answer; None for one that was altered."""
     with ExitStack() as cursors:
-        for *values, seal in stream(connection, select(*_ROW, _stored.seal), cursors):
-            if not secret.is_seal(seal, _PURPOSE, *values):
-                yield values[0]
+        for row in stream(connection, select(*_ROW, _stored.seal), cursors):
+            *values, seal = row
+            sound = secret.is_seal(seal, _PURPOSE, *values)
+            yield row.principal, Answer(row.status, row.body, row.draw_id, row.api_key_id) if sound else None

@@ -24,9 +24,11 @@ from service.ledger.journal.account_state import AccountState, ends_by_itself
 from service.ledger.journal.chains import MISSING, UNREADABLE, BadEntry, BrokenChain
 from service.ledger.journal.entry_texts import price_key_in
 from service.ledger.journal.journal import Head, JournalEntry
+from service.ledger.journal.linked_heads import require_linked
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.journal.replay import caps_of
 from service.ledger.releases import reservation_rows
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
@@ -60,6 +62,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
 
     Raises:
         NotFound: there is no such account.
+        Unavailable: the journal was altered while it was read, and is not the one that this process knows.
     """
     account = account_rows.read_row(connection, name)
     if account is None:
@@ -78,7 +81,9 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
     except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
         return Verdict(good, BadEntry(good + 1, "the entry or one of its rows has invalid content"))
-    return Verdict(audit.chain.head.seq)
+    head = audit.chain.head
+    require_linked(connection, account.id, KnownHead(name, head.seq, head.hash))  # so that it is marked
+    return Verdict(head.seq)
 
 
 def _hold_against(

@@ -4,7 +4,6 @@ Keys are checked against the journal in both directions, because an old row that
 differs from the journal.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 from sqlalchemy import Connection, select
@@ -15,9 +14,9 @@ from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
-from service.ledger.storage import idempotency
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, ApiKey, Installation
+from service.ledger.verification.answer_check import stored_answer_faults
 
 
 def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]:
@@ -37,8 +36,7 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield from (f"installation_journal: {misuse}" for misuse in misuses)
         yield from _sealed_again(connection, secret)
         yield from _keys(connection, secret, known)
-    for principal, number in Counter(idempotency.altered(connection, secret)).items():
-        yield f"stored_answers: {number} of {principal!r} not as stored"
+    yield from stored_answer_faults(connection, secret)
     for job_id in jobs.altered(connection, secret):
         yield f"jobs: the result of {job_id} is not as the service wrote it"
 

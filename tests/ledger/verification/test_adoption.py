@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger import jobs
@@ -377,7 +377,7 @@ def test_nothing_is_sealed_again_where_the_entry_that_tells_of_it_was_changed(ol
     with pytest.raises(StartupRefused, match="restore the newest sound copy"):
         adopt(old, SECRET, None)
     with old.read() as connection:
-        assert list(idempotency.altered(connection, SECRET)) == ["ann"]
+        assert _altered_answers(connection) == ["ann"]
         assert list(jobs.altered(connection, SECRET)) == ["succeeded"]
 
 
@@ -400,7 +400,7 @@ def test_nothing_is_sealed_where_the_high_water_mark_knows_an_entry(old: Databas
     adopt(old, SECRET, None, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) is None
     with old.read() as connection:
-        assert len(list(idempotency.altered(connection, SECRET))) == 120
+        assert len(_altered_answers(connection)) == 120
         assert list(jobs.altered(connection, SECRET)) == ["succeeded"]
     assert {kind for kind, _ in _events(old)} == {"key_left", "mark_acknowledged", "rows_sealed"}
     adopt(old, SECRET, _BOOTSTRAP, marked=marked)
@@ -463,11 +463,16 @@ def test_a_restored_copy_of_an_older_version_is_adopted_where_the_operator_says_
     adopt(old, SECRET, None, marked=marked)
     assert _who(old, token_of(SECRET, _DERIVED)) == _DERIVED
     with old.read() as connection:
-        assert list(idempotency.altered(connection, SECRET)) == []
+        assert _altered_answers(connection) == []
     run(old, "UPDATE stored_answers SET body = 'x', seal = NULL WHERE key = 'k077'")
     adopt(old, SECRET, None, marked=marked)
     with old.read() as connection:
-        assert list(idempotency.altered(connection, SECRET)) == ["ann"], "once"
+        assert _altered_answers(connection) == ["ann"], "once"
+
+
+def _altered_answers(connection: Connection) -> list[str]:
+    """Return the principal of each stored answer that is not as the service wrote it."""
+    return [principal for principal, answer in idempotency.stored_answers(connection, SECRET) if answer is None]
 
 
 def test_keys_are_adopted_after_a_command_made_one(old: Database) -> None:
