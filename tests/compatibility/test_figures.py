@@ -28,7 +28,7 @@ def installation(_sqlite_template: Path, tmp_path: Path) -> Installation:
     return Installation(tmp_path, f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.statistics)])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.statistics)])
 @pytest.mark.parametrize("file", [file for file in _FILES if not file.name.startswith("noise.")], ids=_name)
 def test_figures_are_the_same_to_the_last_digit(
     file: Path, every: int, installation: Installation, monkeypatch: pytest.MonkeyPatch
