@@ -11,15 +11,8 @@ from service.ledger.access.keys import unsound
 from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
-from service.ledger.installation.high_water import (
-    BrokenMark,
-    HighWaterFile,
-    Mark,
-    MissingEntry,
-    last_entries,
-    missing_entries,
-    present_heads,
-)
+from service.ledger.installation.high_water import BrokenMark, HighWaterFile, Mark
+from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries, present_heads
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import is_linked

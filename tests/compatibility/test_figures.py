@@ -33,7 +33,7 @@ def installation(_sqlite_template: Path, tmp_path: Path) -> Installation:
 def test_figures_are_the_same_to_the_last_digit(
     file: Path, every: int, installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ask every eighth question, or all; all of what builds on the answers before."""
+    """Ask every twelfth question, or all; all of what builds on the answers before."""
     Clock(monkeypatch)
     fix_keystreams(monkeypatch)
     loose = loose_figures(file.parent)

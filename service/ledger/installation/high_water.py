@@ -5,38 +5,22 @@ elsewhere shows that entries are missing. The mark is that record: the head of e
 installation's. The installation's secret authenticates it, so that no other party can write or edit one.
 """
 
-import json
 import os
 import sqlite3
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
-
-from sqlalchemy import Connection, Row, select, text
 
 from service.errors import Conflict, StartupRefused
-from service.ledger.accounts import account_rows
-from service.ledger.installation import installation_journal
-from service.ledger.journal.canonical_json import LARGEST_INTEGER
-from service.ledger.journal.journal import BEFORE_FIRST, Head
-from service.ledger.journal.linked_heads import is_linked
-from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT, NewEntry
+from service.ledger.journal.journal import Head
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Account, Entry, InstallationEntry
-from service.ledger.storage.transaction import secret_of
-
-T = TypeVar("T")
-LastEntry: TypeAlias = Row[int, str, Any, Any, Any]
 
 _OTHER = "\0"  # ends the names under which the mark holds entries of second versions; no account's name has it
 
 BEFORE_ALL = -1  # the number before that of any movement of a head
 _MOVES = 10_000  # the last movements of heads that the file lists, for the other processes that use it
-_AT_ONCE = 500  # entries or accounts that one statement looks up
-_FEW = 5000  # up to so many accounts are looked up by name; beyond that, all are read
 _WAIT = 10.0  # seconds that a process waits for another process that writes the same file
 _RING = 2**256
 _TABLES = """\
@@ -77,34 +61,6 @@ class Mark:
     def entries_of(self, journal: str) -> list[Head]:
         """Return the marked entries of a journal, of which there are two if it was written in two versions."""
         return [self.heads[name] for name in (journal, second_version(journal)) if name in self.heads]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingEntry:
-    """A journal that lacks an entry of the mark.
-
-    Attributes:
-        journal: the account's name.
-        marked: the entry.
-        last: the number of the last entry that the journal has; 0 where it has none.
-    """
-
-    journal: str
-    marked: Head
-    last: int
-
-    @property
-    def account(self) -> str:
-        """The account's name; empty for the installation's journal."""
-        return self.journal.removesuffix(_OTHER)
-
-    def __str__(self) -> str:
-        name = f"the journal of {self.account!r}" if self.account else "the installation's journal"
-        if self.journal.endswith(_OTHER):
-            return f"{name} was written in two versions, and entry {self.marked.seq} ends one of them"
-        if self.last < self.marked.seq:
-            return f"{name} ends with entry {self.last} and had {self.marked.seq}"
-        return f"{name} does not continue from entry {self.marked.seq} that it had"
 
 
 @dataclass(frozen=True)
@@ -344,83 +300,6 @@ class _Total:
     digest: int
 
 
-class Heads(NamedTuple):
-    """The present heads of journals.
-
-    Attributes:
-        sound: the heads whose entry is in the journal; for the installation's journal, only if the entry has its seal.
-        altered: the names of the other journals. The service never wrote such a head.
-    """
-
-    sound: dict[str, Head]
-    altered: list[str]
-
-
-def present_heads(connection: Connection, secret: Secret, accounts: Iterable[LastEntry]) -> Heads:
-    """Find the heads of accounts' journals among their last entries, and read that of the installation's journal."""
-    sound: dict[str, Head] = {}
-    altered: list[str] = []
-    for account in accounts:
-        _, name, seq, head, _ = account
-        if _is_sound(account):
-            sound[name] = Head(seq, head)
-        else:
-            altered.append(name)
-    own = installation_journal.sealed_head(connection, secret)
-    if own is None:
-        altered.append(INSTALLATION)
-    else:
-        sound[INSTALLATION] = own
-    return Heads(sound, altered)
-
-
-def missing_entries(
-    connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]
-) -> list[MissingEntry]:
-    """Find the journals that lack their marked entry, given the last entries of at least these accounts.
-
-    An entry also counts as missing if the account's sealed row ends before it: then the row is an older one. And so it
-    does if the journal's last entry does not follow from it by the hashes of the texts: then the journal is another
-    one, in which the marked entry's row was put.
-    """
-    last: dict[str, int] = {}  # the number of the last entry
-    older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
-    stored: dict[str, str] = {}  # the hash of the stored entry with the marked number
-    earlier: dict[tuple[int, int], str] = {}  # continued journals, by the account's id and the marked entry's number
-    for account_id, name, seq, _, digest in accounts:
-        last[name] = seq if isinstance(seq, int) else 0
-        marked = heads.get(name)
-        if marked is not None and marked.seq == seq:
-            stored[name] = digest
-        elif marked is not None:  # an account's row may hold anything, so the entry itself is looked up
-            earlier[account_id, marked.seq] = name
-            if last[name] < marked.seq:
-                older[account_id] = name
-    stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
-    later = {one[0] for one in accounts if one[1] in heads and _is_sound(one) and one[2] > heads[one[1]].seq}
-    for account_id in account_rows.unsealed_among(connection, older):
-        del older[account_id]
-    behind = set(older.values())
-    apart = {
-        name
-        for account_id, name, seq, digest, _ in accounts
-        if account_id in later and not is_linked(connection, account_id, heads[name], Head(seq, digest))
-    }
-    missing = [
-        MissingEntry(name, head, last.get(name, 0))
-        for name, head in heads.items()
-        if name != INSTALLATION and (stored.get(name) != head.hash or name in behind | apart)
-    ]
-    own = heads.get(INSTALLATION)
-    if own is not None:
-        present = installation_journal.sealed_head(connection, secret_of(connection))
-        # A last entry without its seal is found elsewhere, whatever it follows.
-        present = present or (own if installation_journal.has_entry(connection, own) else BEFORE_FIRST)
-        if not is_linked(connection, NO_ACCOUNT, own, present):
-            missing.append(MissingEntry(INSTALLATION, own, present.seq))
-    return missing
-
-
 def second_version(journal: str) -> str:
     """Return the name under which the mark holds an entry of a journal that does not follow the marked one.
 
@@ -429,69 +308,11 @@ def second_version(journal: str) -> str:
     return journal + _OTHER
 
 
-def _is_sound(account: LastEntry) -> bool:
-    """Return whether an account's row has the number and the hash of a stored entry."""
-    _, _, seq, head, stored = account
-    return isinstance(seq, int) and 0 < seq <= LARGEST_INTEGER and isinstance(head, str) and head == stored
+def is_second_version(name: str) -> bool:
+    """Return whether the mark holds an entry of a second version under this name."""
+    return name.endswith(_OTHER)
 
 
-def lost_entries(connection: Connection, made: Sequence[NewEntry]) -> list[MissingEntry]:
-    """Find the entries that their journals no longer hold, or that lie beyond the last entry of a sealed row."""
-    present = set(_entries_at(connection, [entry[:2] for entry in made]))
-    last: dict[int, tuple[str, int]] = {NO_ACCOUNT: (INSTALLATION, installation_journal.head(connection).seq)}
-    for ids in _batches(list({entry.account_id for entry in made})):
-        accounts = connection.execute(select(Account.id, Account.name, Account.head_seq).where(Account.id.in_(ids)))
-        last |= {row.id: (row.name, row.head_seq if isinstance(row.head_seq, int) else 0) for row in accounts}
-    # A deleted account has no name any more, and no other account has a name with this character.
-    last |= {entry.account_id: (f"#{entry.account_id}", 0) for entry in made if entry.account_id not in last}
-    behind = {entry.account_id for entry in made if last[entry.account_id][1] < entry.seq}
-    older = behind - account_rows.unsealed_among(connection, behind)
-    return [
-        MissingEntry(entry.account or name, Head(entry.seq, entry.hash), seq)
-        for entry in made
-        for name, seq in (last[entry.account_id],)
-        if entry[:3] not in present or (entry.account_id in older and seq < entry.seq)
-    ]
-
-
-def _entries_at(connection: Connection, places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, str]]:
-    """Yield the entries at these places, by the account's id and the entry's number."""
-    query = _AT_SQLITE if connection.dialect.name == "sqlite" else _AT_POSTGRESQL
-    for some in _batches([place for place in places if place[0] != NO_ACCOUNT]):
-        yield from map(tuple, connection.execute(query, {"places": json.dumps(some)}))
-    own = (InstallationEntry.seq, InstallationEntry.hash)
-    for numbers in _batches([seq for account_id, seq in places if account_id == NO_ACCOUNT]):
-        for row in connection.execute(select(*own).where(InstallationEntry.seq.in_(numbers))):
-            yield NO_ACCOUNT, row.seq, row.hash
-
-
-def last_entries(connection: Connection, journals: Collection[str] | None = None) -> list[LastEntry]:
-    """Read the accounts of these names, or all: id, name, head, and the hash of the journal entry of that number."""
-    if journals is None or len(journals) > _FEW:
-        return list(connection.execute(_LAST_ENTRIES))
-    batches = (_LAST_ENTRIES.where(Account.name.in_(names)) for names in _batches(list(journals)))
-    return [row for query in batches for row in connection.execute(query)]
-
-
-def _batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (values[begin : begin + _AT_ONCE] for begin in range(0, len(values), _AT_ONCE))
-
-
-# One parameter, so that the statement stays constant, and each place by the primary key: SQLite reads the whole journal
-# for (a, b) IN (VALUES ...), and PostgreSQL may do so for a join.
-_AT_SQLITE = text("""\
-SELECT journal.account_id, journal.seq, journal.hash FROM json_each(:places) AS place CROSS JOIN journal
-ON journal.account_id = json_extract(place.value, '$[0]') AND journal.seq = json_extract(place.value, '$[1]')""")
-_AT_POSTGRESQL = text("""\
-SELECT found.* FROM json_array_elements(CAST(:places AS json)) AS place CROSS JOIN LATERAL (
-    SELECT account_id, seq, hash FROM journal
-    WHERE account_id = CAST(place ->> 0 AS bigint) AND seq = CAST(place ->> 1 AS bigint) LIMIT 1
-) AS found""")
-# The journal's own hash, because an account's row can refer to an entry that is gone.
-_LAST_ENTRIES = select(
-    Account.id,
-    Account.name,
-    Account.head_seq,
-    Account.head_hash,
-    select(Entry.hash).where(Entry.account_id == Account.id, Entry.seq == Account.head_seq).scalar_subquery(),
-)
+def journal_of(name: str) -> str:
+    """Return the journal of an entry that the mark holds under a name: the account's name, or empty."""
+    return name.removesuffix(_OTHER)

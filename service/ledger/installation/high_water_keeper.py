@@ -12,17 +12,13 @@ from sqlalchemy import Connection
 
 from service.errors import ServiceError, StartupRefused
 from service.ledger.installation import installation_journal
-from service.ledger.installation.high_water import (
-    BEFORE_ALL,
-    BrokenMark,
-    HighWaterFile,
-    Mark,
+from service.ledger.installation.high_water import BEFORE_ALL, BrokenMark, HighWaterFile, Mark, second_version
+from service.ledger.installation.missing_entries import (
     MissingEntry,
     last_entries,
     lost_entries,
     missing_entries,
     present_heads,
-    second_version,
 )
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head

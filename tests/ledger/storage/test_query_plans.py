@@ -15,7 +15,7 @@ from service.ledger import jobs
 from service.ledger.accounts import accounts, registry, spending, spending_history, worst_windows
 from service.ledger.draws import draws, partitions, stored_draws
 from service.ledger.draws.retention import remove_noisy
-from service.ledger.installation.high_water import last_entries, lost_entries, missing_entries
+from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries
 from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
 from service.ledger.releases import past_releases, releases
