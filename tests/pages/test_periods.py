@@ -224,3 +224,26 @@ def test_the_journal_shows_periods_and_the_window_of_a_refusal(embedded: TestCli
     assert '<p class="quiet">all periods</p>' in own
     assert "too much, which did not fit panel in the window that begins with 2026-02-05" in own
     assert '<p class="quiet">2026-02</p>' in above
+
+
+def test_a_cap_beside_periods_is_set_shown_and_planned_for(embedded: TestClient) -> None:
+    _open(embedded, periods=_PANEL)
+    visit = signed_in(embedded)
+    form = form_of(visit.get("/accounts/panel"), "/accounts/panel/caps")
+    set_cap = visit.post("/accounts/panel/caps", data=form.with_texts({"tag": "race", "tagged_cap": "1"}))
+    assert set_cap.status_code == 303
+    for month in ("2026-02", "2046-02"):
+        _charge(embedded, concentrated("0.1") | {"tags": ["race"], "cells_replaced": 2}, {"list": [month]})
+    page = visit.get("/accounts/panel").text
+    assert "A cap counts the releases of all periods together." in page
+    assert "40 % of the cap is used: ρ = 0.4 of 1; 0.6 left" in page
+    assert "<strong>10 %</strong> spent or held in the window" in page
+    unstated = _press(visit, "plan", periods="2026-01")
+    assert unstated.status_code == 422
+    assert 'id="reads-fault"' in unstated.text
+    planned = _press(visit, "plan", periods="2026-01", reads="race")
+    assert planned.status_code == 200
+    button = {"do": "register-discrete_gaussian", "release": "by the planner"}
+    done = visit.post("/plan", data=form_of(planned, "/plan").with_texts(button))
+    assert done.status_code == 303
+    assert json_of(embedded.get("/v1/accounts/panel"))["caps"][0]["counted"] > 0.4

@@ -294,7 +294,8 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     caps limit what the releases of the account, and of those under it, tell about one attribute of one unit: two
     inputs are neighbours if they differ in its value alone. The part of a release that carries the tag must fit the cap
     as well as the budgets. In an add_remove account another value counts as two records that change together, unless
-    the mechanism states cells_replaced.
+    the mechanism states cells_replaced. In an account with periods, the budget holds for each window of periods, and a
+    cap for all releases together, whatever periods they read.
 
     With the funding allotted, the whole budget of the account is charged to the accounts above at once, as one
     mechanism with exactly that guarantee. Later charges of the account, and of those under it, charge nothing above it.

@@ -70,7 +70,8 @@ class Balance(BaseModel):
 
     Of an allotted account under it, spent has the whole cap, whatever that account has spent.
 
-    In an account with periods, all figures are those of one window: of the releases that touch it.
+    In an account with periods, all figures but those of caps are those of one window: of the releases that touch it.
+    Caps count the releases of all periods.
     """
 
     account: str
@@ -329,7 +330,7 @@ def _composed(
 ) -> Guarantee:
     neighbouring = counted.account.neighbouring
     if _of_several(counted.account):
-        plan: Priced = bound_of_several(counted.account, subplans, tag, counted.period)
+        plan: Priced = bound_of_several(counted.account, subplans, tag, counted.period, replaced=capped)
     else:
         whole = spending.as_plan(subplans, tag)
         plan = as_replacement(whole, neighbouring) if capped else condense(whole)

@@ -57,7 +57,8 @@ class StopBody(BaseModel):
     window: str | None = Field(
         None,
         description="The first period of the window that refuses it, in an account with periods. Omitted elsewhere, and"
-        " where the common total of releases to all periods alone, or a bound of all windows, refuses it.",
+        " where the common total of releases to all periods alone, a bound of all windows, or a cap on a tag refuses"
+        " it.",
     )
 
 
@@ -103,9 +104,10 @@ def count_capacity(
     answer tells how much room they have.
 
     An account with periods needs the periods that each of the releases reads, as a release states them. The count is
-    that of releases which every window admits that they touch. Releases to all periods are compared with every window
-    of an account that has few enough, and otherwise with a bound of all of them, as when they are registered. Where
-    an account of the line states {"any": w} as its participation, nothing is counted (409).
+    that of releases which every window admits that they touch, and every cap on their tags. Releases to all periods are
+    compared with every window of an account that has few enough. Otherwise they are compared with a bound of all of
+    them, as when they are registered. Where an account of the line states {"any": w} as its participation, nothing is
+    counted (409).
     """
     require(principal, "auditor", account)
     document, tags = document_of(body.plan), tuple(body.tags)

@@ -15,7 +15,11 @@ from service.privacy.accounting.privacy_filter import spent_of_cap
 
 
 class CapModel(Strict):
-    """A cap on what releases tell about one attribute of one unit."""
+    """A cap on what releases tell about one attribute of one unit.
+
+    In an account with periods it counts the releases of all periods together. So it holds for each window, and is
+    stricter than a cap for each window.
+    """
 
     tag: Label = Field(description="The tag of the attribute.")
     budget: BudgetModel = Field(
@@ -30,8 +34,8 @@ class CapBody(BaseModel):
     tag: str
     budget: BudgetModel
     counted: float | None = Field(
-        description="The part of the cap in use, reservations included, with earlier releases that count for it; null:"
-        " infinite."
+        description="The part of the cap in use, reservations included, with earlier releases that count for it, and in"
+        " an account with periods with releases of all periods; null: infinite."
     )
     counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
     remaining: Remaining

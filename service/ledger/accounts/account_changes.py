@@ -15,7 +15,6 @@ from service.ledger.accounts.allotments import Funding, is_fixed
 from service.ledger.accounts.cap_changes import (
     CapsChange,
     is_greater,
-    no_caps_with_periods,
     opened_caps,
     opened_members,
     require_same_kind,
@@ -97,8 +96,6 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
         AccountClosed: the parent is closed.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
-    if new.caps and new.periods is not None:
-        raise no_caps_with_periods()
     weights = open_weights(new.budget)
     admission, caps = budgets.write_weights(weights), opened_caps(new.caps)
     keys = see_keys(database, request.secret)

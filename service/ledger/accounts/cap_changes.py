@@ -60,11 +60,6 @@ def opened_caps(stated: Sequence[StatedCap]) -> tuple[Cap, ...]:
     return tuple(Cap(one.tag, one.budget, open_weights(one.budget), OPENING) for one in sorted(stated))
 
 
-def no_caps_with_periods() -> InvalidInput:
-    """Return the refusal of caps on an account with periods: nothing says yet for which windows a cap would hold."""
-    return InvalidInput.at("/caps", "expected none on an account with periods")
-
-
 def no_caps_beside_allotments() -> Conflict:
     """Return the refusal of a new cap on an account that has allotted: it would count releases that nothing prices."""
     return Conflict(
@@ -120,10 +115,7 @@ class CapsChange:
 
         Raises:
             Conflict: too many releases are held to count them under a new cap.
-            InvalidInput: the account has periods, as it had when it was opened.
         """
-        if account.periods is not None:
-            raise no_caps_with_periods()
         present = {cap.tag: cap for cap in account.caps}
         self._require_countable(account)
         new: list[Cap] = []

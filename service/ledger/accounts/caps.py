@@ -1,6 +1,7 @@
 """Caps on tags, in the rows of accounts: a budget for what releases tell about one attribute.
 
-``docs/mathematics/caps.md`` says what a cap guarantees, and proves it.
+``docs/mathematics/caps.md`` says what a cap guarantees, and proves it. In an account with periods, a cap holds for all
+releases together, whatever periods they read (T-5 there).
 """
 
 import hashlib
@@ -13,13 +14,13 @@ from typing import Any, NamedTuple
 
 from service.ledger.accounts import budgets
 from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.accounts.subplans import plan_in
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of, price_of, price_of_key
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, add_prices, mean_price, price_as_charged
 from service.privacy.plans import Plan
-from service.privacy.plans.notation import read_plan
 from service.privacy.plans.tagged import as_replacement, possibly_tagged_part
 from service.privacy.plans.walking import Neighbouring
 
@@ -159,7 +160,7 @@ def price_of_earlier(
     """Return the price under a new cap of releases that were charged before it was set.
 
     Args:
-        subplans: of the releases, with the tags that hold for each.
+        subplans: of the releases, with the tags that hold for each, and whatever periods they are charged to.
         stated: as in ``possibly_tagged_part``.
         known: prices that are known already, to which others are added.
 
@@ -171,7 +172,7 @@ def price_of_earlier(
         key = subplan, cap.tag, cap.weights.orders, stated
         amount = None if known is None else known.get(key)
         if amount is None:
-            part = possibly_tagged_part(read_plan(json.loads(subplan)), cap.tag, stated=stated)
+            part = possibly_tagged_part(plan_in(subplan), cap.tag, stated=stated)
             asked = _FREE if part is None else price_under(part, cap.weights, neighbouring)
             amount = price_as_charged(_NONE, asked, held=True)
             if known is not None:

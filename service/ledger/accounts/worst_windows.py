@@ -27,6 +27,8 @@ from service.privacy.accounting.totals import Totals, add_totals
 from service.privacy.accounting.windows import WindowTotals, worst
 from service.privacy.periods import ALL, Periods, PeriodSet, set_of
 from service.privacy.plans import Plan
+from service.privacy.plans.tagged import as_replacement
+from service.privacy.plans.walking import Priced
 
 _ENDS = select(func.min(Table.place), func.max(Table.place)).where(Table.account_id == bindparam("account"))
 
@@ -214,19 +216,26 @@ def of_window(account: AccountRecord, subplans: Subplans, window: PeriodSet | No
     return found
 
 
-def bound_of_several(account: AccountRecord, subplans: Subplans, tag: str | None, period: int | None) -> Plan:
+def bound_of_several(
+    account: AccountRecord, subplans: Subplans, tag: str | None, period: int | None, *, replaced: bool
+) -> Plan:
     """Return a plan with a guarantee nowhere below that of any unit, of an account where one can be in any periods.
 
     Args:
         subplans: as the account counts them.
         tag: count what carries it alone; None: all.
         period: one that the unit is in; None: any.
+        replaced: compare inputs that differ in the value of the tagged attribute, as a cap on the tag does.
     """
     periods, windows = _of(account)
     charged: dict[str, Subplans] = {}
     for subplan, count in subplans.items():
         charged.setdefault(periods_in(subplan), Subplans())[subplan] = count
-    releases = [(account_periods.stated(periods, text).places, as_plan(some, tag)) for text, some in charged.items()]
+    releases: list[tuple[PeriodSet, Priced]] = []
+    for text, some in charged.items():
+        whole = as_plan(some, tag)
+        plan = as_replacement(whole, account.neighbouring) if replaced else whole
+        releases.append((account_periods.stated(periods, text).places, plan))
     return dominating(releases, account.neighbouring, windows.several or 1, period)
 
 

@@ -131,7 +131,9 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
     return [
         _charge_to(account, asked, caps.prices, held=held)
         if periods is None or account.periods is None or account.windows is None
-        else _charge_to_windows(account, account.periods, account.windows, asked, periods.places, held=held)
+        else _charge_to_windows(
+            account, account.periods, account.windows, asked, caps.prices, periods.places, held=held
+        )
         for account, asked, caps, periods in accounts_asked
     ]
 
@@ -146,19 +148,33 @@ def charge_of_allotment(account: AccountRecord, asked: Price, under_caps: Mappin
     """
     if account.periods is None or account.windows is None:
         return _charge_to(account, asked, under_caps, held=True)
-    return _charge_to_windows(account, account.periods, account.windows, asked, ALL, held=True, of_release=False)
+    return _charge_to_windows(
+        account, account.periods, account.windows, asked, under_caps, ALL, held=True, of_release=False
+    )
 
 
 def _charge_to(account: AccountRecord, asked: Price, under_caps: Mapping[str, Price], *, held: bool) -> AccountCharge:
     amount = price_as_charged(account.totals, asked, held=held)
-    limits, caps = [Limit(account.name, account.budget, account.weights, account.totals, amount)], list[Cap]()
+    own = Limit(account.name, account.budget, account.weights, account.totals, amount)
+    limits, caps = _charge_to_caps(account, under_caps, held=held)
+    return AccountCharge(amount, own.after, (own, *limits), caps)
+
+
+def _charge_to_caps(
+    account: AccountRecord, under_caps: Mapping[str, Price], *, held: bool
+) -> tuple[list[Limit], tuple[Cap, ...]]:
+    """Return the limits of an account's caps on tags that a release must fit, and all its caps after the release.
+
+    A cap counts all releases with its tag, whatever periods they read. This bounds every window (T-5).
+    """
+    limits, caps = list[Limit](), list[Cap]()
     for cap in account.caps:
         if cap.tag in under_caps:
             tagged = price_as_charged(cap.totals, under_caps[cap.tag], held=held)
             limits.append(Limit(account.name, cap.budget, cap.weights, cap.totals, tagged, tag=cap.tag))
             cap = replace(cap, totals=limits[-1].after)  # noqa: PLW2901 - the cap after the charge
         caps.append(cap)
-    return AccountCharge(amount, limits[0].after, limits, tuple(caps))
+    return limits, tuple(caps)
 
 
 def _charge_to_windows(
@@ -166,12 +182,13 @@ def _charge_to_windows(
     periods: Periods,
     windows: WindowState,
     asked: Price,
+    under_caps: Mapping[str, Price],
     places: PeriodSet,
     *,
     held: bool,
     of_release: bool = True,
 ) -> AccountCharge:
-    """Return the charge to each window that a release touches: one amount for all of them.
+    """Return the charge to each window that a release touches, one amount for all of them, and to the caps on tags.
 
     Args:
         of_release: False: it is the charge of an allotment, which no release counts and no settlement commits.
@@ -194,7 +211,8 @@ def _charge_to_windows(
         limit = _limit_of_several(account, periods, (windows, after), places, amount)
     else:
         limit = window_limit(account, periods, windows, places, amount)
-    return AccountCharge(amount, after.bound, (limit,), windows=after)
+    limits, caps = _charge_to_caps(account, under_caps, held=held)
+    return AccountCharge(amount, after.bound, (limit, *limits), caps, after)
 
 
 def window_limit(

@@ -20,7 +20,7 @@ from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of,
 from service.ledger.journal.journal import Actor
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge
-from service.ledger.releases.held_charges import HeldCharge, without
+from service.ledger.releases.held_charges import HeldCharge, caps_without, without
 from service.ledger.storage.tables import Account, Allotment
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.privacy_filter import Budget, spent_alone
@@ -245,14 +245,16 @@ def _without(account: AccountRecord, former: AllotmentRow) -> AccountRecord:
     Raises:
         Altered: the account's totals are less than that amount.
     """
+    charge = HeldCharge(former.price, former.caps, None)
     if account.windows is None:
-        rest = without(account, [HeldCharge(former.price, former.caps, None)])
-        below = rest.totals.is_below_zero or any(cap.totals.is_below_zero for cap in rest.caps)
+        rest = without(account, [charge])
+        below = rest.totals.is_below_zero
     else:
         gone = [(budgets.read_price(json.loads(former.price)), -1)]
         windows = account.windows.charged(account.weights, ALL, account.head.seq + 1, committed=gone)
-        rest, below = replace(account, windows=windows, totals=windows.bound), windows.is_below_zero
-    if below:
+        caps_left = caps_without(account, [charge])
+        rest, below = replace(account, windows=windows, totals=windows.bound, caps=caps_left), windows.is_below_zero
+    if below or any(cap.totals.is_below_zero for cap in rest.caps):
         raise allotments.altered(former.child_id)
     return rest
 

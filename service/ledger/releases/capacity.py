@@ -177,6 +177,7 @@ def _bounds_of(line: Sequence[AccountRecord], release: Prepared, charges: Sequen
         unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
         before = [add_totals(windows.common.totals, one) for one in unlike.values()]
         bounds.append(_Bound(account, charge.limits[0], before, periods.places))
+        bounds += [_Bound(account, cap, (cap.before,)) for cap in charge.limits[1:]]
     return bounds
 
 

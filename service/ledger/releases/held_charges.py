@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select
 
 from service.ledger.accounts import account_periods, budgets, caps, window_state
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.caps import Cap
 from service.ledger.journal.chains import UNREADABLE
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.tables import Hold
@@ -30,14 +31,17 @@ def without(account: AccountRecord, charges: Iterable[HeldCharge]) -> AccountRec
 
     Reservations are often alike, and prices take long to parse.
     """
-    counts = Counter((charge.price, charge.caps) for charge in charges)
-    amounts = [(budgets.read_price(json.loads(price)), -count) for (price, _), count in counts.items()]
-    under_caps = [(caps.read_prices(stated), count) for (_, stated), count in counts.items() if stated is not None]
-    return replace(
-        account,
-        totals=add_prices(account.totals, amounts),
-        caps=caps.without(account.caps, under_caps) if under_caps else account.caps,
-    )
+    held = list(charges)
+    counts = Counter(charge.price for charge in held)
+    amounts = [(budgets.read_price(json.loads(price)), -count) for price, count in counts.items()]
+    return replace(account, totals=add_prices(account.totals, amounts), caps=caps_without(account, held))
+
+
+def caps_without(account: AccountRecord, charges: Iterable[HeldCharge]) -> tuple[Cap, ...]:
+    """Return an account's caps on tags without these charges, whatever periods they are of."""
+    counts = Counter(charge.caps for charge in charges if charge.caps is not None)
+    gone = [(caps.read_prices(stated), count) for stated, count in counts.items()]
+    return caps.without(account.caps, gone) if gone else account.caps
 
 
 def held_totals(connection: Connection, account: AccountRecord, at: str) -> Totals:
@@ -58,6 +62,8 @@ def with_settled_windows(
     connection: Connection, account: AccountRecord, charges: Sequence[HeldCharge], seq: int, *, gone: bool
 ) -> AccountRecord:
     """Return an account whose windows hold these charges no longer; otherwise committed, unless they are gone.
+
+    A cap on a tag counts what is gone no longer, either. It counts held and committed releases alike.
 
     Args:
         seq: the number of the entry that settles the first of them; the next ones settle the others.
@@ -84,6 +90,7 @@ def with_settled_windows(
         raise reservation_rows.altered(account.name)
     if gone:
         state = window_state.lowered(connection, account.id, account.weights, state, before.present)
+        account = replace(account, caps=caps_without(account, charges))
     return replace(account, windows=state, totals=state.bound)
 
 

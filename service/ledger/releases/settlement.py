@@ -29,7 +29,7 @@ from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows, reservation_rows
-from service.ledger.releases.held_charges import HeldCharge, windows_of, with_settled_windows, without
+from service.ledger.releases.held_charges import HeldCharge, caps_without, windows_of, with_settled_windows, without
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -334,7 +334,8 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
 def in_list(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:
     """Return the account without overdue holds, for lists, in which no window is read.
 
-    In an account with periods, overdue holds of some periods still count in the bound, until their expiry is recorded.
+    In an account with periods, overdue holds of some periods still count in the bound, until their expiry is recorded;
+    caps on tags do not count them.
 
     Raises:
         Altered: a hold is not as the service wrote it.
@@ -343,7 +344,8 @@ def in_list(connection: Connection, account: AccountRecord, at: str) -> AccountR
         return without_due_reservations(connection, account, at)
     charges = [HeldCharge(row.price, row.caps, row.periods) for row in _due(connection, account, at)]
     common = [charge for charge in charges if charge.periods == EVERY_PERIOD]
-    return replace(_left_by(connection, account, common), releases=account.releases - len(charges))
+    left = _left_by(connection, account, common)
+    return replace(left, caps=caps_without(account, charges), releases=account.releases - len(charges))
 
 
 def without_due_reservations(connection: Connection, account: AccountRecord, at: str) -> AccountRecord:

@@ -222,20 +222,22 @@ def _with_prices(connection: Connection, account: AccountRecord, found: Differen
     Raises:
         Altered: more is taken away than was charged.
     """
+    prices, under_caps = list[tuple[str, PriceKey, PriceKey]](), list[CapDifference]()
     if account.periods is not None and account.windows is not None:
-        return _with_prices_in_windows(connection, account, account.periods, account.windows, found.releases)
-    totals, prices, under_caps = account.totals, [], list[CapDifference]()
+        account, prices = _with_prices_in_windows(connection, account, account.periods, account.windows, found.releases)
+    else:
+        for difference in found.releases:
+            totals, amount = _exchanged(difference.release, account.totals, difference.old, difference.asked)
+            account = replace(account, totals=totals)
+            prices.append((difference.release, difference.old, amount))
     for difference in found.releases:
-        release = difference.release
-        totals, amount = _exchanged(release, totals, difference.old, difference.asked)
-        prices.append((release, difference.old, amount))
         for tag, (old, asked) in difference.caps.items():
-            account, amount = _exchanged_under(release, account, tag, old, asked)
-            under_caps.append(CapDifference(release, tag, old, amount))
+            account, amount = _exchanged_under(difference.release, account, tag, old, asked)
+            under_caps.append(CapDifference(difference.release, tag, old, amount))
     for tag, (old, asked) in found.counted.items():
         account, amount = _exchanged_under("", account, tag, old, asked)
         under_caps.append(CapDifference(None, tag, old, amount))
-    return _Priced(replace(account, totals=totals), prices, under_caps)
+    return _Priced(account, prices, under_caps)
 
 
 def _exchanged(release: str, totals: Totals, old: PriceKey, asked: Price) -> tuple[Totals, PriceKey]:
@@ -259,8 +261,12 @@ def _exchanged_under(
 
 def _with_prices_in_windows(
     connection: Connection, account: AccountRecord, periods: Periods, windows: WindowState, found: list[Difference]
-) -> _Priced:
-    """Return the account with the new prices in the windows that the releases touch; as ``_with_prices``."""
+) -> tuple[AccountRecord, list[tuple[str, PriceKey, PriceKey]]]:
+    """Return the account with the new prices in the windows that the releases touch, and the prices; caps stay.
+
+    Raises:
+        Altered: more is taken away than was charged.
+    """
     touched = [account_periods.stated(periods, one.periods or "").places for one in found]
     everywhere = set_of(place for places in touched for place in places.ranges)
     state = before = window_state.read_at(connection, account.id, windows, everywhere)
@@ -288,7 +294,7 @@ def _with_prices_in_windows(
         state = charged(state, amount, 1)
         prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
     state = window_state.lowered(connection, account.id, account.weights, state, before.present)
-    return _Priced(replace(account, windows=state, totals=state.bound), prices, [])
+    return replace(account, windows=state, totals=state.bound), prices
 
 
 def _result(

@@ -15,14 +15,14 @@ from service.privacy.accounting.totals import Totals, add_price, add_totals
 from service.privacy.mechanisms import Declaration, Declared
 from service.privacy.periods import PeriodSet
 from service.privacy.plans import Plan, Sequence
-from service.privacy.plans.walking import Neighbouring
+from service.privacy.plans.walking import Neighbouring, Priced
 
 CURVE = Weights(tuple(sorted({*USUAL_ORDERS, *ORDERS[::5]})))
 """The orders of the curve: between neighbours, order less 1 grows by half at most, which costs an epsilon some 2 %."""
 
 
 def dominating(
-    releases: Iterable[tuple[PeriodSet, Plan]], neighbouring: Neighbouring, number: int, period: int | None = None
+    releases: Iterable[tuple[PeriodSet, Priced]], neighbouring: Neighbouring, number: int, period: int | None = None
 ) -> Plan:
     """Return a plan whose declared guarantee bounds the loss of every unit.
 

@@ -58,17 +58,20 @@ def _foretells(client: Client, plan: Any, periods: Any, account: str = "people")
         after = json_of(_capacity(client, plan, periods, account))
         assert (after["fits"], after["stopped_by"]) == (left, asked["stopped_by"])
         assert after["used"] is None or after["used"] <= 1
-        assert after["used_after_one"] is None or (after["used_after_one"] <= 1) == (left > 0 or _above(asked, account))
+        assert after["used_after_one"] is None or (after["used_after_one"] <= 1) == (
+            left > 0 or _elsewhere(asked, account)
+        )
     problem = problem_of(_charge(client, plan, periods, account), "budget_exceeded")
-    named = ("account", "definition", "cap", "window")
+    named = ("account", "definition", "cap", "tag", "window")
     assert {name: problem["failures"][0].get(name) for name in named} == {
         name: asked["stopped_by"].get(name) for name in named
     }
     return int(asked["fits"])
 
 
-def _above(asked: Any, account: str) -> bool:
-    return bool(asked["stopped_by"]["account"] != account)
+def _elsewhere(asked: Any, account: str) -> bool:
+    """Tell whether the account's own budget does not stop the next release: one above, or a cap on a tag, does."""
+    return bool(asked["stopped_by"]["account"] != account or "tag" in asked["stopped_by"])
 
 
 def _fill(client: Client, random: Random, account: str = "people") -> None:
@@ -103,6 +106,33 @@ def test_declared_deltas_stop_in_their_window(client: Client) -> None:
     json_of(_charge(client, _DECLARED, {"list": [_month(2)]}), 201)
     assert _foretells(client, _DECLARED, {"list": [_month(0), _month(2)]}) == 2
     assert _foretells(client, _DECLARED, {"list": [_month(20)]}) == 3
+
+
+@pytest.mark.parametrize("cap", _BUDGETS, ids=lambda budget: budget["definition"])
+def test_a_cap_on_a_tag_stops_releases_of_any_periods(client: Client, cap: Any) -> None:
+    """A cap counts releases of all windows; whichever of it and the windows is full first stops the next one."""
+    open_account(client, budget=_BUDGETS[1], periods=_PANEL, caps=[{"tag": "race", "budget": cap}])
+    tagged: dict[str, Any] = {"tags": ["race"]}
+    untagged: dict[str, Any] = {"reads": "nothing capped"}
+    random = Random(2)
+    for _ in range(8):
+        months = {"list": [_month(random.randrange(12))]}
+        tags: dict[str, Any] = random.choice([tagged | {"cells_replaced": 1}, untagged])
+        held = {"reserve_for": "PT1H"} if random.random() < 0.3 else {}
+        json_of(_charge(client, pure("0.02") | tags, months, **held), 201)
+    early = json_of(_capacity(client, pure("0.08") | tagged, {"list": [_month(3)]}))
+    late = json_of(_capacity(client, pure("0.08") | tagged, {"list": [_month(90)]}))
+    everywhere = json_of(_capacity(client, pure("0.08") | tagged, "all"))
+    assert {one["stopped_by"].get("tag") for one in (early, late, everywhere)} == {"race"}
+    assert early["fits"] == late["fits"] == everywhere["fits"] > 0
+    assert _foretells(client, pure("0.08") | tagged, {"list": [_month(3), _month(90)]}) == early["fits"]
+    assert _foretells(client, concentrated("0.03") | untagged, {"list": [_month(90)]}) > 0
+
+
+def test_nothing_is_counted_where_units_are_in_any_periods_and_there_is_a_cap(client: Client) -> None:
+    several = {"calendar": "month", "participation": {"any": 2}}
+    open_account(client, periods=several, caps=[{"tag": "race", "budget": _BUDGETS[1]}])
+    problem_of(_capacity(client, pure("0.04") | {"tags": ["race"]}, "all"), "conflict")
 
 
 def test_what_fits_in_one_window_is_not_what_fits_the_bound(client: Client) -> None:

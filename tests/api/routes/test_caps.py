@@ -20,6 +20,9 @@ from tests.api.calls import (
 
 ZCDP = {"definition": "zcdp", "rho": "1"}
 PEOPLE = "/v1/accounts/people"
+PANEL = {"calendar": "month", "participation": {"offsets": [0, 1]}}
+ANY_TWO = {"calendar": "month", "participation": {"any": 2}}
+JANUARY, JUNE = {"list": ["2026-01"]}, {"list": ["2026-06"]}
 
 
 def cap(tag: str = "hispanic", **budget: Any) -> dict[str, Any]:
@@ -206,14 +209,16 @@ def test_a_cap_above_is_named_only_to_keys_that_reach_it(client: Client) -> None
     assert [set(failure.values()) for failure in hidden["failures"]] == [{None}]
 
 
-def test_a_receipt_states_the_prices_under_caps(client: Client, signer: Signer) -> None:
-    open_account(client, caps=[cap(), cap("race")])
-    one = release(client, noise("0.1", "hispanic"))
+@pytest.mark.parametrize("periods", [{}, {"periods": PANEL}], ids=["no periods", "periods"])
+def test_a_receipt_states_the_prices_under_caps(client: Client, signer: Signer, periods: Any) -> None:
+    open_account(client, caps=[cap(), cap("race")], **periods)
+    read: dict[str, Any] = {"periods": JANUARY} if periods else {}
+    one = release(client, noise("0.1", "hispanic"), **read)
     receipt = json_of(client.get(f"{PEOPLE}/releases/{one['id']}/receipt"))
     assert {tag: price["rho"] for tag, price in receipt["charged"]["caps"].items()} == {"hispanic": "2/5"}
     assert receipt["entry"]["content"]["caps"] == receipt["charged"]["caps"]
     check_receipt(receipt, signer.public_key)
-    other = release(client, noise("0.1", "state"))
+    other = release(client, noise("0.1", "state"), **read)
     assert "caps" not in json_of(client.get(f"{PEOPLE}/releases/{other['id']}/receipt"))["charged"]
 
 
@@ -243,13 +248,102 @@ def test_draws_reservations_and_replays_count_once(client: Client) -> None:
     assert json_of(client.get(f"{PEOPLE}/verify"))["valid"]
 
 
-def test_an_account_with_periods_takes_no_caps(client: Client) -> None:
-    periods = {"calendar": "month", "participation": {"offsets": [0]}}
+def test_a_cap_beside_periods_counts_the_releases_of_all_periods(client: Client) -> None:
+    """Statement T-5: the budget counts each window by itself, and the cap all releases together."""
+    opened = open_account(client, periods=PANEL, caps=[cap()])
+    assert (opened["periods"]["calendar"], opened["caps"][0]["counted_exact"]) == ("month", "0")
+    release(client, noise("0.1", "hispanic"), periods=JANUARY)
+    held = release(client, noise("0.05", "hispanic"), periods=JUNE, reserve_for="PT1H")
+    release(client, noise("0.2", reads="nothing capped"), periods=JUNE)
+    release(client, noise("0.01", "hispanic"), periods="all")
+    (counted,) = json_of(client.get(PEOPLE))["caps"]
+    assert (counted["counted_exact"], counted["remaining"]["rho"]) == ("0.64", 0.36)
+    assert json_of(client.get("/v1/accounts"))["items"][0]["caps"] == [counted]
+    for query, window, loss in (("", "2026-05", 0.04), ("&period=2026-01", "2025-12", 0.44)):
+        balance = json_of(client.get(f"{PEOPLE}/balance?tag=hispanic{query}"))
+        assert (balance["tag_relation"], balance["caps"]) == ("replacement", [counted])
+        assert (balance["window"]["start"], balance["spent"]["zcdp"]["rho"]) == (window, loss)
+    points = json_of(client.get(f"{PEOPLE}/history?tag=hispanic"))["points"]
+    assert [(point["spent"], point["counted"]) for point in points] == [
+        (0, 0),
+        (0.4, 0.4),
+        (0.4, 0.6000000000000001),
+        (0.4, 0.6000000000000001),
+        (0.44, 0.64),
+    ]
+    json_of(client.post(f"{PEOPLE}/releases/{held['id']}/void", json={"reason": "not needed"}))
+    many = [{"name": "one", "plan": noise("0.05", "hispanic"), "periods": one} for one in (JANUARY, JUNE)]
+    json_of(client.post(f"{PEOPLE}/releases/batch", json={"releases": many}), 201)
+    (counted,) = json_of(client.get(PEOPLE))["caps"]
+    assert counted["counted_exact"] == "0.84"
+    assert json_of(client.get(f"{PEOPLE}/balance?as_of=2"))["caps"][0]["counted_exact"] == "0.4"
+    assert json_of(client.get(f"{PEOPLE}/verify"))["valid"]
+
+
+def test_a_refusal_by_a_cap_beside_periods_has_the_tag_and_no_window(client: Client) -> None:
+    open_account(client, periods=PANEL, caps=[cap()])
+    release(client, noise("0.2", "hispanic"), periods=JANUARY)
+    before = json_of(client.get(PEOPLE))["caps"]
+    body = {"name": "one", "plan": noise("0.1", "hispanic"), "periods": JUNE}
+    for path, sent in (
+        ("releases?dry_run=true", body),
+        ("releases", body),
+        ("releases/batch", {"releases": [body | {"plan": noise("0.01", "hispanic")}, body]}),
+    ):
+        problem = problem_of(client.post(f"{PEOPLE}/{path}", json=sent), "budget_exceeded")
+        assert [(one["tag"], "window" in one) for one in problem["failures"]] == [("hispanic", False)]
+        assert json_of(client.get(PEOPLE))["caps"] == before
+    assert json_of(client.get(f"{PEOPLE}/balance"))["releases"] == 1
+
+
+@pytest.mark.parametrize(
+    ("period", "loss"), [("", 0.64), ("&period=2026-01", 0.64), ("&period=2026-02", 0.44), ("&period=2026-06", 0.64)]
+)
+def test_the_balance_of_a_tag_is_a_bound_for_units_in_any_periods(client: Client, period: str, loss: float) -> None:
+    """As the cap does, it compares inputs with another value of the attribute; like all such balances, it is a sum."""
+    open_account(client, periods=ANY_TWO, caps=[cap(rho="2")])
+    for plan, periods in (
+        (noise("0.1", "hispanic"), JANUARY),
+        (noise("0.05", "hispanic"), JUNE),
+        (noise("0.04", "hispanic", cells_replaced=1), "all"),
+        (noise("0.3", reads="nothing capped"), {"list": ["2026-02"]}),
+    ):
+        release(client, plan, periods=periods)
+    release(client, noise("0.04", "hispanic", cells_replaced=2), periods=JANUARY, reserve_for="PT1H")
+    balance = json_of(client.get(f"{PEOPLE}/balance?tag=hispanic{period}"))
+    assert (balance["tag_relation"], balance["basis"]) == ("replacement", "largest_periods")
+    assert balance["spent"]["zcdp"]["rho"] == pytest.approx(loss)
+    assert balance["caps"][0]["counted_exact"] == "0.72"
+
+
+@pytest.mark.parametrize(
+    ("caps", "periods", "pointers"),
+    [
+        ([], PANEL, ["/caps"]),
+        ([cap() | {"periods": PANEL}], PANEL, ["/caps/0/periods"]),  # there is no cap by windows
+        ([cap() | {"windows": True}], PANEL, ["/caps/0/windows"]),
+        ([cap(rho="-1")], PANEL, ["/caps/0/budget/rho"]),
+        ([cap(rho="NaN")], PANEL, ["/caps/0/budget/rho"]),
+        ([cap(rho="Infinity")], PANEL, ["/caps/0/budget/rho"]),
+        ([cap(rho=[1])], PANEL, ["/caps/0/budget/rho"]),
+        ([cap(), cap()], PANEL, ["/caps/1/tag"]),
+        ([cap()], PANEL | {"participation": {"offsets": [1]}}, ["/periods/participation/offsets/0"]),
+        ([cap()], PANEL | {"participation": {"any": 0}}, ["/periods/participation/any"]),
+    ],
+)
+def test_caps_beside_periods_are_read_as_others(client: Client, caps: Any, periods: Any, pointers: list[str]) -> None:
     body = {"name": "people", "unit": "person", "neighbouring": "add_remove", "budget": ZCDP, "periods": periods}
-    (fault,) = problem_of(client.post("/v1/accounts", json=body | {"caps": [cap()]}), "validation")["errors"]
-    assert (fault["pointer"], fault["detail"]) == ("/caps", "expected none on an account with periods")
-    problem_of(client.get(PEOPLE), "not_found")
-    open_account(client, periods=periods)
+    assert pointers_of(client.post("/v1/accounts", json=body | {"caps": caps})) == pointers
+    assert client.get(PEOPLE).status_code == 404
+
+
+def test_a_release_beside_caps_and_periods_states_both(client: Client) -> None:
+    open_account(client, periods=PANEL, caps=[cap()])
     before = head_of(client)
-    assert pointers_of(client.patch(PEOPLE, json={"caps": [cap()]})) == ["/caps"]
+    for fields, pointers in (
+        ({"plan": noise("0.1"), "periods": JANUARY}, ["/plan"]),
+        ({"plan": noise("0.1", "hispanic")}, ["/periods"]),
+        ({"plan": noise("0.1", "hispanic"), "periods": {"list": ["2026-13"]}}, ["/periods/list/0"]),
+    ):
+        assert pointers_of(client.post(f"{PEOPLE}/releases", json={"name": "one"} | fields)) == pointers
     assert head_of(client) == before

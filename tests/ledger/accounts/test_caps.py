@@ -52,6 +52,10 @@ from tests.ledger.ledgers import exported
 ZCDP = {"definition": "zcdp", "rho": "1"}
 TAGS = ("hispanic", "race")
 UNREAD = "nothing capped"
+PANEL = {"calendar": "month", "participation": {"offsets": [0, 2]}}
+ANY = {"calendar": "month", "participation": {"any": 2}}
+MAY = {"list": ["2026-05"]}
+COUNTED_BY = pytest.mark.parametrize("periods", [None, PANEL, ANY], ids=["no periods", "offsets", "any"])
 
 
 def noise(rho: str, *tags: str, **fields: Any) -> dict[str, Any]:
@@ -114,11 +118,11 @@ class Clock:
 class Run:
     """Random operations on one account, with the model beside it."""
 
-    def __init__(self, database: Database, time: Clock, seed: int) -> None:
-        self.database, self.time, self.chance = database, time, random.Random(seed)
+    def __init__(self, database: Database, time: Clock, seed: int, periods: Any) -> None:
+        self.database, self.time, self.chance, self.periods = database, time, random.Random(seed), periods
         with_caps = seed % 2 == 0
         caps = {TAGS[0]: ZCDP | {"rho": "100"}} if with_caps else {}
-        open_account(database, definition="zcdp", rho="1000", caps=caps)
+        open_account(database, definition="zcdp", rho="1000", caps=caps, periods=periods)
         self.model = Model(with_caps, dict.fromkeys(caps, 0))
 
     def leaf(self) -> Leaf:
@@ -148,7 +152,8 @@ class Run:
         leaves = [self.leaf() for _ in range(self.chance.randint(1, 3))]
         plan = {"type": "sequence", "parts": [leaf.document() for leaf in leaves]}
         for_hours = timedelta(hours=1) if reserved else None
-        (one,) = charge(self.database, plan, reserve_for=for_hours)
+        read = None if self.periods is None else self.chance.choice(["all", MAY, {"list": ["2026-05", "2026-07"]}])
+        (one,) = charge(self.database, plan, reserve_for=for_hours, periods=read)
         self.model.releases[one.id] = self.model.moment, leaves, one.state
 
     def settle(self) -> None:
@@ -171,14 +176,17 @@ class Run:
         assert spent(self.database) == {tag: self.model.counted(tag) for tag in sorted(self.model.caps)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("seed", "periods"), [*((seed, None) for seed in range(6)), (0, PANEL), (1, PANEL), (2, ANY), (3, ANY)]
+)
 def test_caps_count_what_a_model_counts(
-    new_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch, signer: Signer, seed: int
+    new_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch, signer: Signer, seed: int, periods: Any
 ) -> None:
+    """A cap of an account with periods counts all releases, whatever periods they read."""
     time = Clock()
     monkeypatch.setattr(clock, "now", time.now)
     database, copy = new_database(), new_database()
-    run = Run(database, time, seed)
+    run = Run(database, time, seed, periods)
     for _ in range(25):
         run.step()
         run.check()
@@ -367,11 +375,13 @@ _CHANGED = [
 ]
 
 
+@pytest.mark.parametrize("periods", [None, PANEL], ids=["no periods", "offsets"])
 @pytest.mark.parametrize("statement", _CHANGED)
-def test_verification_finds_a_changed_column(database: Database, statement: str) -> None:
-    open_account(database, caps={"hispanic": ZCDP})
-    charge(database, noise("0.04", "hispanic"))
-    reserve(database, noise("0.01", "hispanic"))
+def test_verification_finds_a_changed_column(database: Database, statement: str, periods: Any) -> None:
+    open_account(database, caps={"hispanic": ZCDP}, periods=periods)
+    read = periods and MAY
+    charge(database, noise("0.04", "hispanic"), periods=read)
+    reserve(database, noise("0.01", "hispanic"), periods=read)
     with database.read() as connection:
         assert verify(connection, "people").valid
     _force(database, statement)
@@ -406,12 +416,14 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def test_pricing_again_corrects_what_caps_count(database: Database, older: pytest.MonkeyPatch) -> None:
-    open_account(database)
-    charge(database, noise("0.01", "hispanic"))
-    held = reserve(database, noise("0.02", "hispanic"), noise("0.03", "state"))
+@COUNTED_BY
+def test_pricing_again_corrects_what_caps_count(database: Database, older: pytest.MonkeyPatch, periods: Any) -> None:
+    open_account(database, periods=periods)
+    read = periods and MAY
+    charge(database, noise("0.01", "hispanic"), periods=periods and "all")
+    held = reserve(database, noise("0.02", "hispanic"), noise("0.03", "state"), periods=read)
     set_caps(database, {"hispanic": ZCDP | {"rho": "0.25"}})
-    late = reserve(database, noise("0.04", "hispanic"))
+    late = reserve(database, noise("0.04", "hispanic"), periods=read)
     assert spent(database) == {"hispanic": Fraction(1, 2) * 4 * Fraction(10, 100)}
     older.undo()
     before = account_of(database)

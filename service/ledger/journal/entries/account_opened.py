@@ -20,7 +20,7 @@ from service.ledger.journal.entries.base import (
     exact,
     text_or_none,
 )
-from service.ledger.journal.entries.caps_changed import CAPS, CAPS_WITH_PERIODS, ChangedCap
+from service.ledger.journal.entries.caps_changed import CAPS, ChangedCap
 from service.ledger.journal.journal import Kind
 from service.privacy.accounting.privacy_filter import Weights
 from service.privacy.periods import Periods, read_account_periods
@@ -97,6 +97,4 @@ class AccountOpened(OfAccount):
                 raise BrokenChain(WRONG)
             chain.caps[cap.tag] = CapState(cap.budget, cap.admission, entry.seq)
         if self.periods is not None:
-            if self.caps:
-                raise BrokenChain(CAPS_WITH_PERIODS)
             chain.count_by(self.periods)

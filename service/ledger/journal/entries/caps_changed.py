@@ -88,7 +88,6 @@ def write_caps(caps: tuple[ChangedCap, ...]) -> str:
 
 
 CAPS = Form(read_caps, write_caps)
-CAPS_WITH_PERIODS = "an account with periods has caps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +112,8 @@ class CapsChanged(Decided):
         """Set the caps.
 
         Raises:
-            BrokenChain: a new cap lacks what it counts, or one that the account has is set as a new one; or the account
-                has periods.
+            BrokenChain: a new cap lacks what it counts, or one that the account has is set as a new one.
         """
-        if chain.periods is not None:
-            raise BrokenChain(CAPS_WITH_PERIODS)
         for stated in self.caps:
             cap = chain.caps.get(stated.tag)
             if (cap is None) != (stated.admission is not None) or (stated.held and cap is not None):
