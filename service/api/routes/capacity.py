@@ -16,7 +16,7 @@ from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.periods import MANY_WINDOWS, StatedPeriods
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
-from service.errors import Conflict, Forbidden
+from service.errors import Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
 from service.ledger.accounts.account_periods import ChargedPeriods
@@ -105,7 +105,8 @@ def count_capacity(
     An account with periods needs the periods that each of the releases reads, as a release states them. The count is
     that of releases which every window admits that they touch. Releases to all periods are compared with every window
     of an account that has few enough, and otherwise with a bound of all of them, as when they are registered. Where
-    an account of the line states {"any": w} as its participation, nothing is counted (409).
+    the participation of an account is {"any": w}, each period of a release is counted together with the w - 1 others
+    that have the most, as when releases are registered.
     """
     require(principal, "auditor", account)
     document, tags = document_of(body.plan), tuple(body.tags)
@@ -114,8 +115,6 @@ def count_capacity(
     line = lines.line_of(database, account)
     present = capacity.present_line(database, line)
     _require_above(principal, present)
-    if any(periods is not None and periods.several is not None for periods in line.periods):
-        raise Conflict("capacity is not counted in this line of accounts: in one of them, units are in any periods")
     charged = preparation.charged_periods(line, asked, RequestBounds("/periods"))
     if any(one is not None for one in charged):
         if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:

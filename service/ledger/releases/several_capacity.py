@@ -1,0 +1,107 @@
+"""Equal releases to some periods of an account where a unit can be in any: how many it admits (C-9).
+
+Such a release adds its amount to each period that it reads, and the largest of them are added up. So the number is
+found by trials, each of which is the admission of a release after a number of equal ones.
+"""
+
+from dataclasses import dataclass, replace
+
+from service.ledger.accounts import budgets
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.window_rows import Window
+from service.ledger.accounts.window_state import WindowState
+from service.ledger.releases import admission
+from service.ledger.releases.admission import Limit
+from service.privacy.accounting.capacity import BudgetCharge, fitting, most_admitted
+from service.privacy.accounting.leading_windows import leading, summed_exactly
+from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.totals import Totals, add_price, add_totals, multiple
+from service.privacy.periods import Periods, PeriodSet
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralPeriods:
+    """Equal releases to some periods.
+
+    Attributes:
+        account: the account before them.
+        periods: those of the account.
+        windows: its leading periods and those that the releases read, as they are or rounded up.
+        places: the periods that the releases read.
+        amount: of each release; it may be rounded up once more than its charge.
+    """
+
+    account: AccountRecord
+    periods: Periods
+    windows: WindowState
+    places: PeriodSet
+    amount: Price
+
+    @classmethod
+    def of(
+        cls,
+        account: AccountRecord,
+        periods: Periods,
+        windows: WindowState,
+        places: PeriodSet,
+        amount: Price,
+        *,
+        exact: bool,
+    ) -> "SeveralPeriods":
+        """Return releases to some periods, none of whose sums is rounded.
+
+        Args:
+            windows: with the leading periods and those at these places.
+            amount: of the first release, as it is charged.
+            exact: this amount was not rounded up, so that each later release has it too.
+        """
+        known = windows.totals_of({*windows.leads, *places.members})
+        totals, counted = summed_exactly(account.weights, known, amount, exact=exact)
+        if counted is not amount:
+            windows = replace(windows, present={place: Window(committed=one) for place, one in totals.items()})
+        return cls(account, periods, windows, places, counted)
+
+    @property
+    def _number(self) -> int:
+        return self.periods.several or 1
+
+    def totals_after(self, number: int) -> list[Totals]:
+        """Return the sums of each period and the worst others after a number of these releases, equal ones once."""
+        windows = self.windows
+        if number:
+            windows = windows.charged(self.account.weights, self.places, 0, committed=[(self.amount, number)])
+        sums = windows.sums(self.account.weights, self.places.members).values()
+        unlike = {budgets.write_totals(one): one for one in sums}.values()
+        return [add_totals(windows.common.totals, one) for one in unlike]
+
+    def alone(self) -> Totals:
+        """Return the largest sum of periods after one of these releases in an unused account."""
+        one = add_price(Totals(), self.amount)
+        most = min(self._number, self.places.number)
+        return leading(self.account.weights, dict.fromkeys(range(most), one), self._number).together
+
+    def limit_after(self, number: int) -> Limit:
+        """Return the limit that decides on one more release after a number of these."""
+        return admission.next_window_limit(
+            self.account, self.periods, self.windows, self.places, self.amount, earlier=number
+        )
+
+    def count(self, most: int) -> int:
+        """Return how many of these releases are admitted, one after the other; at most ``most``."""
+        own = self.windows.totals_at(self.places).values()
+        unlike = {budgets.write_totals(one): add_totals(self.windows.common.totals, one) for one in own}.values()
+        most = min(most, self._fitting(list(unlike), self.amount))  # each period by itself
+        before = self.totals_after(0)
+        together = multiple(self.amount, min(self._number, self.places.number))
+        guesses = [self._fitting(before, together), self._fitting(before, self.amount)]
+        return most_admitted(
+            lambda number: not self.limit_after(number - 1).shortfalls(),
+            [guesses[0], guesses[1] + 1, guesses[1]],
+            most,
+        )
+
+    def _fitting(self, totals: list[Totals], amount: Price) -> int:
+        """Return how many amounts each of some totals admits; one more than are counted if more fit."""
+        budget, weights = self.account.budget, self.account.weights
+        number, stop = fitting([BudgetCharge(budget, weights, one, amount) for one in totals])
+        return number + (stop is None)
