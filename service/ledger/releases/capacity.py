@@ -200,7 +200,7 @@ def _bound_of_windows(
 ) -> _Bound:
     amount, limit = charge.amount, charge.limits[0]
     if periods.several is not None and not places.everything:
-        several = SeveralPeriods.of(account, periods, windows, places, amount, exact=amount == asked)
+        several = SeveralPeriods(account, periods, windows, places, amount, exact=amount == asked)
         return _Bound(account, limit, several.totals_after(0), places, several)
     found, most = admission.touched_totals(account, windows, places, amount)
     if periods.several is not None and windows.compared:

@@ -18,6 +18,9 @@ from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.totals import Totals, add_price, add_totals, multiple
 from service.privacy.periods import Periods, PeriodSet
 
+_FURTHER = 8
+"""The largest number of releases by which the count of rounded sums is raised."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeveralPeriods:
@@ -26,9 +29,10 @@ class SeveralPeriods:
     Attributes:
         account: the account before them.
         periods: those of the account.
-        windows: its leading periods and those that the releases read, as they are or rounded up.
+        windows: its leading periods and those that the releases read.
         places: the periods that the releases read.
-        amount: of each release; it may be rounded up once more than its charge.
+        amount: of the first release, as it is charged.
+        exact: this amount was not rounded up, so that each later release has it too.
     """
 
     account: AccountRecord
@@ -36,30 +40,7 @@ class SeveralPeriods:
     windows: WindowState
     places: PeriodSet
     amount: Price
-
-    @classmethod
-    def of(
-        cls,
-        account: AccountRecord,
-        periods: Periods,
-        windows: WindowState,
-        places: PeriodSet,
-        amount: Price,
-        *,
-        exact: bool,
-    ) -> "SeveralPeriods":
-        """Return releases to some periods, none of whose sums is rounded.
-
-        Args:
-            windows: with the leading periods and those at these places.
-            amount: of the first release, as it is charged.
-            exact: this amount was not rounded up, so that each later release has it too.
-        """
-        known = windows.totals_of({*windows.leads, *places.members})
-        totals, counted = summed_exactly(account.weights, known, amount, exact=exact)
-        if counted is not amount:
-            windows = replace(windows, present={place: Window(committed=one) for place, one in totals.items()})
-        return cls(account, periods, windows, places, counted)
+    exact: bool
 
     @property
     def _number(self) -> int:
@@ -81,24 +62,51 @@ class SeveralPeriods:
         return leading(self.account.weights, dict.fromkeys(range(most), one), self._number).together
 
     def limit_after(self, number: int) -> Limit:
-        """Return the limit that decides on one more release after a number of these."""
+        """Return the limit that decides on one more release after as many as are admitted."""
+        limit = self._limit_after(number)
+        return limit if limit.shortfalls() else self._summed_exactly()._limit_after(number)
+
+    def _limit_after(self, number: int) -> Limit:
         return admission.next_window_limit(
             self.account, self.periods, self.windows, self.places, self.amount, earlier=number
         )
 
+    def _admits(self, number: int) -> bool:
+        """Return whether the release with a number is admitted, after those with lower numbers."""
+        return not self._limit_after(number - 1).shortfalls()
+
     def count(self, most: int) -> int:
-        """Return how many of these releases are admitted, one after the other; at most ``most``."""
+        """Return how many of these releases are admitted, one after the other; at most ``most``.
+
+        Where sums are rounded, a larger number can be admitted after a smaller one is not. Then totals and amount are
+        rounded up first, which admits no more, and further releases are tried one by one.
+        """
+        summed = self._summed_exactly()
+        number = summed._count(most)
+        if summed is not self and self.exact:
+            for _ in range(_FURTHER):
+                if number == most or not self._admits(number + 1):
+                    break
+                number += 1
+        return number
+
+    def _summed_exactly(self) -> "SeveralPeriods":
+        """Return releases that admit no more, and none of whose sums is rounded: these if theirs are not."""
+        known = self.windows.totals_of({*self.windows.leads, *self.places.members})
+        totals, amount = summed_exactly(self.account.weights, known, self.amount, exact=self.exact)
+        if amount is self.amount:
+            return self
+        present = {place: Window(committed=one) for place, one in totals.items()}
+        return replace(self, windows=replace(self.windows, present=present), amount=amount)
+
+    def _count(self, most: int) -> int:
         own = self.windows.totals_at(self.places).values()
         unlike = {budgets.write_totals(one): add_totals(self.windows.common.totals, one) for one in own}.values()
         most = min(most, self._fitting(list(unlike), self.amount))  # each period by itself
         before = self.totals_after(0)
-        together = multiple(self.amount, min(self._number, self.places.number))
-        guesses = [self._fitting(before, together), self._fitting(before, self.amount)]
-        return most_admitted(
-            lambda number: not self.limit_after(number - 1).shortfalls(),
-            [guesses[0], guesses[1] + 1, guesses[1]],
-            most,
-        )
+        least = self._fitting(before, multiple(self.amount, min(self._number, self.places.number)))
+        likely = self._fitting(before, self.amount)
+        return most_admitted(self._admits, [least, likely + 1, likely], most)
 
     def _fitting(self, totals: list[Totals], amount: Price) -> int:
         """Return how many amounts each of some totals admits; one more than are counted if more fit."""
