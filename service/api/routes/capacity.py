@@ -26,6 +26,7 @@ from service.ledger.releases import capacity, preparation
 from service.ledger.releases.capacity import Capacity, Undecided
 from service.ledger.releases.preparation import NewRelease, Prepared, Prices
 from service.ledger.releases.request_bounds import RequestBounds
+from service.ledger.releases.several_capacity import TRIALS
 from service.ledger.storage.database import Database
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
@@ -56,8 +57,9 @@ class StopBody(BaseModel):
     tag: str | None = Field(None, description="Of a cap on a tag; omitted for the budget of an account.")
     window: str | None = Field(
         None,
-        description="The first period of the window that refuses it, in an account with periods. Omitted elsewhere, and"
-        " where the common total of releases to all periods alone, or a bound of all windows, refuses it.",
+        description="The window that refuses it, in an account with periods, as a refusal names it: the first period, or"
+        " all of its periods where units are in any. Omitted elsewhere, and where the common total of releases to all"
+        " periods alone, or a bound of all windows, refuses it.",
     )
 
 
@@ -117,17 +119,21 @@ def count_capacity(
     _require_above(principal, present)
     charged = preparation.charged_periods(line, asked, RequestBounds("/periods"))
     if any(one is not None for one in charged):
-        if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:
+        if request.app.state.helpers is not None and _compared(present, charged) > MANY_WINDOWS:
             raise AnswerInHelper
         present = capacity.present_line(database, line, charged)
     check_relation(asked.plan, line.neighbouring, asked.pointer)
     return ok(_body(_counted(request, database, line, present, asked), principal))
 
 
-def _windows_of(line: Sequence[AccountRecord], charged: Sequence[ChargedPeriods | None]) -> int:
-    """Return the number of windows that a release touches in all accounts of a line."""
+def _compared(line: Sequence[AccountRecord], charged: Sequence[ChargedPeriods | None]) -> int:
+    """Return how many windows are compared in all accounts of a line, those of trials as often as they are tried."""
     return sum(
-        account.windows.number if one.places.everything else one.places.number
+        account.windows.number
+        if one.places.everything
+        else one.places.number
+        if account.windows.several is None
+        else TRIALS * (one.places.number + len(account.windows.leads))
         for account, one in zip(line, charged, strict=True)
         if account.windows is not None and one is not None
     )

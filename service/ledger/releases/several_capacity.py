@@ -19,7 +19,9 @@ from service.privacy.accounting.totals import Totals, add_price, add_totals, mul
 from service.privacy.periods import Periods, PeriodSet
 
 _FURTHER = 8
-"""The largest number of releases by which the count of rounded sums is raised."""
+"""The largest number of steps by which a count is raised from below."""
+TRIALS = 8
+"""The number of comparisons of all its periods that a count takes at most where the guess is right, as it mostly is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,22 @@ class SeveralPeriods:
         return replace(self, windows=replace(self.windows, present=present), amount=amount)
 
     def _count(self, most: int) -> int:
-        own = self.windows.totals_at(self.places).values()
-        unlike = {budgets.write_totals(one): add_totals(self.windows.common.totals, one) for one in own}.values()
-        most = min(most, self._fitting(list(unlike), self.amount))  # each period by itself
-        before = self.totals_after(0)
-        least = self._fitting(before, multiple(self.amount, min(self._number, self.places.number)))
-        likely = self._fitting(before, self.amount)
-        return most_admitted(self._admits, [least, likely + 1, likely], most)
+        guess = self._guess(most)
+        return most_admitted(self._admits, [guess, guess + 1], most)
+
+    def _guess(self, most: int) -> int:
+        """Return about how many are admitted, as if each release were added to as many of the largest as there may be.
+
+        The sums grow by no more than that, and by as much once the largest are all periods that the releases read.
+        """
+        together = multiple(self.amount, min(self._number, self.places.number))
+        number = 0
+        for _ in range(_FURTHER):
+            more = self._fitting(self.totals_after(number), together)
+            number = min(number + more, most)
+            if not more or number == most:
+                break
+        return number
 
     def _fitting(self, totals: list[Totals], amount: Price) -> int:
         """Return how many amounts each of some totals admits; one more than are counted if more fit."""
