@@ -57,7 +57,7 @@ class StopBody(BaseModel):
     tag: str | None = Field(None, description="Of a cap on a tag; omitted for the budget of an account.")
     window: str | None = Field(
         None,
-        description="The window that refuses it, in an account with periods, as a refusal names it: the first period, or"
+        description="The window that refuses it, in an account with periods, as refusals name it: the first period, or"
         " all of its periods where units are in any. Omitted elsewhere, and where the common total of releases to all"
         " periods alone, or a bound of all windows, refuses it.",
     )
