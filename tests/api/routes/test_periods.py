@@ -165,7 +165,11 @@ def test_a_period_whose_releases_were_voided_stays_in_the_list(client: Client, p
     periods = {"calendar": "month", "participation": participation}
     open_account(client, budget={"definition": "zcdp", "rho": 9}, periods=periods)
     held = _charge(client, concentrated("0.5"), {"list": [_month(1), _month(4)]}, reserve_for="PT1H")
-    json_of(client.post(f"{_PATH}/releases/{held['release']['id']}/void", json={"reason": "a test"}))
+    json_of(
+        client.post(
+            f"{_PATH}/releases/{held['id']}/void", json={"reason": "a test", "attestation": "none was published"}
+        )
+    )
     listed = json_of(client.get(f"{_PATH}/periods"))["items"]
     assert [item["period"] for item in listed] == [_month(one) for one in (1, 2, 3, 4)]
     assert {(item["counted"], item["releases"]) for item in listed} == {(0, 0)}
