@@ -125,7 +125,7 @@ def test_the_account_itself_is_named_where_two_stop_at_once(client: Client) -> N
 
 
 def test_sums_of_awkward_fractions_are_not_counted_beyond_what_fits(client: Client) -> None:
-    """Where statement P-12 rounds sums, trials round everything up, and the count is that of the releases here too."""
+    """The count is that of the releases also if statement P-12 rounds sums, where trials round everything up first."""
     open_account(client, budget={"definition": "zcdp", "rho": "1"}, periods=_any(4))
     for month, prime in enumerate((10**19 + 51, 10**19 + 87, 10**19 + 91, 10**19 + 99)):
         json_of(charge_over(client, concentrated(f"{10**18}/{prime}"), {"list": [month_of(month)]}), 201)
