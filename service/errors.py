@@ -112,8 +112,9 @@ class BudgetExceeded(ServiceError):
     ``noise_multiplier`` searches for the smallest factor on the plan's noise scales with which the plan would fit all
     caps. The search runs on request, after the accounts' locks are released. ``entry`` makes the journal's content of a
     refused release, also on request. ``pointer`` is the place of the charge in a request that does not register a
-    release. ``of_change``: no release is refused, but a change of caps, each of which would be below what is spent and
-    held (``requested``); ``remaining`` is the new cap then.
+    release. ``subject`` is what was to be charged: a release or an allotment. ``of_change``: nothing is charged, but a
+    change of caps is refused, each of which would be below what is spent and held (``requested``); ``remaining`` is the
+    new cap then.
     """
 
     def __init__(
@@ -123,12 +124,13 @@ class BudgetExceeded(ServiceError):
         entry: Callable[[], object] | None = None,
         pointer: str | None = None,
         *,
+        subject: str = "release",
         of_change: bool = False,
     ) -> None:
         first = failures[0]
         requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
         if first.account is None:
-            detail = "an account above this one lacks room for the release"
+            detail = f"an account above this one lacks room for the {subject}"
         elif of_change:
             detail = (
                 f"the new {first.definition} cap of account {first.account!r} on {first.cap}{first.part} would be"
@@ -137,13 +139,14 @@ class BudgetExceeded(ServiceError):
         else:
             detail = (
                 f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
-                f" {first.cap}{first.part}; the release needs {requested}"
+                f" {first.cap}{first.part}; the {subject} needs {requested}"
             )
         super().__init__(detail)
         self.failures = tuple(failures)
         self.noise_multiplier = noise_multiplier
         self.entry = entry
         self.pointer = pointer
+        self.subject = subject
 
     def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
         """Return the error for a caller who may read only some accounts: others are only said to have no room.
@@ -153,7 +156,7 @@ class BudgetExceeded(ServiceError):
         seen = [failure for failure in self.failures if failure.account is not None and may_read(failure.account)]
         if len(seen) == len(self.failures):
             return self
-        return BudgetExceeded([*seen, Overrun()], pointer=self.pointer)
+        return BudgetExceeded([*seen, Overrun()], pointer=self.pointer, subject=self.subject)
 
 
 class AlreadyDrawn(ServiceError):

@@ -279,7 +279,7 @@ def test_an_empty_account_has_no_period_yet(client: Client) -> None:
     assert balance["spent"]["pure"]["epsilon"] == 1
 
 
-def test_nothing_is_allotted_or_counted_where_units_are_in_any_periods(client: Client) -> None:
+def test_nothing_is_allotted_where_units_are_in_any_periods(client: Client) -> None:
     open_account(client, budget=_ZCDP, periods=_ANY)
     share = {
         "name": "share",
@@ -289,7 +289,5 @@ def test_nothing_is_allotted_or_counted_where_units_are_in_any_periods(client: C
     }
     refused = client.post("/v1/accounts", json=share | {"parent": "people", "funding": "allotted"})
     assert pointers_of(refused) == ["/funding"]
-    asked = {"plan": concentrated("0.1"), "periods": "all"}
-    assert "any periods" in problem_of(client.post(f"{_PATH}/capacity", json=asked), "conflict")["detail"]
     gauge = json_of(client.get(f"{_PATH}?with_gauge=true"))["gauge"]
     assert (gauge["used"], gauge["window"]) == (0.0, None)

@@ -176,7 +176,7 @@ def test_the_planner_plans_and_registers_over_periods(embedded: TestClient) -> N
     assert 'id="periods-fault">expected a month such as 2026-01' in wrong.text
     planned = _press(visit, "plan", periods="2026-01 to 2026-03")
     assert planned.status_code == 200
-    assert "panel has no room in its cap on rho in the window that begins with 2024-11" in planned.text
+    assert "panel has no room in its cap on rho in window 2024-11" in planned.text
     form = form_of(planned, "/plan")
     assert form.fields["periods"] == ["2026-01 to 2026-03"]
     button = {"do": "register-discrete_gaussian", "release": "by the planner"}
@@ -197,9 +197,24 @@ def test_a_refused_plan_names_its_window(embedded: TestClient) -> None:
     _open(embedded, periods=_PANEL, budget={"definition": "zcdp", "rho": "0.0625"})
     _charge(embedded, concentrated("0.03125"), {"list": ["2026-05"]})
     planned = _press(signed_in(embedded), "plan", periods="2026-05")
-    assert (
-        "panel has 0.03125 of its cap on rho left in the window that begins with 2025-02; it would take" in planned.text
+    assert "panel has 0.03125 of its cap on rho left in window 2025-02; it would take" in planned.text
+
+
+def test_the_planner_counts_where_units_are_in_any_periods(embedded: TestClient) -> None:
+    periods = {"calendar": "month", "participation": {"any": 2}}
+    _open(embedded, periods=periods, budget={"definition": "zcdp", "rho": "0.5"})
+    _charge(embedded, concentrated("0.25"), {"list": ["2026-05"]})
+    visit = signed_in(embedded)
+    planned = _press(visit, "plan", periods="2026-01 to 2026-03")
+    count = re.search(
+        r"([\d,]+) more releases like this one fit; then panel has no room in its cap on rho in", planned.text
     )
+    assert count is not None
+    assert "in window 2026-01 to 2026-02" in planned.text
+    form = form_of(planned, "/plan")
+    assert visit.post("/plan", data=form.with_texts({"do": "register-discrete_gaussian", "release": "n"})).is_redirect
+    again = _press(visit, "plan", periods="2026-01 to 2026-03")
+    assert f"{int(count[1].replace(',', '')) - 1} more release" in again.text.replace(",", "")
 
 
 def test_an_account_without_periods_says_that_it_takes_none(embedded: TestClient) -> None:

@@ -183,10 +183,9 @@ def of_error(error: ServiceError, instance: str) -> Problem:
         case errors.BudgetExceeded(failures=failures, pointer=pointer):
             overruns = [_overrun_body(failure) for failure in failures]
             first: dict[str, Any] = overruns[0] if pointer is None else {"pointer": pointer, **overruns[0]}
-            multiplier = error.noise_multiplier()
-            return problem(
-                code, str(error), instance, **first, failures=overruns, noise_multiplier_that_fits=multiplier
-            )
+            of_release = {"failures": overruns, "noise_multiplier_that_fits": error.noise_multiplier()}
+            title = f"The {error.subject} exceeds the budget"
+            return problem(code, str(error), instance, title=title, **first, **of_release)
         case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.Incomplete(missing=missing):

@@ -16,7 +16,7 @@ from service.api.schemas.exact_numbers import Strict, Tags, number_up
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.periods import MANY_WINDOWS, StatedPeriods
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of_document
-from service.errors import Conflict, Forbidden
+from service.errors import Forbidden
 from service.ledger.access.authentication import Principal
 from service.ledger.accounts import lines
 from service.ledger.accounts.account_periods import ChargedPeriods
@@ -26,6 +26,7 @@ from service.ledger.releases import capacity, preparation
 from service.ledger.releases.capacity import Capacity, Undecided
 from service.ledger.releases.preparation import NewRelease, Prepared, Prices
 from service.ledger.releases.request_bounds import RequestBounds
+from service.ledger.releases.several_capacity import TRIALS
 from service.ledger.storage.database import Database
 from service.privacy.accounting import effort
 from service.privacy.accounting.batch_costs import BeyondDoubles
@@ -56,9 +57,9 @@ class StopBody(BaseModel):
     tag: str | None = Field(None, description="Of a cap on a tag; omitted for the budget of an account.")
     window: str | None = Field(
         None,
-        description="The first period of the window that refuses it, in an account with periods. Omitted elsewhere, and"
-        " where the common total of releases to all periods alone, a bound of all windows, or a cap on a tag refuses"
-        " it.",
+        description="The window that refuses it, in an account with periods, as refusals name it: the first period, or"
+        " all of its periods where units are in any. Omitted elsewhere, and where the common total of releases to all"
+        " periods alone, a bound of all windows, or a cap on a tag refuses it.",
     )
 
 
@@ -105,9 +106,9 @@ def count_capacity(
 
     An account with periods needs the periods that each of the releases reads, as a release states them. The count is
     that of releases which every window admits that they touch, and every cap on their tags. Releases to all periods are
-    compared with every window of an account that has few enough. Otherwise they are compared with a bound of all of
-    them, as when they are registered. Where an account of the line states {"any": w} as its participation, nothing is
-    counted (409).
+    compared with every window of an account that has few enough, and otherwise with a bound of all of them, as when
+    they are registered. Where the participation of an account is {"any": w}, each period of a release is counted
+    together with the w - 1 others that have the most, as when releases are registered.
     """
     require(principal, "auditor", account)
     document, tags = document_of(body.plan), tuple(body.tags)
@@ -116,21 +117,23 @@ def count_capacity(
     line = lines.line_of(database, account)
     present = capacity.present_line(database, line)
     _require_above(principal, present)
-    if any(periods is not None and periods.several is not None for periods in line.periods):
-        raise Conflict("capacity is not counted in this line of accounts: in one of them, units are in any periods")
     charged = preparation.charged_periods(line, asked, RequestBounds("/periods"))
     if any(one is not None for one in charged):
-        if request.app.state.helpers is not None and _windows_of(present, charged) > MANY_WINDOWS:
+        if request.app.state.helpers is not None and _compared(present, charged) > MANY_WINDOWS:
             raise AnswerInHelper
         present = capacity.present_line(database, line, charged)
     check_relation(asked.plan, line.neighbouring, asked.pointer)
     return ok(_body(_counted(request, database, line, present, asked), principal))
 
 
-def _windows_of(line: Sequence[AccountRecord], charged: Sequence[ChargedPeriods | None]) -> int:
-    """Return the number of windows that a release touches in all accounts of a line."""
+def _compared(line: Sequence[AccountRecord], charged: Sequence[ChargedPeriods | None]) -> int:
+    """Return how many windows are compared in all accounts of a line, those of trials as often as they are tried."""
     return sum(
-        account.windows.number if one.places.everything else one.places.number
+        account.windows.number
+        if one.places.everything
+        else one.places.number
+        if account.windows.several is None
+        else TRIALS * (one.places.number + len(account.windows.leads))
         for account, one in zip(line, charged, strict=True)
         if account.windows is not None and one is not None
     )

@@ -96,6 +96,10 @@ def list_periods(
     Each period is shown with the window of the largest loss, in the budget's figure, of those that hold it: what a unit
     that was in this period's data has lost at most, and what is left for it. An account without periods has no such
     list: 404.
+
+    Without from and to, the list goes from the first to the last period that was ever read. A period stays in it when
+    its releases are voided or expire: with no others, its window is shown with what releases to all periods have
+    charged, or with zeros.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -121,8 +121,15 @@ class WindowState:
             return totals
         if not shortfalls(budget, weights, self.bound, add_price(self.bound, amount)):
             return {}
-        found = leading(weights, totals, self.several)
-        return {place: found.beside(weights, own) for place, own in totals.items()}
+        return self.sums(weights, self.present)
+
+    def sums(self, weights: Weights, places: Iterable[int]) -> dict[int, Totals]:
+        """Return for some windows their totals together with those of the worst other windows (P-11).
+
+        The leading windows must be present, and the common totals are not counted.
+        """
+        found = leading(weights, self.totals_of(self.present), self.several or 1)
+        return {place: found.beside(weights, own) for place, own in self.totals_of(places).items()}
 
     def charged(
         self,

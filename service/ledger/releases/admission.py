@@ -207,27 +207,46 @@ def _charge_to_windows(
             f"an account of the line would have more than {most} windows, the most that it can have: open another"
             " account for further periods"
         )
-    if periods.several is not None and not places.everything:
-        limit = _limit_of_several(account, periods, (windows, after), places, amount)
-    else:
-        limit = window_limit(account, periods, windows, places, amount)
+    limit = _window_limit(account, periods, (windows, after), places, amount)
     limits, caps = _charge_to_caps(account, under_caps, held=held)
     return AccountCharge(amount, after.bound, (limit, *limits), caps, after)
 
 
-def window_limit(
-    account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price, earlier: int = 0
+def next_window_limit(
+    account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price, *, earlier: int
+) -> Limit:
+    """Return the limit that decides on a release with an amount after so many releases with the same amount."""
+    seq = account.head.seq + 1
+    if earlier:
+        windows = windows.charged(account.weights, places, seq, committed=[(amount, earlier)])
+    after = windows.charged(account.weights, places, seq, committed=[(amount, 1)])
+    return _window_limit(account, periods, (windows, after), places, amount)
+
+
+def _window_limit(
+    account: AccountRecord,
+    periods: Periods,
+    windows: tuple[WindowState, WindowState],
+    places: PeriodSet,
+    amount: Price,
 ) -> Limit:
     """Return a limit that the release fits if and only if it fits the window of each place.
 
     Where all windows are touched and not compared, their maximum decides.
 
     Args:
-        earlier: the number of equal charges that are counted before it.
+        windows: those of the account before and after the release.
     """
+    if periods.several is not None and not places.everything:
+        return _limit_of_several(account, periods, windows, places, amount)
+    return _limit_of_one(account, periods, windows[0], places, amount)
+
+
+def _limit_of_one(
+    account: AccountRecord, periods: Periods, windows: WindowState, places: PeriodSet, amount: Price
+) -> Limit:
+    """Return a limit that the release fits if and only if it fits each place by itself, to which it adds one amount."""
     budget, weights, common = account.budget, account.weights, windows.common.totals
-    if earlier:
-        common = add_prices(common, [(amount, earlier)])  # each window that is touched has them
     found, most = touched_totals(account, windows, places, amount)
     window = decisive_window(budget, weights, common, found, amount, most)
     place = window.place

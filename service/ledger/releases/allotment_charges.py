@@ -199,7 +199,7 @@ def set_allotment(
     failures = admission.failures_of([one.charge for one in charged]) if greater else ()
     if failures:
         lines.refuse_due(line, at)
-        raise BudgetExceeded(failures, pointer=pointer)
+        raise BudgetExceeded(failures, pointer=pointer, subject="allotment")
     return _write(connection, charged, child, actor, at)
 
 

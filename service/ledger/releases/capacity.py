@@ -11,16 +11,17 @@ from service.ledger.accounts import budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.window_state import read_at
+from service.ledger.accounts.window_state import WindowState, read_at
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge, Limit
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.releases.several_capacity import SeveralPeriods
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.privacy.accounting.capacity import (
+    MOST_COUNTED,
     BudgetCharge,
-    Gauge,
     around_estimate,
     fitting,
     fullest,
@@ -29,7 +30,7 @@ from service.privacy.accounting.capacity import (
 )
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.totals import Totals, add_price, add_totals
-from service.privacy.periods import PeriodSet
+from service.privacy.periods import Periods, PeriodSet
 
 
 class Undecided(Exception):
@@ -77,13 +78,23 @@ class _Bound(NamedTuple):
 
     Attributes:
         before: the totals of each window that a release touches, equal ones once; without periods, those of the limit.
+            Where units are in any periods, each is the sum of a period and the worst others.
         places: of these windows; None: the limit is of no window.
+        several: the releases, where they read some periods and units are in any: counted by trials; else None.
     """
 
     account: AccountRecord
     limit: Limit
     before: Sequence[Totals]
     places: PeriodSet | None = None
+    several: SeveralPeriods | None = None
+
+    @property
+    def after_one(self) -> Sequence[Totals]:
+        """The totals of each window after one release."""
+        if self.several is not None:
+            return self.several.totals_after(1)
+        return [add_price(one, self.limit.amount) for one in self.before]
 
 
 class _Count(NamedTuple):
@@ -151,63 +162,98 @@ def capacity(line: Sequence[AccountRecord], release: Prepared, *, estimated: boo
     bounds = _bounds_of(line, release, admission.charges_of(line, release, held=held))
     count = _counted(bounds, [bound.limit.amount for bound in bounds])
     if estimated:
+        if any(bound.several is not None for bound in bounds):
+            raise Undecided  # trials round sums, of which the bounds of an estimate take no account
         around = zip(*(around_estimate(bound.limit.amount) for bound in bounds), strict=True)
         if any(_counted(bounds, amounts).names != count.names for amounts in around):
             raise Undecided
-    own = bounds[0].limit
+    own = bounds[0]
     return Capacity(
         account=line[-1],
         fits=count.number,
         stop=count.stop,
-        share=share_alone(own.budget, own.weights, own.amount),
-        used=_gauge(bounds[0]).used,
-        used_after_one=_gauge(bounds[0], own.amount).used,
+        share=_share(own),
+        used=_used(own.limit, own.before),
+        used_after_one=_used(own.limit, own.after_one),
     )
 
 
 def _bounds_of(line: Sequence[AccountRecord], release: Prepared, charges: Sequence[AccountCharge]) -> list[_Bound]:
     """Return all that must admit a release, in the order in which refusals name it: its own account first."""
     bounds: list[_Bound] = []
-    for account, charge, periods in reversed(list(zip(line, charges, release.periods, strict=True))):
-        windows = account.windows
-        if windows is None or periods is None:
+    rows = zip(line, charges, release.prices, release.periods, strict=True)
+    for account, charge, asked, periods in reversed(list(rows)):
+        if account.windows is None or account.periods is None or periods is None:
             bounds += [_Bound(account, limit, (limit.before,)) for limit in charge.limits]
             continue
-        found, most = admission.touched_totals(account, windows, periods.places, charge.amount)
-        unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
-        before = [add_totals(windows.common.totals, one) for one in unlike.values()]
-        bounds.append(_Bound(account, charge.limits[0], before, periods.places))
+        bounds.append(_bound_of_windows(account, account.periods, account.windows, charge, asked, periods.places))
         bounds += [_Bound(account, cap, (cap.before,)) for cap in charge.limits[1:]]
     return bounds
 
 
+def _bound_of_windows(
+    account: AccountRecord,
+    periods: Periods,
+    windows: WindowState,
+    charge: AccountCharge,
+    asked: Price,
+    places: PeriodSet,
+) -> _Bound:
+    amount, limit = charge.amount, charge.limits[0]
+    if periods.several is not None and not places.everything:
+        several = SeveralPeriods(account, periods, windows, places, amount, exact=amount == asked)
+        return _Bound(account, limit, several.totals_after(0), places, several)
+    found, most = admission.touched_totals(account, windows, places, amount)
+    if periods.several is not None and windows.compared:
+        found = windows.sums(account.weights, windows.present)
+    unlike = {budgets.write_totals(one): one for one in found.values()} or {"": most or Totals()}
+    return _Bound(account, limit, [add_totals(windows.common.totals, one) for one in unlike.values()], places)
+
+
 def _counted(bounds: Sequence[_Bound], amounts: Sequence[Price]) -> _Count:
-    """Count the releases of these amounts that every window of every account admits (C-7)."""
-    owners = [place for place, bound in enumerate(bounds) for _ in bound.before]
-    number, stop = fitting(
-        [
-            BudgetCharge(bound.limit.budget, bound.limit.weights, before, amount)
-            for bound, amount in zip(bounds, amounts, strict=True)
-            for before in bound.before
-        ]
-    )
-    if stop is None:
-        return _Count(number, None)
-    place, cap = owners[stop[0]], stop[1]
-    return _Count(number, _stop(bounds[place], amounts[place], number, cap))
+    """Count the releases of these amounts that every window of every account admits (C-7, C-9)."""
+    most, found = MOST_COUNTED + 1, dict[int, tuple[int, str]]()
+    for place in sorted(range(len(bounds)), key=lambda place: bounds[place].several is not None):  # trials last
+        found[place] = _fitting(bounds[place], amounts[place], most)
+        most = min(most, found[place][0] + 1)  # equal numbers must be told from larger ones: the first bound stops
+    number, place = min((number, place) for place, (number, _) in found.items())
+    if number > MOST_COUNTED:
+        return _Count(MOST_COUNTED, None)
+    return _Count(number, _stop(bounds[place], amounts[place], number, found[place][1]))
+
+
+def _fitting(bound: _Bound, amount: Price, most: int) -> tuple[int, str]:
+    """Return how many of the amounts one bound admits, and the cap that stops the next; of trials, without it.
+
+    The number is larger than ``MOST_COUNTED`` if more fit. Trials find no larger one than ``most``.
+    """
+    if bound.several is not None:
+        return bound.several.count(most), ""
+    budget, weights = bound.limit.budget, bound.limit.weights
+    number, stop = fitting([BudgetCharge(budget, weights, before, amount) for before in bound.before])
+    return (number + 1, "") if stop is None else (number, stop[1])
 
 
 def _stop(bound: _Bound, amount: Price, number: int, cap: str) -> Stop:
     """Return what refuses one more release after a number of them."""
     account, places = bound.account, bound.places
-    if places is None or account.periods is None or account.windows is None:
+    if bound.several is not None:
+        limit = bound.several.limit_after(number)
+    elif places is not None and account.periods is not None and account.windows is not None:
+        limit = admission.next_window_limit(account, account.periods, account.windows, places, amount, earlier=number)
+    else:
         return Stop(bound.limit, cap)
-    limit = admission.window_limit(account, account.periods, account.windows, places, amount, earlier=number)
     return Stop(limit, limit.shortfalls()[0].cap)
 
 
-def _gauge(bound: _Bound, amount: Price | None = None) -> Gauge:
-    """Return the largest gauge of the windows of a bound, or of its totals where it has none, after an amount."""
+def _share(bound: _Bound) -> Fraction | None:
+    """Return the part of a budget that one release takes in an unused account; None is infinite."""
     limit = bound.limit
-    totals = bound.before if amount is None else [add_price(one, amount) for one in bound.before]
-    return fullest(gauge(limit.budget, limit.weights, one) for one in totals)
+    if bound.several is not None:
+        return _used(limit, [bound.several.alone()])
+    return share_alone(limit.budget, limit.weights, limit.amount)
+
+
+def _used(limit: Limit, totals: Sequence[Totals]) -> Fraction | None:
+    """Return the largest gauge of some totals."""
+    return fullest(gauge(limit.budget, limit.weights, one) for one in totals).used

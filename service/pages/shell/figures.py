@@ -100,15 +100,18 @@ def budget_text(budget: dict[str, Any]) -> str:
 
 
 def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
-    """Return the percentage of a pure or zCDP budget's cap that a guarantee takes, rounded up, at most 100.
+    """Return the percentage of a budget's cap that a guarantee takes, as its gauge counts, rounded up, at most 100.
 
-    None for other definitions, for an infinite loss, and for a cap of 0.
+    None for an (epsilon, delta) budget, of which no guarantee tells its part; for an RDP budget at an order that the
+    guarantee does not state; for an infinite loss; and for a cap of 0.
     """
     match budget["definition"]:
         case "zcdp":
             figure, cap = rho_of(cost), Fraction(budget["rho"])
         case "pure":
             figure, cap = epsilon_of(cost), Fraction(budget["epsilon"])
+        case "rdp":
+            figure, cap = _rdp_of(cost, Fraction(budget["alpha"])), Fraction(budget["epsilon"])
         case _:
             return None
     return None if figure is None or not cap else up(min(Fraction(100), 100 * figure / cap), 3)
@@ -122,6 +125,12 @@ def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
 def rho_of(cost: dict[str, Any]) -> Fraction | None:
     """Return the rho of a guarantee, exact if the guarantee states it so; None if it is infinite."""
     return _exactly(cost["zcdp"], "rho")
+
+
+def _rdp_of(cost: dict[str, Any], alpha: Fraction) -> Fraction | None:
+    """Return the loss of a guarantee at an order; None if it is infinite or not stated."""
+    stated = [one["epsilon"] for one in cost["rdp"] if Fraction(repr(one["alpha"])) == alpha]
+    return Fraction(repr(stated[0])) if stated and stated[0] is not None else None
 
 
 def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:

@@ -1,10 +1,10 @@
 """The capacity of budgets: the part of a budget that is used, and the number of equal charges that still fit.
 
-``docs/mathematics/capacity.md`` states and proves C-1 to C-8, which are cited here.
+``docs/mathematics/capacity.md`` states and proves C-1 to C-10, which are cited here.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -170,6 +170,23 @@ def _count(before: Fraction | None, amount: Fraction | None, cap: Fraction) -> f
     if before is None or amount is None or before > cap:
         return 0
     return (cap - before) // amount if amount else math.inf
+
+
+def most_admitted(admits: Callable[[int], bool], guesses: Iterable[int], upto: int) -> int:
+    """Return the largest number up to ``upto`` that is admitted, where all numbers below an admitted one are too.
+
+    Args:
+        admits: asked about numbers above 0 alone, and about few of them where a guess is near the result.
+        guesses: numbers that are asked about first.
+    """
+    least, beyond = 0, upto + 1
+    for guess in guesses:
+        if least < guess < beyond:
+            least, beyond = (guess, beyond) if admits(guess) else (least, guess)
+    while beyond - least > 1:
+        middle = (least + beyond) // 2
+        least, beyond = (middle, beyond) if admits(middle) else (least, middle)
+    return least
 
 
 def around_estimate(amount: Price) -> tuple[Price, Price]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 
-from service.privacy.accounting.pricing import QUANTA
+from service.privacy.accounting.pricing import QUANTA, Price
 from service.privacy.accounting.privacy_filter import (
     Budget,
     Definition,
@@ -20,7 +20,15 @@ from service.privacy.accounting.privacy_filter import (
     shortfalls,
     spent_of_cap,
 )
-from service.privacy.accounting.totals import COARSE, COARSE_DELTA, FINE_DENOMINATOR, LossSum, Totals, add_totals
+from service.privacy.accounting.totals import (
+    COARSE,
+    COARSE_DELTA,
+    FINE_DENOMINATOR,
+    LossSum,
+    Totals,
+    add_price,
+    add_totals,
+)
 from service.privacy.accounting.windows import comparable_curves, excess
 
 _NOTHING = Totals()
@@ -106,6 +114,54 @@ def leading(weights: Weights, windows: Mapping[int, Totals], number: int) -> Lea
     if len(weights.orders) > 1:
         found.update([place for place in some if windows[place].quanta][:1])
     return Leading(number, others, last, tuple(sorted(found)))
+
+
+def summed_exactly(
+    weights: Weights, windows: Mapping[int, Totals], amount: Price, *, exact: bool
+) -> tuple[dict[int, Totals], Price]:
+    """Return windows and an amount that are nowhere below those given, and of which no sum is rounded by P-12.
+
+    Any number of the amounts may be added to any of the windows. They are returned as they are if nothing needs to be
+    rounded, so that each sum over them is the sum that a charge compares.
+
+    Args:
+        exact: no later charge is of another amount; else all is rounded up, since another denominator may come.
+    """
+    places = list(windows)
+    *own, one = comparable_curves(weights, [*windows.values(), add_price(_NOTHING, amount)])
+    rational = [[t.epsilon.finite, t.rho.finite, t.delta, t.linear] for t in (*own, one)]
+    if exact and all(_common(values) is not None for values in zip(*rational, strict=True)):
+        return dict(windows), amount
+    rounded = dict(zip(places, map(_rounded_up, own), strict=True))
+    return rounded, _as_price(_rounded_up(one))
+
+
+def _rounded_up(totals: Totals) -> Totals:
+    """Return totals with each rational figure rounded up as P-12 rounds one that it adds up."""
+
+    def up(value: Fraction, steps: int = COARSE) -> Fraction:
+        return Fraction(math.ceil(value * steps), steps)
+
+    return replace(
+        totals,
+        epsilon=replace(totals.epsilon, finite=up(totals.epsilon.finite)),
+        rho=replace(totals.rho, finite=up(totals.rho.finite)),
+        delta=up(totals.delta, COARSE_DELTA),
+        linear=up(totals.linear),
+    )
+
+
+def _as_price(totals: Totals) -> Price:
+    """Return the price of one charge that alone makes these totals."""
+    width = max(len(totals.quanta), len(totals.infinite))
+    quanta, infinite = totals.quanta or (0,) * width, totals.infinite or (0,) * width
+    return Price(
+        epsilon=totals.epsilon.value,
+        rho=totals.rho.value,
+        delta=totals.delta,
+        linear=totals.linear,
+        quanta=tuple(None if many else one for one, many in zip(quanta, infinite, strict=True)),
+    )
 
 
 def _in_order(windows: Mapping[int, Totals], places: Sequence[int]) -> list[int]:

@@ -135,6 +135,17 @@ def mean_price(totals: Totals, number: int) -> Price:
     )
 
 
+def multiple(amount: Price, number: int) -> Price:
+    """Return the sum of a number of equal charges."""
+    return Price(
+        epsilon=None if amount.epsilon is None else number * amount.epsilon,
+        rho=None if amount.rho is None else number * amount.rho,
+        delta=number * amount.delta,
+        linear=number * amount.linear,
+        quanta=tuple(None if one is None else number * one for one in amount.quanta),
+    )
+
+
 def add_prices(totals: Totals, amounts: Iterable[tuple[Price, int]]) -> Totals:
     """Return the totals after several charges of each amount, as ``add_price`` would make them one by one.
 

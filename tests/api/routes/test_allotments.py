@@ -102,6 +102,8 @@ def test_an_allotment_above_what_the_parent_has_is_a_problem(client: Client, rho
     problem = problem_of(client.post("/v1/accounts", json=base | SHARE), "budget_exceeded")
     assert (problem["pointer"], problem["account"], problem["cap"]) == ("/budget", "people", "rho")
     assert (problem["requested"], problem["remaining"]) == (float(rho), 1.0)
+    assert problem["title"] == "The allotment exceeds the budget"
+    assert problem["detail"].endswith(f"; the allotment needs {float(rho)!r}")
     assert json_of(client.get("/v1/accounts/people/head"))["seq"] == 1
     assert client.get(PATH).status_code == 404
 
@@ -120,6 +122,7 @@ def test_a_budget_is_raised_lowered_closed_and_opened(client: Client) -> None:
     release(client, noise("0.75"))
     problem = problem_of(client.patch(PATH, json={"state": "open"}), "budget_exceeded")
     assert (problem["pointer"], problem["account"]) == ("/state", "people")
+    assert problem["title"] == "The allotment exceeds the budget"
     _change(client, {"budget": ZCDP | {"rho": "0.25"}})
     assert _change(client, {"state": "open"})["state"] == "open"
     for name in ("people", "share"):
@@ -133,7 +136,11 @@ def test_a_key_of_the_share_learns_nothing_of_the_room_above(client: Client) -> 
     bodies = [client.patch(PATH, json={"budget": ZCDP | {"rho": rho}}, headers=limited) for rho in ("0.5", "50")]
     assert len({problem_of(answer, "forbidden")["detail"] for answer in bodies}) == 1
     dry = client.post(f"{PATH}/releases?dry_run=true", json={"name": "r", "plan": noise("0.5")}, headers=limited)
-    assert [one["account"] for one in problem_of(dry, "budget_exceeded")["failures"]] == ["share"]
+    problem = problem_of(dry, "budget_exceeded")
+    assert ([one["account"] for one in problem["failures"]], problem["title"]) == (
+        ["share"],
+        "The release exceeds the budget",
+    )
     counted = json_of(client.post(f"{PATH}/capacity", json={"plan": noise("0.1")}, headers=limited))
     assert (counted["fits"], counted["stopped_by"]["account"]) == (4, "share")
     _change(client, {"budget": ZCDP | {"rho": "0.3"}})

@@ -19,6 +19,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
+from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of
 
 _PANEL = {"calendar": "month", "participation": {"offsets": [0, 2, 3]}}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "2", "delta": "1e-6"}
@@ -31,59 +32,20 @@ _BUDGETS: list[dict[str, str]] = [
 _DECLARED = {"type": "declared", "epsilon": "0.01", "delta": "3e-9", "reference": "a paper"}
 
 
-def _month(number: int) -> str:
-    return f"{2026 + number // 12}-{number % 12 + 1:02d}"
-
-
-def _charge(client: Client, plan: Any, periods: Any, account: str = "people", **fields: Any) -> Any:
-    body = {"name": "a release", "plan": plan, "periods": periods} | fields
-    return client.post(f"/v1/accounts/{account}/releases", json=body)
-
-
-def _capacity(client: Client, plan: Any, periods: Any, account: str = "people", **named: Any) -> Any:
-    body = {"plan": plan} | ({} if periods is None else {"periods": periods})
-    return client.post(f"/v1/accounts/{account}/capacity", json=body, **named)
-
-
 def _gauge(client: Client, account: str = "people") -> Any:
     return json_of(client.get(f"/v1/accounts/{account}?with_gauge=true"))["gauge"]
-
-
-def _foretells(client: Client, plan: Any, periods: Any, account: str = "people") -> int:
-    """Register until a refusal; each answer before it, and what stops it, must be as the first question said."""
-    asked = json_of(_capacity(client, plan, periods, account))
-    assert asked["fits"] < 40
-    for left in reversed(range(asked["fits"])):
-        json_of(_charge(client, plan, periods, account), 201)
-        after = json_of(_capacity(client, plan, periods, account))
-        assert (after["fits"], after["stopped_by"]) == (left, asked["stopped_by"])
-        assert after["used"] is None or after["used"] <= 1
-        assert after["used_after_one"] is None or (after["used_after_one"] <= 1) == (
-            left > 0 or _elsewhere(asked, account)
-        )
-    problem = problem_of(_charge(client, plan, periods, account), "budget_exceeded")
-    named = ("account", "definition", "cap", "tag", "window")
-    assert {name: problem["failures"][0].get(name) for name in named} == {
-        name: asked["stopped_by"].get(name) for name in named
-    }
-    return int(asked["fits"])
-
-
-def _elsewhere(asked: Any, account: str) -> bool:
-    """Tell whether the account's own budget does not stop the next release: one above, or a cap on a tag, does."""
-    return bool(asked["stopped_by"]["account"] != account or "tag" in asked["stopped_by"])
 
 
 def _fill(client: Client, random: Random, account: str = "people") -> None:
     """Random releases of some periods and of all, some of them held, each of a little."""
     for _ in range(12):
         months = sorted(random.sample(range(12), random.randrange(1, 4)))
-        periods = "all" if random.random() < 0.15 else {"list": [_month(one) for one in months]}
+        periods = "all" if random.random() < 0.15 else {"list": [month_of(one) for one in months]}
         plan = random.choice([concentrated("0.003"), pure("0.02"), pure("0.05"), concentrated("1/900")])
         if random.random() < 0.5 and account == "people":
             plan = pure("0.03")
         held = {"reserve_for": "PT1H"} if random.random() < 0.3 else {}
-        _charge(client, plan, periods, account, **held)
+        charge_over(client, plan, periods, account, **held)
 
 
 @pytest.mark.parametrize("budget", _BUDGETS, ids=lambda budget: budget["definition"])
@@ -93,55 +55,51 @@ def test_so_many_register_over_the_same_periods_and_no_more(client: Client, budg
     _fill(client, Random(1))
     plan = pure("0.04") if budget["definition"] == "pure" else concentrated("0.01")
     fits = [
-        _foretells(client, plan, {"from": _month(3), "to": _month(5)}),
-        _foretells(client, plan, {"list": [_month(40), _month(9)]}),
-        _foretells(client, plan, {"list": [_month(90)]}),
-        _foretells(client, plan, "all"),
+        foretells(client, plan, {"from": month_of(3), "to": month_of(5)}),
+        foretells(client, plan, {"list": [month_of(40), month_of(9)]}),
+        foretells(client, plan, {"list": [month_of(90)]}),
+        foretells(client, plan, "all"),
     ]
     assert fits[2] >= max(fits), "windows that nothing else touches have most room"
 
 
 def test_declared_deltas_stop_in_their_window(client: Client) -> None:
     open_account(client, budget=_BUDGETS[3], periods=_PANEL)
-    json_of(_charge(client, _DECLARED, {"list": [_month(2)]}), 201)
-    assert _foretells(client, _DECLARED, {"list": [_month(0), _month(2)]}) == 2
-    assert _foretells(client, _DECLARED, {"list": [_month(20)]}) == 3
+    json_of(charge_over(client, _DECLARED, {"list": [month_of(2)]}), 201)
+    assert foretells(client, _DECLARED, {"list": [month_of(0), month_of(2)]}) == 2
+    assert foretells(client, _DECLARED, {"list": [month_of(20)]}) == 3
 
 
+@pytest.mark.parametrize("participation", [_PANEL["participation"], {"any": 2}], ids=str)
 @pytest.mark.parametrize("cap", _BUDGETS, ids=lambda budget: budget["definition"])
-def test_a_cap_on_a_tag_stops_releases_of_any_periods(client: Client, cap: Any) -> None:
+def test_a_cap_on_a_tag_stops_releases_of_all_periods(client: Client, cap: Any, participation: Any) -> None:
     """A cap counts releases of all windows; whichever of it and the windows is full first stops the next one."""
-    open_account(client, budget=_BUDGETS[1], periods=_PANEL, caps=[{"tag": "race", "budget": cap}])
+    periods = {"calendar": "month", "participation": participation}
+    open_account(client, budget=_BUDGETS[1], periods=periods, caps=[{"tag": "race", "budget": cap}])
     tagged: dict[str, Any] = {"tags": ["race"]}
     untagged: dict[str, Any] = {"reads": "nothing capped"}
     random = Random(2)
     for _ in range(8):
-        months = {"list": [_month(random.randrange(12))]}
+        months = {"list": [month_of(random.randrange(12))]}
         tags: dict[str, Any] = random.choice([tagged | {"cells_replaced": 1}, untagged])
         held = {"reserve_for": "PT1H"} if random.random() < 0.3 else {}
-        json_of(_charge(client, pure("0.02") | tags, months, **held), 201)
-    early = json_of(_capacity(client, pure("0.08") | tagged, {"list": [_month(3)]}))
-    late = json_of(_capacity(client, pure("0.08") | tagged, {"list": [_month(90)]}))
-    everywhere = json_of(_capacity(client, pure("0.08") | tagged, "all"))
+        json_of(charge_over(client, pure("0.02") | tags, months, **held), 201)
+    early = json_of(ask_capacity(client, pure("0.08") | tagged, {"list": [month_of(3)]}))
+    late = json_of(ask_capacity(client, pure("0.08") | tagged, {"list": [month_of(90)]}))
+    everywhere = json_of(ask_capacity(client, pure("0.08") | tagged, "all"))
     assert {one["stopped_by"].get("tag") for one in (early, late, everywhere)} == {"race"}
     assert early["fits"] == late["fits"] == everywhere["fits"] > 0
-    assert _foretells(client, pure("0.08") | tagged, {"list": [_month(3), _month(90)]}) == early["fits"]
-    assert _foretells(client, concentrated("0.03") | untagged, {"list": [_month(90)]}) > 0
-
-
-def test_nothing_is_counted_where_units_are_in_any_periods_and_there_is_a_cap(client: Client) -> None:
-    several = {"calendar": "month", "participation": {"any": 2}}
-    open_account(client, periods=several, caps=[{"tag": "race", "budget": _BUDGETS[1]}])
-    problem_of(_capacity(client, pure("0.04") | {"tags": ["race"]}, "all"), "conflict")
+    assert foretells(client, pure("0.08") | tagged, {"list": [month_of(3), month_of(90)]}) == early["fits"]
+    assert foretells(client, concentrated("0.03") | untagged, {"list": [month_of(90)]}) > 0
 
 
 def test_what_fits_in_one_window_is_not_what_fits_the_bound(client: Client) -> None:
     """Under (epsilon, delta) windows are nearest to their caps on different routes; the bound of both admits less."""
     open_account(client, budget={"definition": "approximate", "epsilon": "1", "delta": "1e-6"}, periods=_PANEL)
     for _ in range(4):
-        json_of(_charge(client, pure("0.2"), {"list": [_month(0)]}), 201)
+        json_of(charge_over(client, pure("0.2"), {"list": [month_of(0)]}), 201)
     fitted = 0
-    while _charge(client, concentrated("0.003"), {"list": [_month(30)]}).status_code == 201:
+    while charge_over(client, concentrated("0.003"), {"list": [month_of(30)]}).status_code == 201:
         fitted += 1
     assert fitted > 0
     listed = json_of(client.get("/v1/accounts?with_gauge=true"))["items"][0]["gauge"]
@@ -149,7 +107,7 @@ def test_what_fits_in_one_window_is_not_what_fits_the_bound(client: Client) -> N
     assert listed["used"] > own["used"]
     assert "window" not in listed
     assert own["used"] <= 1
-    _foretells(client, pure("0.05"), "all")
+    foretells(client, pure("0.05"), "all")
 
 
 def test_each_account_of_a_line_counts_in_its_own_calendar(client: Client) -> None:
@@ -157,25 +115,25 @@ def test_each_account_of_a_line_counts_in_its_own_calendar(client: Client) -> No
     days = {"calendar": "day", "participation": {"offsets": [0]}}
     open_account(client, budget={"definition": "zcdp", "rho": "0.3"}, periods=days, parent="agency")
     one_day = {"list": ["2026-03-05"]}
-    asked = json_of(_capacity(client, concentrated("0.1"), one_day))
+    asked = json_of(ask_capacity(client, concentrated("0.1"), one_day))
     assert asked["stopped_by"] == {"account": "people", "definition": "zcdp", "cap": "rho", "window": "2026-03-05"}
-    assert _foretells(client, concentrated("0.1"), one_day) == 3
+    assert foretells(client, concentrated("0.1"), one_day) == 3
     # The month has 0.3 of 0.5 then, and the next day none.
-    asked = json_of(_capacity(client, concentrated("0.1"), {"list": ["2026-03-06"]}))
+    asked = json_of(ask_capacity(client, concentrated("0.1"), {"list": ["2026-03-06"]}))
     assert (asked["fits"], asked["used"], asked["stopped_by"]["account"]) == (2, 0, "agency")
     assert asked["stopped_by"]["window"] == "2025-12"
-    assert _foretells(client, concentrated("0.1"), {"list": ["2026-03-06"]}) == 2
-    assert _foretells(client, concentrated("0.1"), {"from": "2026-07-30", "to": "2026-10-01"}) == 3
+    assert foretells(client, concentrated("0.1"), {"list": ["2026-03-06"]}) == 2
+    assert foretells(client, concentrated("0.1"), {"from": "2026-07-30", "to": "2026-10-01"}) == 3
 
 
 def test_an_account_without_periods_names_the_window_above_it(client: Client) -> None:
     open_account(client, periods=_PANEL)
     open_account(client, "programme", parent="people")
     for month in (5, 6):
-        json_of(_charge(client, concentrated("0.1"), {"list": [_month(month)]}), 201)
-    assert pointers_of(_capacity(client, concentrated("0.1"), "all", "programme")) == ["/periods"]
-    asked = json_of(_capacity(client, concentrated("0.1"), None, "programme"))
-    assert (asked["fits"], asked["stopped_by"]["account"], asked["stopped_by"]["window"]) == (8, "people", _month(3))
+        json_of(charge_over(client, concentrated("0.1"), {"list": [month_of(month)]}), 201)
+    assert pointers_of(ask_capacity(client, concentrated("0.1"), "all", "programme")) == ["/periods"]
+    asked = json_of(ask_capacity(client, concentrated("0.1"), None, "programme"))
+    assert (asked["fits"], asked["stopped_by"]["account"], asked["stopped_by"]["window"]) == (8, "people", month_of(3))
 
 
 @pytest.mark.parametrize(
@@ -194,9 +152,9 @@ def test_an_account_without_periods_names_the_window_above_it(client: Client) ->
 )
 def test_faults_are_those_of_releases(embedded: Client, periods: Any, pointer: str) -> None:
     open_account(embedded, periods=_PANEL)
-    asked = _capacity(embedded, pure("0.1"), periods)
+    asked = ask_capacity(embedded, pure("0.1"), periods)
     assert pointers_of(asked) == [pointer]
-    registered = _charge(embedded, pure("0.1"), periods)
+    registered = charge_over(embedded, pure("0.1"), periods)
     assert asked.json()["errors"] == registered.json()["errors"]
     assert "secret" not in asked.text
 
@@ -204,9 +162,9 @@ def test_faults_are_those_of_releases(embedded: Client, periods: Any, pointer: s
 def test_asking_writes_nothing(client: Client) -> None:
     open_account(client, periods=_PANEL)
     before = head_of(client)
-    asked = json_of(_capacity(client, concentrated("2"), {"list": [_month(1)]}))
+    asked = json_of(ask_capacity(client, concentrated("2"), {"list": [month_of(1)]}))
     assert (asked["fits"], asked["share"], asked["head"]) == (0, 2, before)
-    assert json_of(_capacity(client, concentrated("0.1"), "all"))["fits"] == 10
+    assert json_of(ask_capacity(client, concentrated("0.1"), "all"))["fits"] == 10
     assert head_of(client) == before
     assert json_of(client.get("/v1/accounts/people/periods"))["items"] == []
 
@@ -215,10 +173,10 @@ def test_nobody_learns_a_window_of_an_account_that_the_key_does_not_reach(client
     open_account(client, "agency", {"definition": "zcdp", "rho": "0.05"}, periods=_PANEL)
     open_account(client, parent="agency", periods=_PANEL)
     limited = make_key(client, "pipeline", "limited", accounts=["people"])
-    asked = json_of(_capacity(client, concentrated("0.02"), "all", headers=limited))
+    asked = json_of(ask_capacity(client, concentrated("0.02"), "all", headers=limited))
     assert (asked["fits"], asked["stopped_by"]) == (2, {"account": None, "definition": None, "cap": None})
     auditor = make_key(client, "auditor", "auditor", accounts=["people"])
-    problem_of(_capacity(client, concentrated("0.02"), "all", headers=auditor), "forbidden")
+    problem_of(ask_capacity(client, concentrated("0.02"), "all", headers=auditor), "forbidden")
 
 
 def test_estimates_and_exact_prices_give_one_answer(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +191,10 @@ def test_estimates_and_exact_prices_give_one_answer(embedded: Client, monkeypatc
         return count(*of, **named)
 
     monkeypatch.setattr(counting, "capacity", seen)
-    periods = {"from": _month(2), "to": _month(7)}
-    quick = json_of(_capacity(embedded, unlike, periods))
+    periods = {"from": month_of(2), "to": month_of(7)}
+    quick = json_of(ask_capacity(embedded, unlike, periods))
     monkeypatch.setattr(effort, "LIGHT", 1e9)
-    exact = json_of(_capacity(embedded, unlike, periods))
+    exact = json_of(ask_capacity(embedded, unlike, periods))
     assert estimated == [True, False]
     assert (quick["fits"], quick["stopped_by"]) == (exact["fits"], exact["stopped_by"])
     assert "window" in exact["stopped_by"]
@@ -245,15 +203,15 @@ def test_estimates_and_exact_prices_give_one_answer(embedded: Client, monkeypatc
 def test_many_windows_are_counted_by_their_bound(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """As releases to all periods are registered there: never more than fit, and no window is named."""
     open_account(embedded, budget={"definition": "zcdp", "rho": "1"}, periods=_PANEL)
-    json_of(_charge(embedded, concentrated("0.25"), {"list": [_month(1)]}), 201)
-    assert json_of(_capacity(embedded, concentrated("0.1"), "all"))["stopped_by"]["window"] == "2025-11"
+    json_of(charge_over(embedded, concentrated("0.25"), {"list": [month_of(1)]}), 201)
+    assert json_of(ask_capacity(embedded, concentrated("0.1"), "all"))["stopped_by"]["window"] == "2025-11"
     assert _gauge(embedded)["window"]["start"] == "2025-11"
     monkeypatch.setattr(window_state, "_LONGEST_READ", 0)
-    asked = json_of(_capacity(embedded, concentrated("0.1"), "all"))
+    asked = json_of(ask_capacity(embedded, concentrated("0.1"), "all"))
     assert (asked["fits"], asked["used"]) == (7, 0.25)
     assert "window" not in asked["stopped_by"]
     assert _gauge(embedded).items() >= {"used": 0.25, "window": None}.items()
-    assert _foretells(embedded, concentrated("0.1"), "all") == 7
+    assert foretells(embedded, concentrated("0.1"), "all") == 7
 
 
 @pytest.mark.parametrize("budget", _BUDGETS, ids=lambda budget: budget["definition"])
@@ -264,7 +222,7 @@ def test_the_gauge_is_that_of_the_fullest_window(client: Client, budget: Any) ->
     assert _gauge(client).items() >= {"used": 0, "releases": 0, "window": None, "equal_more": None}.items()
     _fill(client, Random(3))
     tiny = pure("1e-9") if budget["definition"] == "pure" else concentrated("1e-12")
-    used = {month: json_of(_capacity(client, tiny, {"list": [month]}))["used"] for month in map(_month, range(12))}
+    used = {month: json_of(ask_capacity(client, tiny, {"list": [month]}))["used"] for month in map(month_of, range(12))}
     gauge = _gauge(client)
     fullest = max(used, key=lambda month: used[month])
     assert gauge["used"] == used[fullest]

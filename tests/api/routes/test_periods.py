@@ -158,3 +158,21 @@ def test_an_account_without_periods_has_no_list_of_them(client: Client) -> None:
     problem_of(client.get(f"{_PATH}/periods"), "not_found")
     assert pointers_of(client.get(f"{_PATH}/balance?period=2026-01")) == ["/query/period"]
     assert "window" not in json_of(client.get(f"{_PATH}/balance"))
+
+
+@pytest.mark.parametrize("participation", [{"offsets": [0]}, {"any": 2}])
+def test_a_period_whose_releases_were_voided_stays_in_the_list(client: Client, participation: Any) -> None:
+    periods = {"calendar": "month", "participation": participation}
+    open_account(client, budget={"definition": "zcdp", "rho": 9}, periods=periods)
+    held = _charge(client, concentrated("0.5"), {"list": [_month(1), _month(4)]}, reserve_for="PT1H")
+    json_of(
+        client.post(
+            f"{_PATH}/releases/{held['id']}/void", json={"reason": "a test", "attestation": "none was published"}
+        )
+    )
+    listed = json_of(client.get(f"{_PATH}/periods"))["items"]
+    assert [item["period"] for item in listed] == [_month(one) for one in (1, 2, 3, 4)]
+    assert {(item["counted"], item["releases"]) for item in listed} == {(0, 0)}
+    _charge(client, concentrated("0.25"), "all")
+    listed = json_of(client.get(f"{_PATH}/periods"))["items"]
+    assert {(item["counted"], item["releases"]) for item in listed} == {(0.25, 1)}

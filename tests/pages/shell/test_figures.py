@@ -110,3 +110,8 @@ def test_shares_are_of_what_adds_up() -> None:
     assert share_of({"definition": "zcdp", "rho": "0.3"}, cost) == "66.7"
     assert share_of({"definition": "approximate", "epsilon": "1", "delta": "1e-6"}, cost) is None
     assert share_of({"definition": "pure", "epsilon": "1"}, {"pure": None, "zcdp": None}) is None
+    curve = {"rdp": [{"alpha": 1.25, "epsilon": 0.1}, {"alpha": 8, "epsilon": 0.2}, {"alpha": 16, "epsilon": None}]}
+    shares = {alpha: share_of({"definition": "rdp", "alpha": alpha, "epsilon": "0.3"}, curve) for alpha in ("8", "5/4")}
+    assert shares == {"8": "66.7", "5/4": "33.4"}
+    for unknown in ("16", "7", "1.25000001"):
+        assert share_of({"definition": "rdp", "alpha": unknown, "epsilon": "0.3"}, curve) is None
