@@ -171,7 +171,7 @@ def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
         "account_id": account_id,
         "place": place,
         "committed": budgets.write_totals(window.committed),
-        "held": budgets.write_totals(window.held),
+        "held": _NOTHING_TEXT if window.held is _NOTHING else budgets.write_totals(window.held),
         "releases": window.releases,
         "seq": window.seq,
     }

@@ -58,8 +58,9 @@ class Limit:
         """The totals after the release."""
         return add_price(self.before, self.amount) if self.raised is None else self.raised
 
+    @cached_property
     def shortfalls(self) -> list[Shortfall]:
-        """Return the caps of the budget that the release does not fit."""
+        """The caps of the budget that the release does not fit."""
         return shortfalls(self.budget, self.weights, self.before, self.after)
 
 
@@ -190,10 +191,12 @@ def _charge_to_windows(
             f"an account of the line would have more than {most} windows, the most that it can have: open another"
             " account for further periods"
         )
-    if periods.several is not None and not places.everything:
-        limit = _limit_of_several(account, periods, (windows, after), places, amount)
-    else:
-        limit = window_limit(account, periods, windows, places, amount)
+    limit = Limit(account.name, account.budget, account.weights, windows.bound, amount, raised=after.bound)
+    if limit.shortfalls:  # else it fits what bounds all windows, and so each of them
+        if periods.several is not None and not places.everything:
+            limit = _limit_of_several(account, periods, (windows, after), places, amount)
+        else:
+            limit = window_limit(account, periods, windows, places, amount)
     return AccountCharge(amount, after.bound, (limit,), windows=after)
 
 
@@ -327,5 +330,5 @@ def failures_of(charges: Sequence[AccountCharge]) -> list[Overrun]:
             limit.account, limit.budget, gap.cap, gap.requested, gap.remaining, tag=limit.tag, window=limit.window
         )
         for limit in limits_of(charges)
-        for gap in limit.shortfalls()
+        for gap in limit.shortfalls
     ]

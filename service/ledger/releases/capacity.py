@@ -202,7 +202,7 @@ def _stop(bound: _Bound, amount: Price, number: int, cap: str) -> Stop:
     if places is None or account.periods is None or account.windows is None:
         return Stop(bound.limit, cap)
     limit = admission.window_limit(account, account.periods, account.windows, places, amount, earlier=number)
-    return Stop(limit, limit.shortfalls()[0].cap)
+    return Stop(limit, limit.shortfalls[0].cap)
 
 
 def _gauge(bound: _Bound, amount: Price | None = None) -> Gauge:

@@ -6,6 +6,8 @@ some of the window's periods. ``docs/mathematics/periods.md`` proves that this b
 numbers the statements that are cited here.
 """
 
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,6 +16,7 @@ from functools import reduce
 from service.privacy.accounting.pricing import QUANTA, Price
 from service.privacy.accounting.privacy_filter import Budget, Weights, shortfalls, spent_of_cap
 from service.privacy.accounting.totals import LossSum, Totals, add_price, add_totals, price_as_charged
+from service.privacy.numerics.keyed import memoised
 from service.privacy.periods import Periods, PeriodSet
 
 
@@ -134,7 +137,7 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
     """
     if not several:
         return Totals()
-    comparable = comparable_curves(weights, several)
+    comparable = comparable_curves(weights, _without_lower_curves(weights, several))
     return Totals(
         epsilon=LossSum(max(one.epsilon.finite for one in several), max(one.epsilon.infinite for one in several)),
         rho=LossSum(max(one.rho.finite for one in several), max(one.rho.infinite for one in several)),
@@ -143,6 +146,21 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
         quanta=tuple(map(max, zip(*(one.quanta for one in comparable if one.quanta), strict=True))),
         infinite=tuple(map(max, zip(*(one.infinite for one in several if one.infinite), strict=True))),
     )
+
+
+def _without_lower_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
+    """Return totals without those whose curve is nowhere above the highest one: they change no maximum.
+
+    Windows of earlier periods often have all releases of later ones, so that few are left to be rounded up to quanta.
+    """
+    if not any(one.quanta for one in several):
+        return several
+    nothing = (0,) * len(weights.orders)
+    highest = max(several, key=lambda one: (one.linear, one.quanta))
+    linear, quanta = highest.linear, highest.quanta or nothing
+    return [highest] + [
+        one for one in several if one.linear > linear or not all(map(operator.le, one.quanta or nothing, quanta))
+    ]
 
 
 def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
@@ -188,9 +206,14 @@ def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
     """Return the curve at each order in whole quanta, rounded up; empty for a curve that is 0."""
     if not totals.linear:
         return totals.quanta
-    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator
-    rests = totals.quanta or (0,) * len(weights.orders)
-    return tuple(
-        rest - order.numerator * top // (order.denominator * bottom)
-        for rest, order in zip(rests, weights.orders, strict=True)
-    )
+    denominator, orders = _whole_orders(weights.orders)
+    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * denominator
+    rests = totals.quanta or (0,) * len(orders)
+    return tuple([rest - order * top // bottom for rest, order in zip(rests, orders, strict=True)])
+
+
+@memoised(maxsize=16)
+def _whole_orders(orders: tuple[Fraction, ...]) -> tuple[int, tuple[int, ...]]:
+    """Return the least common denominator of orders, and their numerators over it: integers divide faster."""
+    denominator = math.lcm(*(order.denominator for order in orders))
+    return denominator, tuple(int(order * denominator) for order in orders)
