@@ -207,7 +207,7 @@ def of_window(account: AccountRecord, subplans: Subplans, window: PeriodSet | No
     for subplan, count in subplans.items():
         text = periods_in(subplan)
         if text not in touches:
-            places = account_periods.stated(periods, text).places
+            places = account_periods.touched(periods, text)
             touches[text] = places.everything or (place is not None and place in places)
         if touches[text]:
             found[subplan] = count
@@ -226,7 +226,7 @@ def bound_of_several(account: AccountRecord, subplans: Subplans, tag: str | None
     charged: dict[str, Subplans] = {}
     for subplan, count in subplans.items():
         charged.setdefault(periods_in(subplan), Subplans())[subplan] = count
-    releases = [(account_periods.stated(periods, text).places, as_plan(some, tag)) for text, some in charged.items()]
+    releases = [(account_periods.touched(periods, text), as_plan(some, tag)) for text, some in charged.items()]
     return dominating(releases, account.neighbouring, windows.several or 1, period)
 
 

@@ -114,11 +114,16 @@ def worst(
         totals: the totals of every window, or at least of those that contain the period ``including``.
         including: a period that the window must contain; None: any window.
     """
+    nothing = Totals()
     found = [Worst(None, totals.common)] if including is None else []
     places = sorted(totals.windows)
     if including is not None:
         places = list(periods.touched(PeriodSet(((including, including),))).members)
-    found += [Worst(place, add_totals(totals.common, totals.windows.get(place, Totals()))) for place in places]
+    own = [(place, totals.windows.get(place, nothing)) for place in places]
+    if totals.common == nothing:  # then to add it would take longer than to compare
+        found += [Worst(*one) for one in own]
+    else:
+        found += [Worst(place, add_totals(totals.common, one)) for place, one in own]
     return max(found, key=lambda one: _figure(budget, weights, one.totals))
 
 
