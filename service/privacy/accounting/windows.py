@@ -14,7 +14,14 @@ from fractions import Fraction
 from functools import reduce
 
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.accounting.privacy_filter import Budget, Weights, shortfalls, spent_of_cap
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Weights,
+    deciding_order,
+    shortfalls,
+    spent_of_cap,
+)
 from service.privacy.accounting.totals import LossSum, Totals, add_price, add_totals, price_as_charged
 from service.privacy.numerics.keyed import memoised
 from service.privacy.periods import Periods, PeriodSet
@@ -124,7 +131,35 @@ def worst(
         found += [Worst(*one) for one in own]
     else:
         found += [Worst(place, add_totals(totals.common, one)) for place, one in own]
-    return max(found, key=lambda one: _figure(budget, weights, one.totals))
+    return _with_largest_figure(budget, weights, found)
+
+
+def _with_largest_figure(budget: Budget, weights: Weights, found: Sequence[Worst]) -> Worst:
+    """Return the window with the largest figure; of equal ones, the first.
+
+    The figure of an (epsilon, delta) budget is the least over its orders. The least over one order bounds it, and is
+    found sooner. So the windows are looked at from the largest bound on, until no bound reaches the largest figure.
+    """
+    if budget.definition is not Definition.APPROXIMATE:
+        return max(found, key=lambda one: _figure(budget, weights, one.totals))
+    highest = max(found, key=lambda one: (one.totals.linear, one.totals.quanta))
+    order = deciding_order(budget, weights, highest.totals) or 0  # any order bounds the figure; this one closely
+    here = slice(order, order + 1)
+    single = Weights(weights.orders[here], weights.shares[here])
+
+    def bound(one: Worst) -> tuple[bool, Fraction]:
+        quanta, infinite = one.totals.quanta[here], one.totals.infinite[here]
+        return _figure(budget, single, replace(one.totals, quanta=quanta, infinite=infinite))
+
+    bounds = list(map(bound, found))
+    best, largest = 0, (False, Fraction(-1))
+    for number in sorted(range(len(found)), key=bounds.__getitem__, reverse=True):
+        if bounds[number] < largest:
+            break
+        figure = _figure(budget, weights, found[number].totals)
+        if figure > largest or (figure == largest and number < best):
+            best, largest = number, figure
+    return found[best]
 
 
 def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fraction]:
