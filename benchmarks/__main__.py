@@ -22,6 +22,7 @@ from benchmarks import (
     tabulations,
     tight,
     verify,
+    windows,
 )
 
 
@@ -40,6 +41,7 @@ def main() -> None:
         bulk,
         growth,
         periods,
+        windows,
         balance,
         tabulations,
         verify,

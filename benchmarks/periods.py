@@ -2,8 +2,9 @@
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -23,6 +24,7 @@ from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring
 
 _ROUNDS, _CHARGES = 9, 60
+_MONTHS_BEFORE = 12
 _BUDGETS = {
     "zcdp": {"definition": "zcdp", "rho": "1000000"},
     "(epsilon, delta)": {"definition": "approximate", "epsilon": "1000000", "delta": "1e-6"},
@@ -63,27 +65,33 @@ def _compare(database: Database, kind: str, budget: dict[str, str]) -> None:
         new = NewAccount(f"{kind} {name}", "person", Neighbouring.ADD_REMOVE, "", read_budget(budget), periods=stated)
         opening = account_changes.open_account(database, _REQUEST, new)
         idempotent_write(database, _REQUEST, opening, lambda _: Answer(201, "{}"))
+    for turn, name in product(range(_MONTHS_BEFORE), _ACCOUNTS):  # after them no two windows of a year are equal
+        _time(database, f"{kind} {name}", [_NOISE["equal noise"](turn)], _read(name, turn))
     for noise, plan_of in _NOISE.items():
         times: dict[str, list[float]] = {name: [] for name in _ACCOUNTS}
         for turn in range(_ROUNDS):
+            plans = [plan_of(turn * _CHARGES + number) for number in range(_CHARGES)]
             for name, found in times.items():
-                read = {"list": [_month(turn + number) for number in range(_MONTHS.get(name, 0))]}
-                found.append(_time(database, f"{kind} {name}", plan_of, read if read["list"] else None, turn))
+                found.append(_time(database, f"{kind} {name}", plans, _read(name, _MONTHS_BEFORE + turn)))
         plain, *others = (median(found) for found in times.values())
         shown = ", ".join(f"{1e3 * one:.2f} ms ({one / plain:.2f} times)" for one in others)
         print(f"  {kind}, {noise}: {1e3 * plain:.2f} ms, {shown}")
+
+
+def _read(name: str, turn: int) -> dict[str, list[str]] | None:
+    """Return the periods of the releases of a turn; None in the account without periods."""
+    return {"list": [_month(turn + number) for number in range(_MONTHS[name])]} if name in _MONTHS else None
 
 
 def _month(number: int) -> str:
     return f"{2026 + number // 12}-{number % 12 + 1:02d}"
 
 
-def _time(database: Database, name: str, plan_of: Callable[[int], dict[str, str]], periods: Any, turn: int) -> float:
+def _time(database: Database, name: str, plans: Sequence[dict[str, str]], periods: Any) -> float:
     """Return the processor seconds of one charge."""
     began = time.process_time()
-    for number in range(_CHARGES):
-        plan = plan_of(turn * _CHARGES + number)
+    for plan in plans:
         new = NewRelease("n", read_plan(plan), plan, (), Fraction(1, 10**10), "/plan", None, periods)
         operation = charges.register(_REQUEST, preparation.prepare(database, name, [new]))
         idempotent_write(database, _REQUEST, operation, lambda _: Answer(201, "{}"))
-    return (time.process_time() - began) / _CHARGES
+    return (time.process_time() - began) / len(plans)

@@ -38,6 +38,7 @@ def read(text: str) -> Periods:
     return periods.read_account_periods(json.loads(text), "")
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def write(account: Periods) -> str:
     """Return the periods of an account as canonical JSON."""
     return canonical(periods.write_account_periods(account))
@@ -51,6 +52,15 @@ def charged(account: Periods, read_periods: PeriodSet, pointer: str) -> ChargedP
     """
     places = periods.require_few_windows(account.participation, read_periods, pointer)
     return ChargedPeriods(canonical(periods.write_periods(account.calendar, read_periods)), places)
+
+
+def touched(account: Periods, text: str) -> PeriodSet:
+    """Return the places of the windows that periods touch, in the text of a row that was compared with its seal or sum.
+
+    Raises:
+        InvalidInput, ValueError: the text is not one that the service writes.
+    """
+    return account.touched(periods.read_periods(account.calendar, json.loads(text), ""))
 
 
 def stated(account: Periods, text: str) -> ChargedPeriods:

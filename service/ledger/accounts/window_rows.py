@@ -127,7 +127,8 @@ def rows_of(account_id: int) -> Select[*tuple[Any, ...]]:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row of ``window_totals`` as it is."""
-    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _SEALED))
+    *sealed_values, seal = row
+    return secret.is_seal(seal, _PURPOSE, *sealed_values)
 
 
 def write_windows(connection: Connection, account_id: int, before: Windows, after: Windows) -> int:
@@ -171,7 +172,7 @@ def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
         "account_id": account_id,
         "place": place,
         "committed": budgets.write_totals(window.committed),
-        "held": budgets.write_totals(window.held),
+        "held": _NOTHING_TEXT if window.held is _NOTHING else budgets.write_totals(window.held),
         "releases": window.releases,
         "seq": window.seq,
     }
@@ -195,7 +196,6 @@ def is_sum(secret: Secret, account_id: int, stored: object, windows: Windows) ->
 
 _PURPOSE = "window"
 _COLUMNS = (Table.account_id, Table.place, Table.committed, Table.held, Table.releases, Table.seq, Table.seal)
-_SEALED = tuple(column.key for column in _COLUMNS if column.key != "seal")
 _CHANGING = ("committed", "held", "releases", "seq")
 _SOME = {
     "sqlite": text(

@@ -209,7 +209,7 @@ def of_window(account: AccountRecord, subplans: Subplans, window: PeriodSet | No
     for subplan, count in subplans.items():
         text = periods_in(subplan)
         if text not in touches:
-            places = account_periods.stated(periods, text).places
+            places = account_periods.touched(periods, text)
             touches[text] = places.everything or (place is not None and place in places)
         if touches[text]:
             found[subplan] = count
@@ -235,7 +235,7 @@ def bound_of_several(
     for text, some in charged.items():
         whole = as_plan(some, tag)
         plan = as_replacement(whole, account.neighbouring) if replaced else whole
-        releases.append((account_periods.stated(periods, text).places, plan))
+        releases.append((account_periods.touched(periods, text), plan))
     return dominating(releases, account.neighbouring, windows.several or 1, period)
 
 

@@ -58,8 +58,9 @@ class Limit:
         """The totals after the release."""
         return add_price(self.before, self.amount) if self.raised is None else self.raised
 
+    @cached_property
     def shortfalls(self) -> list[Shortfall]:
-        """Return the caps of the budget that the release does not fit."""
+        """The caps of the budget that the release does not fit."""
         return shortfalls(self.budget, self.weights, self.before, self.after)
 
 
@@ -207,7 +208,9 @@ def _charge_to_windows(
             f"an account of the line would have more than {most} windows, the most that it can have: open another"
             " account for further periods"
         )
-    limit = _window_limit(account, periods, (windows, after), places, amount)
+    limit = Limit(account.name, account.budget, account.weights, windows.bound, amount, raised=after.bound)
+    if limit.shortfalls:  # else it fits what bounds all windows, and so each of them
+        limit = _window_limit(account, periods, (windows, after), places, amount)
     limits, caps = _charge_to_caps(account, under_caps, held=held)
     return AccountCharge(amount, after.bound, (limit, *limits), caps, after)
 
@@ -364,5 +367,5 @@ def failures_of(charges: Sequence[AccountCharge]) -> list[Overrun]:
             limit.account, limit.budget, gap.cap, gap.requested, gap.remaining, tag=limit.tag, window=limit.window
         )
         for limit in limits_of(charges)
-        for gap in limit.shortfalls()
+        for gap in limit.shortfalls
     ]

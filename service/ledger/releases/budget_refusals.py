@@ -100,7 +100,7 @@ def noise_multiplier_that_fits(line: Sequence[AccountRecord], prepared: Prepared
 
     def fits(scaled: Plan) -> bool:
         charges = charges_of(line, _at_estimated_prices(line, prepared, scaled), held=False)
-        return not any(limit.shortfalls() for limit in limits_of(charges))
+        return not any(limit.shortfalls for limit in limits_of(charges))
 
     try:
         found = noise_multiplier(plan, fits)

@@ -243,7 +243,7 @@ def _stop(bound: _Bound, amount: Price, number: int, cap: str) -> Stop:
         limit = admission.next_window_limit(account, account.periods, account.windows, places, amount, earlier=number)
     else:
         return Stop(bound.limit, cap)
-    return Stop(limit, limit.shortfalls()[0].cap)
+    return Stop(limit, limit.shortfalls[0].cap)
 
 
 def _share(bound: _Bound) -> Fraction | None:

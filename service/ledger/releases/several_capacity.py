@@ -66,7 +66,7 @@ class SeveralPeriods:
     def limit_after(self, number: int) -> Limit:
         """Return the limit that decides on one more release after as many as are admitted."""
         limit = self._limit_after(number)
-        return limit if limit.shortfalls() else self._summed_exactly()._limit_after(number)
+        return limit if limit.shortfalls else self._summed_exactly()._limit_after(number)
 
     def _limit_after(self, number: int) -> Limit:
         return admission.next_window_limit(
@@ -75,7 +75,7 @@ class SeveralPeriods:
 
     def _admits(self, number: int) -> bool:
         """Return whether the release with a number is admitted, after those with lower numbers."""
-        return not self._limit_after(number - 1).shortfalls()
+        return not self._limit_after(number - 1).shortfalls
 
     def count(self, most: int) -> int:
         """Return how many of these releases are admitted, one after the other; at most ``most``.

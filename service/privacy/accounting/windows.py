@@ -6,14 +6,24 @@ some of the window's periods. ``docs/mathematics/periods.md`` proves that this b
 numbers the statements that are cited here.
 """
 
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 
 from service.privacy.accounting.pricing import QUANTA, Price
-from service.privacy.accounting.privacy_filter import Budget, Weights, shortfalls, spent_of_cap
+from service.privacy.accounting.privacy_filter import (
+    Budget,
+    Definition,
+    Weights,
+    deciding_order,
+    shortfalls,
+    spent_of_cap,
+)
 from service.privacy.accounting.totals import LossSum, Totals, add_price, add_totals, price_as_charged
+from service.privacy.numerics.keyed import memoised
 from service.privacy.periods import Periods, PeriodSet
 
 
@@ -111,12 +121,45 @@ def worst(
         totals: the totals of every window, or at least of those that contain the period ``including``.
         including: a period that the window must contain; None: any window.
     """
+    nothing = Totals()
     found = [Worst(None, totals.common)] if including is None else []
     places = sorted(totals.windows)
     if including is not None:
         places = list(periods.touched(PeriodSet(((including, including),))).members)
-    found += [Worst(place, add_totals(totals.common, totals.windows.get(place, Totals()))) for place in places]
-    return max(found, key=lambda one: _figure(budget, weights, one.totals))
+    own = [(place, totals.windows.get(place, nothing)) for place in places]
+    if totals.common == nothing:  # then to add it would take longer than to compare
+        found += [Worst(*one) for one in own]
+    else:
+        found += [Worst(place, add_totals(totals.common, one)) for place, one in own]
+    return _with_largest_figure(budget, weights, found)
+
+
+def _with_largest_figure(budget: Budget, weights: Weights, found: Sequence[Worst]) -> Worst:
+    """Return the window with the largest figure; of equal ones, the first.
+
+    The figure of an (epsilon, delta) budget is the least over its orders. The least over one order bounds it, and is
+    found sooner. So the windows are looked at from the largest bound on, until no bound reaches the largest figure.
+    """
+    if budget.definition is not Definition.APPROXIMATE:
+        return max(found, key=lambda one: _figure(budget, weights, one.totals))
+    highest = max(found, key=lambda one: (one.totals.linear, one.totals.quanta))
+    order = deciding_order(budget, weights, highest.totals) or 0  # any order bounds the figure; this one closely
+    here = slice(order, order + 1)
+    single = Weights(weights.orders[here], weights.shares[here])
+
+    def bound(one: Worst) -> tuple[bool, Fraction]:
+        quanta, infinite = one.totals.quanta[here], one.totals.infinite[here]
+        return _figure(budget, single, replace(one.totals, quanta=quanta, infinite=infinite))
+
+    bounds = list(map(bound, found))
+    best, largest = 0, (False, Fraction(-1))
+    for number in sorted(range(len(found)), key=bounds.__getitem__, reverse=True):
+        if bounds[number] < largest:
+            break
+        figure = _figure(budget, weights, found[number].totals)
+        if figure > largest or (figure == largest and number < best):
+            best, largest = number, figure
+    return found[best]
 
 
 def _figure(budget: Budget, weights: Weights, totals: Totals) -> tuple[bool, Fraction]:
@@ -134,7 +177,7 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
     """
     if not several:
         return Totals()
-    comparable = comparable_curves(weights, several)
+    comparable = comparable_curves(weights, _without_lower_curves(weights, several))
     return Totals(
         epsilon=LossSum(max(one.epsilon.finite for one in several), max(one.epsilon.infinite for one in several)),
         rho=LossSum(max(one.rho.finite for one in several), max(one.rho.infinite for one in several)),
@@ -143,6 +186,21 @@ def maximum(weights: Weights, several: Sequence[Totals]) -> Totals:
         quanta=tuple(map(max, zip(*(one.quanta for one in comparable if one.quanta), strict=True))),
         infinite=tuple(map(max, zip(*(one.infinite for one in several if one.infinite), strict=True))),
     )
+
+
+def _without_lower_curves(weights: Weights, several: Sequence[Totals]) -> Sequence[Totals]:
+    """Return totals without those whose curve is nowhere above the highest one: they change no maximum.
+
+    Windows of earlier periods often have all releases of later ones, so that few are left to be rounded up to quanta.
+    """
+    if not any(one.quanta for one in several):
+        return several
+    nothing = (0,) * len(weights.orders)
+    highest = max(several, key=lambda one: (one.linear, one.quanta))
+    linear, quanta = highest.linear, highest.quanta or nothing
+    return [highest] + [
+        one for one in several if one.linear > linear or not all(map(operator.le, one.quanta or nothing, quanta))
+    ]
 
 
 def reaches(weights: Weights, most: Totals, totals: Totals) -> bool:
@@ -188,9 +246,14 @@ def _in_quanta(weights: Weights, totals: Totals) -> tuple[int, ...]:
     """Return the curve at each order in whole quanta, rounded up; empty for a curve that is 0."""
     if not totals.linear:
         return totals.quanta
-    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator
-    rests = totals.quanta or (0,) * len(weights.orders)
-    return tuple(
-        rest - order.numerator * top // (order.denominator * bottom)
-        for rest, order in zip(rests, weights.orders, strict=True)
-    )
+    denominator, orders = _whole_orders(weights.orders)
+    top, bottom = -totals.linear.numerator * QUANTA, totals.linear.denominator * denominator
+    rests = totals.quanta or (0,) * len(orders)
+    return tuple([rest - order * top // bottom for rest, order in zip(rests, orders, strict=True)])
+
+
+@memoised(maxsize=16)
+def _whole_orders(orders: tuple[Fraction, ...]) -> tuple[int, tuple[int, ...]]:
+    """Return the least common denominator of orders, and their numerators over it: integers divide faster."""
+    denominator = math.lcm(*(order.denominator for order in orders))
+    return denominator, tuple(int(order * denominator) for order in orders)

@@ -137,7 +137,7 @@ def test_the_number_is_that_of_all_sets_of_periods(seed: int, definition: Defini
     for most in range(3):
         assert several.count(most) == min(most, expected)
     if counted <= MOST_COUNTED:
-        assert several.limit_after(counted).shortfalls()
+        assert several.limit_after(counted).shortfalls
     if 0 < expected < _MOST:
         _no_set_has_more_than_its_budget(several, expected)
 
@@ -171,7 +171,7 @@ def test_releases_are_admitted_one_by_one_where_sums_are_rounded(
     if several.exact and counted < _MOST:
         assert replace(several, windows=windows).count(1) == 0
     if counted < _MOST:
-        assert several.limit_after(counted).shortfalls()
+        assert several.limit_after(counted).shortfalls
 
 
 @settings(max_examples=250, deadline=None)

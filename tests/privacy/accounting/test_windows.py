@@ -252,6 +252,25 @@ def test_one_amount_is_charged_to_all_windows(held: bool, seed: int) -> None:
     assert found.delta == max(one.delta for one in alone)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_worst_of_many_windows_is_the_first_with_the_largest_figure_over_all_orders(seed: int) -> None:
+    random, budget = Random(seed), budget_of(Definition.APPROXIMATE, Fraction(1))
+    weights = open_weights(budget)
+    several = [
+        price(mechanism, Neighbouring.ADD_REMOVE, weights.orders)
+        for mechanism in (DiscreteGaussian(sigma_squared=Fraction(50)), Geometric(scale=Fraction(10)))
+    ]
+    several.append(Price(None, Fraction(1), Fraction(0), Fraction(0), (*(None,) * 200, *(QUANTA // 20,) * 50)))
+    windows = {place: add_prices(Totals(), [(one, random.choice((0, 1, 3))) for one in several]) for place in range(60)}
+    for common in (Totals(), add_price(Totals(), several[seed % 3])):
+        whole = {place: add_totals(common, totals) for place, totals in windows.items()}
+        largest = max(figure(budget, weights, totals) for totals in whole.values())
+        first = min(place for place, totals in whole.items() if figure(budget, weights, totals) == largest)
+        found = worst(budget, weights, by_month(Offsets((0,))), WindowTotals(common, windows))
+        assert figure(budget, weights, common) < largest
+        assert found == Worst(first, whole[first])
+
+
 PANEL = Offsets((0, 1, 2, 3, 12, 13, 14, 15))
 
 
