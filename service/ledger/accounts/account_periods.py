@@ -38,7 +38,6 @@ def read(text: str) -> Periods:
     return periods.read_account_periods(json.loads(text), "")
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def write(account: Periods) -> str:
     """Return the periods of an account as canonical JSON."""
     return canonical(periods.write_account_periods(account))
