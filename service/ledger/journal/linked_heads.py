@@ -6,7 +6,7 @@ Whatever a database shows, it cannot link two heads that are of different versio
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from service.ledger.journal.journal import AccountHead, Head, entry_hash
 from service.ledger.storage.chain_points import is_point
@@ -17,18 +17,26 @@ from service.ledger.storage.tables import Entry, InstallationEntry
 from service.ledger.storage.transaction import DATABASE, LINKED
 
 _AT_ONCE = 16  # texts that are held at a time, each of up to some mebibytes
+# Statements are built once, because building one costs more than running it.
+_OF_ACCOUNT = (
+    select(Entry.seq, Entry.body)
+    .where(Entry.account_id == bindparam("account"), Entry.seq > bindparam("after"), Entry.seq <= bindparam("last"))
+    .order_by(Entry.seq)
+)
+_OF_INSTALLATION = (
+    select(InstallationEntry.seq, InstallationEntry.body)
+    .where(InstallationEntry.seq > bindparam("after"), InstallationEntry.seq <= bindparam("last"))
+    .order_by(InstallationEntry.seq)
+)
 
 
 def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: int) -> Iterator[Head]:
     """Yield the heads that follow from a head, by the texts up to an entry's number, as far as there are texts."""
-    if account_id == NO_ACCOUNT:
-        query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
-        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
-    else:
-        query = select(Entry.seq, Entry.body).order_by(Entry.seq)
-        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
-    last = lower
-    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+    query = _OF_INSTALLATION if account_id == NO_ACCOUNT else _OF_ACCOUNT
+    last, places = lower, {"after": lower.seq, "last": last_seq}
+    if account_id != NO_ACCOUNT:
+        places["account"] = account_id
+    with connection.execute(query, places, execution_options={"yield_per": _AT_ONCE}) as rows:
         for row in rows:
             if row.seq != last.seq + 1 or not isinstance(row.body, str):
                 break

@@ -7,7 +7,7 @@ can keep the rows of a transaction that failed, and show them for a moment. So a
 
 import re
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import is_hashed
@@ -19,6 +19,7 @@ from service.ledger.releases.releases import ReleaseRecord, read_release
 from service.ledger.storage.tables import Entry
 
 _STEPS = ("approved", "committed", "voided", "expired")
+_TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _END = re.compile(r',"kind":"([a-z_]+)","release":"([^"]*)","seq":([0-9]+),"time":"[^"]*"\}\Z')
 _END_LENGTH = 300  # characters in which the end of an entry's text lies; the plan before it may be long
 
@@ -55,8 +56,7 @@ def require_recorded(connection: Connection, account: AccountRecord, release: Re
 
 def _has_state_of_charge(connection: Connection, account_id: int, release: ReleaseRecord) -> bool:
     """Return whether a release still has the state that the entry of its charge stated, if that entry is genuine."""
-    query = select(Entry.body).where(Entry.account_id == account_id, Entry.seq == release.head.seq)
-    body = connection.execute(query).scalar_one()
+    body = connection.execute(_TEXT, {"account": account_id, "seq": release.head.seq}).scalar_one()
     if not is_hashed(hash_before(connection, account_id, release.head.seq), body, release.head.hash):
         return False
     end = _END.search(body, max(0, len(body) - _END_LENGTH))
