@@ -122,7 +122,7 @@ def _find_again(database: Database, request: Request, answer: Answer) -> None:
     with database.read() as connection:
         try:
             found = lines.line_above(connection, account)[-1]
-            lacks = "head" in stated and not contains(connection, found.id, Head(**stated["head"]), found.head)
+            lacks = "head" in stated and not contains(connection, found.chain, [Head(**stated["head"])])
         except NotFound:
             lacks = True
     if lacks:

@@ -8,10 +8,8 @@ many noisy versions of the same counts for one charge. So a repeated attempt get
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from service.noise.keystream import KEY_BYTES, Keystream
+from service.noise.keystream import KEY_BYTES
 
 _MOST = 10_000  # keys; beyond this the oldest is forgotten, and a retry of its request gets fresh noise
 
@@ -23,19 +21,13 @@ class Attempts:
         self._keys: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def keystream(self, identity: str | None) -> Iterator[Keystream]:
-        """Yield the keystream of a request. Its key is forgotten at the end of the block, unless the block raises.
+    def key(self, identity: str | None) -> bytes | None:
+        """Return the keystream's key of a request, which is kept until ``forget``; None if the identity is None.
 
         Args:
-            identity: identifies the request together with its counts. None if nothing identifies it: the keystream is
+            identity: identifies the request together with its counts. None if nothing identifies it: its keystream is
                 then a new one.
         """
-        yield Keystream(self.key(identity))
-        self.forget(identity)
-
-    def key(self, identity: str | None) -> bytes | None:
-        """Return the key of a request, which is kept until ``forget``; None if the identity is None."""
         if identity is None:
             return None
         with self._lock:

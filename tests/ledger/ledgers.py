@@ -265,7 +265,7 @@ def exported(database: Database, signer: Signer) -> bytes:
 
 def draw_what_is_held(database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool) -> None:
     """Write what only a faulty server would: a draw that does not commit its release, which is held or was voided."""
-    monkeypatch.setattr(draws, "commit_for_draw", lambda connection, line, *_: lines.lock_account(connection, line))
+    monkeypatch.setattr(draws, "lock_for_draw", lambda connection, line, *_: lines.lock_account(connection, line))
     open_account(database)
     (release,) = reserve(database, A)
     if voided:

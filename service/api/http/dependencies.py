@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Annotated, Any, TypeVar
@@ -20,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.http.fair_places import FairPlaces
 from service.errors import InvalidInput, TooManyRequests
 from service.ledger.access.authentication import Principal
+from service.ledger.draws.draws import AnsweredDraw
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
@@ -77,25 +77,28 @@ class Change:
     read_only: bool = False  # in a helper: read and check the request without carrying it out
     noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
 
-    def write(self, act: Callable[..., R], *arguments: Any) -> R:
-        """Return ``act(database, request, *arguments)``, called in the serving process, which alone writes.
+    def write(self, act: Callable[..., AnsweredDraw], *arguments: Any) -> AnsweredDraw:
+        """Return the draw of ``act(database, request, *arguments)``, called in the serving process, which alone writes.
 
         In a helper the arguments, the function and its result are sent through the pipe. They hold noisy counts only.
+        The key of the noise is forgotten once the draw is committed. A repeated answer is no reason to forget it:
+        whoever owns the database may have shown that answer only for a moment.
         """
-        if self.remote is None:
-            return act(self.database, self.request, *arguments)
-        result: R = self.remote(act, arguments)
-        return result
+        if self.remote is not None:
+            drawn: AnsweredDraw = self.remote(act, arguments)
+            return drawn
+        drawn = act(self.database, self.request, *arguments)
+        if not drawn.answer.replayed:
+            ATTEMPTS.forget(self.request.identity)
+        return drawn
 
     def carry_out(self, operation: Operation[R], answer_of: Callable[[R], Answer]) -> Answer:
         """Carry out the operation that the request asks for, and return its answer, which is stored with it."""
         return idempotent_write(self.database, self.request, operation, answer_of).answer
 
-    def keystream(self) -> AbstractContextManager[Keystream]:
-        """Return a context with the keystream for the request's noise; the draw must be committed within it."""
-        if self.noise_key is not None:
-            return nullcontext(Keystream(self.noise_key))
-        return ATTEMPTS.keystream(self.request.identity)
+    def keystream(self) -> Keystream:
+        """Return the keystream for the request's noise, the same one until the draw is committed."""
+        return Keystream(self.noise_key or ATTEMPTS.key(self.request.identity))
 
     async def in_thread(self, work: Callable[[], R]) -> R:
         """Run work in the writers' threads, with the request's context: its id for log lines and its trace.

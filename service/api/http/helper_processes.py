@@ -239,7 +239,6 @@ class Helpers:
             while not helper.idle:
                 await self._in_thread(helper.hear)
             raise
-        ATTEMPTS.forget(change.request.identity)
         return await self._in_time(partial(helper.ask, (result,)))
 
     async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:

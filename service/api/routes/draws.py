@@ -197,11 +197,10 @@ def register(
         periods=new_draw.periods,
         periods_at=f"{below}/periods",
     )
-    with change.keystream() as keystream:
-        # The counts come first: an error in them is reported before the account is read.
-        drawn = _noise_units(mechanism, noisy, keystream, below)
-        (ready,), _ = prepared(change, account, [new], costs=False)
-        return change.write(draws.register_and_draw, ready, drawn)
+    # The counts come first: an error in them is reported before the account is read.
+    drawn = _noise_units(mechanism, noisy, change.keystream(), below)
+    (ready,), _ = prepared(change, account, [new], costs=False)
+    return change.write(draws.register_and_draw, ready, drawn)
 
 
 def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
@@ -230,9 +229,8 @@ def draw_of(
     names = [] if selection.partition is None else [selection.partition]
     named, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
-    with change.keystream() as keystream:
-        drawn = draws.seal(place, _noise_units(mechanism, noisy, keystream, below))
-        return change.write(draws.draw, account, release, drawn, refusal)
+    drawn = draws.seal(place, _noise_units(mechanism, noisy, change.keystream(), below))
+    return change.write(draws.draw, account, release, drawn, refusal)
 
 
 def _place(account: str, release: str, selection: DrawSelection, change: Change, below: str) -> draws.Place:
@@ -287,12 +285,12 @@ def list_draws(
         text = _plan_text(request, connection, release)
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
-        arguments = connection, release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
+        arguments = release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
         if not noisy:
-            outlines = drawn.list_outlines(*arguments)
+            outlines = drawn.list_outlines(connection, *arguments)
             last_seq = outlines[-1].head.seq if outlines.more else None
             return ok(page([outline_body(outline) for outline in outlines], last_seq))
-        records = drawn.list_draws(*arguments)
+        records = drawn.list_draws(connection, accounts.read_account(connection, account), *arguments)
     last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")
 
@@ -325,7 +323,7 @@ def read_draw(
         text = _plan_text(request, connection, release)
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
-        record = drawn.read_draw(connection, account_id, draw, mechanisms)
+        record = drawn.read_draw(connection, accounts.read_account(connection, account), draw, mechanisms)
     if as_stream:
         return Streamed(stream_of(record), headers=identity_of(record), media_type=streams.MEDIA_TYPE)
     return Streamed(json_of(record), media_type="application/json")

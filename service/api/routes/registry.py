@@ -33,7 +33,7 @@ from service.ledger.accounts import accounts, spending
 from service.ledger.accounts.budgets import usual_delta
 from service.ledger.accounts.metadata import Metadata
 from service.ledger.accounts.registry import count_draws, largest_budget
-from service.ledger.releases import releases
+from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
 
@@ -184,7 +184,7 @@ def read_release_entry(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        record = releases.read_release(connection, owner.id, release).seen(now)
+        record = read_recorded(connection, owner, release).seen(now)
         drawn = count_draws(connection, owner.id, release)
     if record.state in ("voided", "expired"):
         raise Conflict(f"the release is {record.state}: none of it was published")

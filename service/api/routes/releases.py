@@ -39,6 +39,7 @@ from service.ledger.draws import partitions
 from service.ledger.releases import charges, releases, reservations
 from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
+from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
@@ -256,7 +257,7 @@ def read_release(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        record = releases.read_release(connection, owner.id, release).seen(now)
+        record = read_recorded(connection, owner, release).seen(now)
         (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])

@@ -140,23 +140,22 @@ def _tabulate(
     marked = int(groups.counts.total_only.sum())
     most = marked + (len(groups.names) - marked) * max(SIZES)  # the details are not known before noise is drawn
     require_few_counts(change.database.kind, most, groups.pointer)
-    with change.keystream() as keystream:
-        try:
-            details, noisy = tabulate(groups.counts, rules, LevelLaws(*laws), keystream)
-        except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
-            raise InvalidInput.at(f"{below}/level", str(error)) from None
-        total, _, step_2 = laws
-        margins = {
-            "confidence": float(CONFIDENCE),
-            "total_only": margin_of_error(total, CONFIDENCE),
-            "step_2": margin_of_error(step_2, CONFIDENCE),
-        }
-        digits = (details + ord("0")).astype("u1").tobytes().decode()
-        mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
-        terms = terms_of(rules, mechanisms, level.count, margins)
-        layout = Layout(level.name, terms, groups.names, digits)
-        refusal = _refusal(level, groups, change.require_partitions)
-        return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
+    try:
+        details, noisy = tabulate(groups.counts, rules, LevelLaws(*laws), change.keystream())
+    except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
+        raise InvalidInput.at(f"{below}/level", str(error)) from None
+    total, _, step_2 = laws
+    margins = {
+        "confidence": float(CONFIDENCE),
+        "total_only": margin_of_error(total, CONFIDENCE),
+        "step_2": margin_of_error(step_2, CONFIDENCE),
+    }
+    digits = (details + ord("0")).astype("u1").tobytes().decode()
+    mechanisms = {name: write_plan(getattr(level, name)) for name in ("total", "step_1", "step_2")}
+    terms = terms_of(rules, mechanisms, level.count, margins)
+    layout = Layout(level.name, terms, groups.names, digits)
+    refusal = _refusal(level, groups, change.require_partitions)
+    return change.write(tabulations.tabulate, account, release, plan, level, layout, noisy, refusal)
 
 
 def _refusal(level: Level, groups: NamedGroups, required: bool) -> ServiceError | None:

@@ -36,9 +36,7 @@ from service.ledger.journal.entries import Drawn, Filing
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.releases.charges import charge
 from service.ledger.releases.preparation import Prepared
-from service.ledger.releases.releases import state_of
-from service.ledger.releases.reservations import commit_for_draw, held_for_draw
-from service.ledger.releases.settlement import Held
+from service.ledger.releases.reservations import lock_for_draw, release_for_draw
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.tables import Draw
@@ -217,7 +215,7 @@ def draw_once(
 
     place, looked, looks = sealed.place, set[str](), 0
     seen = check_before_lock(database, request, first)
-    held = held_for_draw(database, line, release_id)
+    found = release_for_draw(database, line.name, release_id)
 
     def look_again(connection: Connection) -> None:
         nonlocal looks
@@ -228,7 +226,7 @@ def draw_once(
         looked.update(one.id for one in unseen)
 
     def work(connection: Connection, at: str) -> DrawRecord:
-        account = lock_for_draw(connection, line, release_id, held, request.actor, at)
+        account = lock_for_draw(connection, line, found, request.actor, at)
         later = _later(connection, account.id, place, seen, looked)
         if looks < _LOOKS and any(one.release_id == release_id and place.is_in(one) for one in later.unseen):
             raise _LaterTabulation
@@ -269,20 +267,6 @@ def check_draw_first(connection: Connection, line: Line, release_id: str, sealed
     runs = partitions.branch_runs_of(connection, release_id, place.bounds)
     partitions.refuse_beyond(connection, release_id, place.bounds, runs, counts)
     return CheckedBefore(seq, runs)
-
-
-def lock_for_draw(
-    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
-) -> AccountRecord:
-    """Lock the account of a release for a draw, and commit its reservation if there is one.
-
-    Raises:
-        NotFound: the account has no such release.
-        Conflict: the release is proposed, voided or expired.
-    """
-    if state_of(connection, line.account_id, release_id) == "committed":
-        return lines.lock_account(connection, line)  # committed for ever, so the accounts above need no lock
-    return commit_for_draw(connection, line, release_id, held, actor, at)
 
 
 def register_and_draw(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
 from service.errors import AlreadyDrawn, Altered, Conflict, Gone, NotFound
-from service.ledger.accounts.accounts import read_account
+from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.accounts.kept_figures import KeptFigures, is_kept
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
@@ -78,20 +78,34 @@ def mechanisms_by_name(plan_text: str) -> Mechanisms:
     return {mechanism.name: mechanism for mechanism in mechanisms_of(read_plan(json.loads(plan_text)))}
 
 
-def read_draw(connection: Connection, account_id: int, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
+def read_draw(connection: Connection, account: AccountRecord, draw_id: str, mechanisms: Mechanisms) -> DrawRecord:
     """Return a draw of an account.
 
     Raises:
         NotFound: the account has none with this id.
         Gone: its noisy counts are no longer stored.
-        Altered: its row is not as the service wrote it.
+        Altered: its row is not as the service wrote it, or the journal lacks its entry.
     """
-    row = connection.execute(_DRAWS.where(Draw.account_id == account_id, Draw.id == draw_id)).one_or_none()
+    row = connection.execute(_DRAWS.where(Draw.account_id == account.id, Draw.id == draw_id)).one_or_none()
     if row is None:
         raise NotFound("draw", draw_id)
     if row.noisy_removed_at is not None:
         raise Gone(draw_id, row.noisy_removed_at)
-    return _record(connection, row, mechanisms)
+    record = _record(connection, row, mechanisms)
+    _require_recorded(connection, account, [record])
+    return record
+
+
+def _require_recorded(connection: Connection, account: AccountRecord, draws: Sequence[DrawRecord]) -> None:
+    """Refuse to give out noisy counts of draws that are not in the account's journal.
+
+    Whoever owns the database can keep the row of a draw that was not committed, and show it for a moment.
+
+    Raises:
+        Altered: the journal lacks the entry of one.
+    """
+    if not contains(connection, account.chain, [draw.head for draw in draws]):
+        raise draw_rows.altered(draws[0].id)
 
 
 def release_and_size(connection: Connection, account_id: int, draw_id: str) -> tuple[str, int]:
@@ -198,6 +212,7 @@ def _taken(connection: Connection, row: Row[*tuple[Any, ...]]) -> list[tuple[str
 
 def list_draws(
     connection: Connection,
+    account: AccountRecord,
     release_id: str,
     after: int,
     limit: int,
@@ -212,12 +227,17 @@ def list_draws(
     Args:
         after: the number of the entry that the page follows; 0 for the first page.
         limit: draws at most.
+
+    Raises:
+        Altered: a row is not as the service wrote it, or the journal lacks its entry.
     """
     query = _DRAWS.where(Draw.release_id == release_id, Draw.seq > after).order_by(Draw.seq)
     rows = rows_of(connection, query, _SIZE, limit, counts, before_reading)
-    return page_of(
+    page = page_of(
         rows, lambda row: (_record if row.noisy_removed_at is None else _outline)(connection, row, mechanisms)
     )
+    _require_recorded(connection, account, [draw for draw in page if isinstance(draw, DrawRecord)])
+    return page
 
 
 def list_outlines(
@@ -263,7 +283,7 @@ def read_answered(connection: Connection, account: str, answer: Answer, mechanis
     if row.noisy_removed_at is not None:
         raise AlreadyDrawn(row.id, "this request was answered before, and the noisy counts are no longer kept")
     record = _record(connection, row, {row.mechanism: mechanism})
-    if not contains(connection, found.id, record.head, found.head):
+    if not contains(connection, found.chain, [record.head]):
         raise _gone()
     return record
 

@@ -266,5 +266,9 @@ def hash_before(connection: Connection, account_id: int, seq: int) -> str:
     """
     if seq == 1:
         return BEFORE_FIRST.hash
-    query = select(Entry.hash).where(Entry.account_id == account_id, Entry.seq == seq - 1)
-    return connection.execute(query).scalar_one_or_none() or BEFORE_FIRST.hash
+    return (
+        connection.execute(_HASH_OF, {"account": account_id, "seq": seq - 1}).scalar_one_or_none() or BEFORE_FIRST.hash
+    )
+
+
+_HASH_OF = select(Entry.hash).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))

@@ -3,32 +3,40 @@
 Whatever a database shows, it cannot link two heads that are of different versions of a journal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
-from service.ledger.journal.journal import Head, entry_hash
+from service.ledger.journal.journal import AccountHead, Head, entry_hash
+from service.ledger.storage.chain_points import is_point
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import EFFECTS, NO_ACCOUNT, NewEntry
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Entry, InstallationEntry
 from service.ledger.storage.transaction import DATABASE, LINKED
 
-_FAR = 200_000  # texts that follow an entry of an answer which is repeated
 _AT_ONCE = 16  # texts that are held at a time, each of up to some mebibytes
+# Statements are built once, because building one costs more than running it.
+_OF_ACCOUNT = (
+    select(Entry.seq, Entry.body)
+    .where(Entry.account_id == bindparam("account"), Entry.seq > bindparam("after"), Entry.seq <= bindparam("last"))
+    .order_by(Entry.seq)
+)
+_OF_INSTALLATION = (
+    select(InstallationEntry.seq, InstallationEntry.body)
+    .where(InstallationEntry.seq > bindparam("after"), InstallationEntry.seq <= bindparam("last"))
+    .order_by(InstallationEntry.seq)
+)
 
 
 def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: int) -> Iterator[Head]:
     """Yield the heads that follow from a head, by the texts up to an entry's number, as far as there are texts."""
-    if account_id == NO_ACCOUNT:
-        query = select(InstallationEntry.seq, InstallationEntry.body).order_by(InstallationEntry.seq)
-        query = query.where(InstallationEntry.seq > lower.seq, InstallationEntry.seq <= last_seq)
-    else:
-        query = select(Entry.seq, Entry.body).order_by(Entry.seq)
-        query = query.where(Entry.account_id == account_id, Entry.seq > lower.seq, Entry.seq <= last_seq)
-    last = lower
-    with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
+    query = _OF_INSTALLATION if account_id == NO_ACCOUNT else _OF_ACCOUNT
+    last, places = lower, {"after": lower.seq, "last": last_seq}
+    if account_id != NO_ACCOUNT:
+        places["account"] = account_id
+    with connection.execute(query, places, execution_options={"yield_per": _AT_ONCE}) as rows:
         for row in rows:
             if row.seq != last.seq + 1 or not isinstance(row.body, str):
                 break
@@ -41,17 +49,38 @@ def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head
     return lower == higher or higher in heads_after(connection, account_id, lower, higher.seq)
 
 
-def contains(connection: Connection, account_id: int, entry: Head, head: Head) -> bool:
-    """Return whether a journal with a known head contains an entry, by the texts between them.
+def contains(connection: Connection, account: AccountHead, entries: Iterable[Head]) -> bool:
+    """Return whether the journal of an account with a known head contains all of some entries, by the texts after them.
 
-    An entry that too many others follow counts as missing. The hash that a row states is no proof: no seal covers it.
+    The hash that a row states is no proof: no seal covers it.
     """
-    if head.seq - entry.seq > _FAR:
+    database: Database = connection.info[DATABASE]
+    # A head that a write transaction sees may be of another one that is not committed yet.
+    is_known = database.newest.up_to(account.name, account.head.seq) == _known(account.name, account.head)
+    waiting = sorted(entries, key=lambda entry: entry.seq)
+    if waiting and waiting[-1].seq > account.head.seq:
         return False
-    last = entry
-    for last in heads_after(connection, account_id, entry, head.seq):  # noqa: B007 - the last one is needed
-        pass
-    return last == head
+    while waiting:
+        first = waiting[0]
+        point = database.points.next(account.name, first.seq, account.head.seq)
+        end = account.head if point is None else Head(point.seq, point.hash)
+        wanted = {entry for entry in waiting if entry.seq <= end.seq}
+        last, points = first, [first]
+        wanted.discard(first)
+        for last in heads_after(connection, account.id, first, end.seq):
+            wanted.discard(last)
+            if is_point(last.seq):
+                points.append(last)
+        if last != end or wanted:
+            return False
+        if is_known:
+            database.points.add(account.name, [_known(account.name, point) for point in points])
+        waiting = [entry for entry in waiting if entry.seq > end.seq]
+    return True
+
+
+def _known(account: str, head: Head) -> KnownHead:
+    return KnownHead(account, head.seq, head.hash)
 
 
 def require_linked(connection: Connection, account_id: int, head: KnownHead) -> None:

@@ -142,9 +142,9 @@ def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:
     return digest + secret.seal(_PURPOSE, digest, release_id, state)
 
 
-def altered(release_id: str) -> Altered:
+def altered(release_id: str, reason: str = "run verify") -> Altered:
     """Return the refusal to use a release whose row or entry is not as the service wrote it."""
-    return Altered("the release", f"the row of release {release_id!r}")
+    return Altered("the release", f"the row of release {release_id!r}", reason)
 
 
 WITH_HASH = (

@@ -8,14 +8,15 @@ from sqlalchemy import Connection, select
 from service.errors import Conflict, InvalidInput
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import lines
-from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_members
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
-from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, read_release, state_of
+from service.ledger.releases.recorded_releases import read_recorded, require_recorded
+from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, state_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import Held, held_of, settle
 from service.ledger.storage import clock
@@ -115,40 +116,50 @@ def approve(database: Database, request: Request, name: str, release_id: str) ->
     return _step(database, request, name, release_id, prepare)
 
 
-def held_for_draw(database: Database, line: Line, release_id: str) -> Held | None:
-    """Return the hold that the first draw of a release commits, before any lock is taken; None if it is committed.
+@dataclass(frozen=True, slots=True)
+class DrawnRelease:
+    """A release before a draw, as it was found before any lock; ``held`` is what the draw commits, None if nothing."""
+
+    release: ReleaseRecord
+    held: Held | None
+
+
+def release_for_draw(database: Database, name: str, release_id: str) -> DrawnRelease:
+    """Return a release that is to be drawn from, with what its first draw commits, before any lock is taken.
+
+    Args:
+        name: of its account.
 
     Raises:
         NotFound: the account has no such release.
+        Altered: its row is not as the service wrote it, or the journal lacks its entry.
     """
     with database.read() as connection:
-        if state_of(connection, line.account_id, release_id) not in HELD:  # a settled release stays settled
-            return None
-        found = read_release(connection, line.account_id, release_id)
-    return held_of(found)
+        found = read_recorded(connection, read_account(connection, name), release_id)
+    return DrawnRelease(found, _held(found))
 
 
-def commit_for_draw(
-    connection: Connection, line: Line, release_id: str, held: Held | None, actor: Actor, at: str
-) -> AccountRecord:
-    """Commit a reservation in the transaction of its first draw, and return the account, locked.
-
-    Args:
-        held: as ``held_for_draw`` found it before the lock.
+def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor: Actor, at: str) -> AccountRecord:
+    """Lock the account of a release for a draw, and commit its reservation if there is one.
 
     Raises:
         NotFound: the account has no such release.
         Conflict: it is proposed, voided or expired.
         ReservationsDue: an overdue hold must expire first.
     """
-    locked = lines.lock_line(connection, line, at)
-    _refuse_over(connection, line, release_id, at)
-    step = _commitment(state_of(connection, line.account_id, release_id))
+    found = drawn.release
+    if state_of(connection, line.account_id, found.id) == "committed":  # for ever: accounts above need no lock
+        locked = [lines.lock_account(connection, line)]
+    else:
+        locked = lines.lock_line(connection, line, at)
+        _refuse_over(connection, line, found.id, at)
+    release = _present(connection, locked[-1], found)
+    step = _commitment(release.state)
     if step is None:
         return locked[-1]
-    if held is None:  # it was settled a moment ago
-        raise release_rows.altered(release_id)
-    return settle(connection, locked, [held], step, actor, at)[-1]
+    if drawn.held is None:
+        raise release_rows.altered(release.id)
+    return settle(connection, locked, [drawn.held], step, actor, at)[-1]
 
 
 def _commitment(state: State) -> Settlement | None:
@@ -176,14 +187,14 @@ def _step(
     """
     line = lines.line_of(database, name)
     with database.read() as connection:
-        found = read_release(connection, line.account_id, release_id)
+        found = read_recorded(connection, read_account(connection, name), release_id)
         choose = prepare(connection, line.account_id, found)
-    held = held_of(found) if found.state in HELD else None  # a settled release stays settled
+    held = _held(found)
 
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
         _refuse_over(connection, line, release_id, at)
-        release = replace(found, state=state_of(connection, line.account_id, release_id))
+        release = _present(connection, locked[-1], found)
         step = choose(connection, release, held)
         if step is None:
             return SettledRelease(release, locked[-1])
@@ -193,6 +204,27 @@ def _step(
         return SettledRelease(replace(release, state=step.next_state()), after[-1])
 
     return Operation(work, _is_committed)
+
+
+def _held(release: ReleaseRecord) -> Held | None:
+    return held_of(release) if release.state in HELD else None  # a settled release stays settled
+
+
+def _present(connection: Connection, account: AccountRecord, found: ReleaseRecord) -> ReleaseRecord:
+    """Return a release of a locked account in its present state.
+
+    Args:
+        found: as it was recorded before the lock.
+
+    Raises:
+        Altered: the journal does not record its present state.
+    """
+    state = state_of(connection, account.id, found.id)
+    if state == found.state:
+        return found
+    release = replace(found, state=state)
+    require_recorded(connection, account, release)
+    return release
 
 
 def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:

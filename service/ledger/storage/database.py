@@ -23,6 +23,7 @@ from sqlalchemy.pool import QueuePool
 
 from service.errors import StartupRefused, Unavailable
 from service.ledger.storage.boundaries import begin_read, begin_write, commit, require_open
+from service.ledger.storage.chain_points import ChainPoints
 from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, session_settings, sqlite_engine
 from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
@@ -143,6 +144,7 @@ class Database:
         self._done = Effects()
         self.pace = WritingPace()
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
+        self.points = ChainPoints()  # entries that this process linked with those heads
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound

@@ -15,7 +15,8 @@ from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Content, Registration, read
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of as key_text, price_of_key
 from service.ledger.releases import release_rows
-from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
+from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.releases.releases import ReleaseRecord, entry_of
 from service.ledger.storage.tables import Release
 from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
 from service.privacy.accounting.totals import is_charge_of
@@ -34,9 +35,9 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
 
     Raises:
         NotFound: the account has no such release.
-        Unavailable: its row, or its entry, is not as the service wrote it.
+        Unavailable: its row, or an entry of it, is not as the service wrote it.
     """
-    release = read_release(connection, account.id, release_id).seen(at)
+    release = read_recorded(connection, account, release_id).seen(at)
     charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
     entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
     content = read(entry).content

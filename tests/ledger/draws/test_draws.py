@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,13 @@ def test_what_is_stored_is_read_again(database: Database, noisy: list[int]) -> N
     with database.read() as connection:
         mechanisms = mechanisms_in(connection, registered.id)
         for found in (
-            read_draw(connection, account.id, drawn.id, mechanisms),
-            *list_draws(connection, registered.id, 0, 10, 10**6, mechanisms),
+            read_draw(connection, account, drawn.id, mechanisms),
+            *list_draws(connection, account, registered.id, 0, 10, 10**6, mechanisms),
         ):
             assert isinstance(found, DrawRecord)
             assert (found, found.noisy.tolist()) == (drawn, noisy)
         with pytest.raises(NotFound):
-            read_draw(connection, account.id + 1, drawn.id, mechanisms)
+            read_draw(connection, replace(account, id=account.id + 1), drawn.id, mechanisms)
     assert account.head == drawn.head
 
 
@@ -64,11 +65,12 @@ def test_a_page_of_draws_ends_where_it_holds_enough(database: Database) -> None:
     plan = {"type": "repeat", "count": 5, "part": _A}
     (registered,) = charge(database, plan)
     drawn = [_draw(database, plan, registered.id, "a", repetition=n, noisy=range(4)) for n in range(5)]
+    account = account_of(database)
     with database.read() as connection:
         mechanisms = mechanisms_in(connection, registered.id)
         for counts, size in ((1, 1), (4, 1), (5, 2), (8, 2), (100, 5)):
-            assert list_draws(connection, registered.id, 0, 10, counts, mechanisms) == drawn[:size]
-        assert list_draws(connection, registered.id, drawn[1].head.seq, 2, 100, mechanisms) == drawn[2:4]
+            assert list_draws(connection, account, registered.id, 0, 10, counts, mechanisms) == drawn[:size]
+        assert list_draws(connection, account, registered.id, drawn[1].head.seq, 2, 100, mechanisms) == drawn[2:4]
 
 
 def test_charge_and_draw_are_one_transaction(database: Database) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from service.errors import AlreadyDrawn, Conflict, Gone
+from service.ledger.accounts.accounts import read_account
 from service.ledger.draws import retention, stored_draws
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.draws.stored_draws import DrawOutline, DrawRecord
@@ -33,7 +34,8 @@ def _drawn(database: Database, turns: int) -> str:
 
 def _listed(database: Database, release: str) -> list[DrawRecord | DrawOutline]:
     with database.read() as connection:
-        return stored_draws.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
+        account, mechanisms = read_account(connection, "people"), mechanisms_in(connection, release)
+        return stored_draws.list_draws(connection, account, release, 0, 10, 10**6, mechanisms)
 
 
 def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +55,7 @@ def test_what_is_older_goes_and_the_rest_stays(database: Database, monkeypatch: 
     account = account_of(database)
     with database.read() as connection:
         with pytest.raises(Gone, match=_LATER):
-            stored_draws.read_draw(connection, account.id, removed[0].id, mechanisms_in(connection, old))
+            stored_draws.read_draw(connection, account, removed[0].id, mechanisms_in(connection, old))
         listed = stored_draws.list_outlines(connection, old, 0, 10, 10**6, mechanisms_in(connection, old))
         assert [one.size for one in listed] == [1, 1]
     with pytest.raises(AlreadyDrawn) as refused:

@@ -425,7 +425,7 @@ def test_entries_below_number_one_count_for_nothing(database: Database) -> None:
         assert replay(connection, before, before.head.seq).account == before
         assert len(spending_history(connection, before, 10).steps) == 2
         with pytest.raises(Unavailable, match="not as the service wrote it"):
-            stored_draws.read_draw(connection, before.id, "another", {})
+            stored_draws.read_draw(connection, before, "another", {})
     describe(database, "people", name="what somebody said")
     assert account_of(database).metadata == {"name": "what somebody said"}
     assert _first_bad(database) == BadEntry(1, "the entry is missing")

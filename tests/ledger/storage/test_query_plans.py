@@ -18,7 +18,7 @@ from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries
 from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
-from service.ledger.releases import past_releases, releases
+from service.ledger.releases import past_releases, recorded_releases, releases
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import present_account
 from service.ledger.storage import clock
@@ -150,7 +150,8 @@ def _read(database: Database, release: str) -> None:
         made = [NewEntry(account.id, first.seq, first.hash, account.name)]
         assert missing_entries(connection, {"people": first}, last_entries(connection, ["people"])) == []
         assert lost_entries(connection, made) == []
-        stored_draws.list_draws(connection, release, 0, 10, 100, mechanisms_in(connection, release))
+        stored_draws.list_draws(connection, account, release, 0, 10, 100, mechanisms_in(connection, release))
+        recorded_releases.read_recorded(connection, account, release)
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:

@@ -320,8 +320,9 @@ def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries
 
     def read_all() -> list[str]:
         with database.read() as connection:
+            account = accounts.read_account(connection, "people")
             pages = ((of, mechanisms_in(connection, of)) for of in (release, level))
-            found = [stored_draws.list_draws(connection, of, 0, 10, 10**6, named) for of, named in pages]
+            found = [stored_draws.list_draws(connection, account, of, 0, 10, 10**6, named) for of, named in pages]
             partitions.drawn_for(connection, [release, level])
         return [one.turn.partition for page in found for one in page]
 
@@ -337,7 +338,7 @@ def test_draws_of_a_version_without_their_seals_are_sealed_once_as_their_entries
     with database.read() as connection:
         account = accounts.read_account(connection, "people")
         with pytest.raises(Unavailable, match="not as the service wrote it"):
-            stored_draws.read_draw(connection, account.id, "another", {})
+            stored_draws.read_draw(connection, account, "another", {})
         assert connection.execute(text("SELECT count(*) FROM draws WHERE seal IS NULL")).scalar_one() == 1
     drop = {"sqlite": "DROP TRIGGER draws_no_delete", "postgresql": "DROP TRIGGER draws_stay ON draws"}
     run(database, drop[database.kind])

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from sqlalchemy import Connection, create_engine, make_url, text
 
 from service.errors import AlreadyDrawn, Conflict, Unavailable
+from service.ledger.accounts import accounts
 from service.ledger.draws import count_codec, draws, stored_draws
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, seal_layout
@@ -363,7 +364,8 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
 
     def listed() -> list[list[int]]:
         with database.read() as connection:
-            page = stored_draws.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release))
+            account, mechanisms = accounts.read_account(connection, "people"), mechanisms_in(connection, release)
+            page = stored_draws.list_draws(connection, account, release, 0, 10, 10**6, mechanisms)
         return [one.noisy.tolist() for one in page if isinstance(one, DrawRecord)]
 
     assert drawn_again() == drawn_again() == [5, 6, 7]
@@ -379,7 +381,7 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
             changed = row | {"noisy": count_codec.pack(forged), "noisy_hash": count_codec.digest(forged), "seal": seal}
             _put(database_url, changed, entry | change)
             for read in (drawn_again, listed):
-                with pytest.raises(Unavailable, match="the draw is not as the service wrote it"):
+                with pytest.raises(Unavailable, match="is not as the service wrote it"):
                     read()
     _put(database_url, row, entry)
     assert (listed(), drawn_again()) == ([[5, 6, 7]], [5, 6, 7])
@@ -422,8 +424,10 @@ def test_a_draw_that_is_not_as_its_entry_says_is_not_read(
     with database.read() as connection:
         (name,) = connection.execute(text("SELECT id FROM draws")).scalars()
         for read in (
-            lambda: stored_draws.read_draw(connection, account.id, name, mechanisms_in(connection, release)),
-            lambda: stored_draws.list_draws(connection, release, 0, 10, 10**6, mechanisms_in(connection, release)),
+            lambda: stored_draws.read_draw(connection, account, name, mechanisms_in(connection, release)),
+            lambda: stored_draws.list_draws(
+                connection, account, release, 0, 10, 10**6, mechanisms_in(connection, release)
+            ),
         ):
             with pytest.raises(Unavailable, match="not as the service wrote it") as refused:
                 read()
@@ -442,4 +446,4 @@ def test_groups_that_are_not_as_the_entry_says_are_not_read(database_url: str, d
         with as_owner(database_url) as connection:
             connection.execute(text(change), {"layout": layout} if layout else {})
         with database.read() as connection, pytest.raises(Unavailable):
-            stored_draws.read_draw(connection, account.id, name, mechanisms_in(connection, release))
+            stored_draws.read_draw(connection, account, name, mechanisms_in(connection, release))

@@ -1,0 +1,239 @@
+"""A release counts as it is recorded in the journal; rows of a transaction that failed, shown for a moment, do not."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, text
+
+from service.errors import Altered
+from service.ledger.accounts.accounts import read_account
+from service.ledger.draws import draws, stored_draws
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.idempotent_write import Operation, idempotent_write
+from service.ledger.journal.journal import Head
+from service.ledger.journal.linked_heads import contains
+from service.ledger.releases import reservations
+from service.ledger.releases.charges import register
+from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.storage import chain_points, clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Answer, Request
+from service.ledger.verification.receipts import receipt_of
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
+from tests.ledger.charging import (
+    ANN,
+    BOB,
+    account_of,
+    approve,
+    charge,
+    commit,
+    draw,
+    mechanisms_in,
+    open_account,
+    prepared,
+    release_of,
+    reserve,
+    void,
+)
+from tests.ledger.writing import unprotected
+
+A: dict[str, Any] = {"type": "gaussian", "name": "a", "rho": "1/64"}
+_ALTERED = "not as the service wrote it"
+Rows = dict[str, list[dict[str, Any]]]
+Settle = Callable[[Database, Request, str, str], Operation[Any]]
+
+
+class _Failed(Exception):
+    """The end of a transaction before its commit."""
+
+
+def _rows_of_failed(database: Database, operation: Operation[Any], *tables: str, request: Request = ANN) -> Rows:
+    """The rows that an operation leaves in some tables, of a transaction that is not committed."""
+    rows: Rows = {}
+
+    def work(connection: Connection, at: str) -> None:
+        operation.work(connection, at)
+        for table in tables:
+            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+        raise _Failed
+
+    with pytest.raises(_Failed):
+        idempotent_write(database, request, Operation(work, lambda *_: False), lambda _: Answer(200))
+    return rows
+
+
+def _write(database: Database, table: str, statement: str, row: dict[str, Any]) -> None:
+    unprotected(database, table, statement, **row)
+
+
+def _update(database: Database, table: str, row: dict[str, Any], where: str) -> None:
+    unprotected(database, table, f"UPDATE {table} SET " + ", ".join(f"{name} = :{name}" for name in row) + where, **row)
+
+
+@contextmanager
+def _shown_state(database: Database, release: str, rows: Rows) -> Iterator[None]:
+    """Show a release in the state of rows that were not committed, until the block ends."""
+    with database.read() as connection:
+        query = text("SELECT id, state, seal FROM releases WHERE id = :id")
+        before = dict(connection.execute(query, {"id": release}).one()._mapping)
+    (row,) = (row for row in rows["releases"] if row["id"] == release)
+    _update(database, "releases", {name: row[name] for name in before}, " WHERE id = :id")
+    yield
+    _update(database, "releases", before, " WHERE id = :id")
+
+
+def _voided(database: Database, request: Request, name: str, release: str) -> Operation[Any]:
+    return reservations.void(database, request, name, release, "why", "nothing was published")
+
+
+@pytest.mark.parametrize("settle", [reservations.commit, _voided])
+def test_a_settlement_that_failed_is_not_confirmed(database: Database, settle: Settle) -> None:
+    open_account(database)
+    (release,) = reserve(database, A)
+    rows = _rows_of_failed(database, settle(database, ANN, "people", release), "releases")
+    before = account_of(database)
+    with _shown_state(database, release, rows):
+        for again in (reservations.commit, _voided):
+            with pytest.raises(Altered, match=_ALTERED):
+                again(database, ANN, "people", release)
+        with pytest.raises(Altered, match=_ALTERED):
+            draw(database, release, A)
+        with database.read() as connection, pytest.raises(Altered, match=_ALTERED):
+            receipt_of(connection, read_account(connection, "people"), release, clock.now())
+    assert (account_of(database), release_of(database, release).state) == (before, "reserved")
+    assert commit(database, release).state == "committed"
+
+
+def test_an_approval_that_failed_is_not_confirmed(database: Database) -> None:
+    open_account(database, approval_above="0.001")
+    for reserved in (None, timedelta(hours=1)):
+        (proposed,) = charge(database, A, reserve_for=reserved)
+        rows = _rows_of_failed(
+            database, reservations.approve(database, BOB, "people", proposed.id), "releases", request=BOB
+        )
+        with _shown_state(database, proposed.id, rows):
+            for settle in (reservations.approve, reservations.commit):
+                with pytest.raises(Altered, match=_ALTERED):
+                    settle(database, BOB, "people", proposed.id)
+            with pytest.raises(Altered, match=_ALTERED):
+                draw(database, proposed.id, A)
+        assert approve(database, proposed.id).state == ("committed" if reserved is None else "reserved")
+
+
+def test_a_state_that_is_shown_under_the_lock_is_not_confirmed(database: Database) -> None:
+    """It was shown after the read that comes before the lock."""
+    open_account(database)
+    (release,) = reserve(database, A)
+    step = reservations.commit(database, ANN, "people", release)
+    rows = _rows_of_failed(database, step, "releases")
+    with _shown_state(database, release, rows), pytest.raises(Altered, match=_ALTERED):
+        idempotent_write(database, ANN, step, lambda _: Answer(200))
+    assert release_of(database, release).state == "reserved"
+
+
+def test_a_charge_that_failed_gets_no_receipt(database: Database) -> None:
+    open_account(database)
+    (reserved,) = reserve(database, A)
+    rows = _rows_of_failed(database, register(ANN, prepared(database, A)), "releases", "journal")
+    shown = rows["releases"][-1]
+    (entry,) = (row for row in rows["journal"] if row["seq"] == shown["seq"])
+    assert shown["id"] != reserved
+    commit(database, reserved)
+    charge(database, A)
+    said, named = (", ".join(f"{sign}{name}" for name in shown) for sign in ("", ":"))
+    _write(database, "releases", f"INSERT INTO releases ({said}) VALUES ({named})", shown)
+    _update(database, "journal", entry, " WHERE account_id = :account_id AND seq = :seq")
+    with database.read() as connection:
+        account = read_account(connection, "people")
+        for read in (
+            lambda: receipt_of(connection, account, shown["id"], clock.now()),
+            lambda: read_recorded(connection, account, shown["id"]),
+        ):
+            with pytest.raises(Altered, match=_ALTERED):
+                read()
+    with pytest.raises(Altered, match=_ALTERED):
+        draw(database, shown["id"], A)
+
+
+def test_counts_of_a_draw_that_failed_are_not_given_out(database: Database) -> None:
+    open_account(database)
+    (registered, other) = charge(database, A, A)
+    value = read_plan(A)
+    (mechanism,) = mechanisms_of(value)
+    sealed = draws.seal(draws.place_of(value, mechanism, Turn()), np.array([1, 2, 3]))
+    found = reservations.release_for_draw(database, "people", registered.id)
+
+    def work(connection: Connection, at: str) -> Any:
+        line = prepared(database, A)[0].line
+        account = reservations.lock_for_draw(connection, line, found, ANN.actor, at)
+        return draws.store(connection, account, registered.id, sealed, draws.Later((), [], ()), ANN.actor, at)
+
+    rows = _rows_of_failed(database, Operation(work, lambda *_: False), "draws", "journal")
+    (shown,) = rows["draws"]
+    (entry,) = (row for row in rows["journal"] if row["seq"] == shown["seq"])
+    draw(database, other.id, A)
+    charge(database, A)
+    said, named = (", ".join(f'{sign}"{name}"' for name in shown) for sign in ("", ":"))
+    _write(database, "draws", f"INSERT INTO draws ({said}) VALUES ({named.replace(chr(34), '')})", shown)
+    _update(database, "journal", {"hash": entry["hash"], "seq": entry["seq"]}, " WHERE seq = :seq")
+    with database.read() as connection:
+        account, mechanisms = read_account(connection, "people"), mechanisms_in(connection, registered.id)
+        with pytest.raises(Altered, match=_ALTERED):
+            stored_draws.read_draw(connection, account, shown["id"], mechanisms)
+        with pytest.raises(Altered, match=_ALTERED):
+            stored_draws.list_draws(connection, account, registered.id, 0, 10, 10**6, mechanisms)
+
+
+def test_every_state_is_recorded_however_long_ago(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_points, "_APART", 4)
+    open_account(database)
+    committed, voided, drawn, reserved = reserve(database, A, A, A, A)
+    (charged,) = charge(database, A)
+    commit(database, committed)
+    void(database, voided, attestation="nothing was published")
+    draw(database, drawn, A)
+    states = {committed: "committed", voided: "voided", drawn: "committed", reserved: "reserved"}
+    states[charged.id] = "committed"
+    for _ in range(3):
+        charge(database, *[A] * 7)
+        for _ in range(2):
+            with database.read() as connection:
+                account = read_account(connection, "people")
+                found = {release: read_recorded(connection, account, release).state for release in states}
+            assert found == states
+    assert database.points.next("people", 1, account.head.seq) is not None
+
+
+def test_an_entry_is_linked_by_texts_alone(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_points, "_APART", 4)
+    open_account(database)
+    charge(database, *[A] * 30)
+    with database.read() as connection:
+        account = read_account(connection, "people").chain
+        rows = connection.execute(text("SELECT seq, hash FROM journal ORDER BY seq")).all()
+        heads = [Head(row.seq, row.hash) for row in rows]
+        assert contains(connection, account, [])
+        for of in (heads[20:22], heads[::7], heads[-1:], heads):
+            assert contains(connection, account, of)
+            for number in range(len(of)):
+                wrong = [*of[:number], replace(of[number], hash="0" * 64), *of[number + 1 :]]
+                assert not contains(connection, account, wrong)
+                assert not contains(connection, account, [*of, wrong[number]])
+        assert not contains(connection, account, [Head(len(heads) + 1, "0" * 64)])
+    query = "UPDATE journal SET hash = :hash WHERE seq = :seq"
+    for seq in (17, 19, 20):
+        unprotected(database, "journal", query, hash="1" * 64, seq=seq)
+    with database.read() as connection:  # whatever the rows beside the texts say
+        assert contains(connection, account, [heads[2], heads[16]])
+        assert not contains(connection, account, [Head(19, "1" * 64)])
+    unprotected(database, "journal", "UPDATE journal SET body = replace(body, '1', '2') WHERE seq = 18")
+    database.points = chain_points.ChainPoints()
+    with database.read() as connection:
+        assert contains(connection, account, [heads[18], heads[30]])
+        assert not contains(connection, account, [heads[16]])
