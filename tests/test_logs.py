@@ -144,7 +144,8 @@ def _root_logger() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_a_logger_in_use_obeys_later_changes(_root_logger: None) -> None:
+@pytest.mark.usefixtures("_root_logger")
+def test_a_logger_in_use_obeys_later_changes() -> None:
     """Commands configure logs in the tests' process, and a test that collects lines must see those of every logger."""
     logs.configure("info")
     logger = structlog.get_logger("somebody")
