@@ -162,7 +162,7 @@ def test_a_declared_curve_converts_at_its_last_order() -> None:
     assert reported(by(found, "rdp").epsilon) < (23.03 - 1 - 3.4) / 31 + 0.001
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(plans(REPLACE, 5))
 def test_statements_agree_with_one_another(plan: Plan) -> None:
     delta = Fraction(1, 10**4)
