@@ -14,12 +14,14 @@ _PROCESSORS: list[structlog.typing.Processor] = [
     structlog.processors.add_log_level,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
+# One list for good: a logger that was used keeps the list of its first line, also when logs are configured again.
+_OWN: list[structlog.typing.Processor] = [*_PROCESSORS, structlog.processors.JSONRenderer()]
 
 
 def configure(level: str) -> None:
     """Give all log lines one form, also those of uvicorn and SQLAlchemy; the service's own take the shorter path."""
     structlog.configure(
-        processors=[*_PROCESSORS, structlog.processors.JSONRenderer()],
+        processors=_OWN,
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,

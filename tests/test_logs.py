@@ -2,11 +2,16 @@
 
 import base64
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
+from service import logs
 from tests.api.calls import STEWARD, bearer, json_of, make_key, open_account, problem_of, pure, release
 from tests.processes import Served, service
 
@@ -127,3 +132,25 @@ def test_start_and_stop_are_told_with_the_settings_and_no_secret(
     printed = "".join(served.said)
     assert hidden not in printed
     assert STEWARD not in printed
+
+
+@pytest.fixture
+def _root_logger() -> Iterator[None]:
+    """Give the root logger its handlers and level back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_logger_in_use_obeys_later_changes() -> None:
+    """Commands configure logs in the tests' process, and a test that collects lines must see those of every logger."""
+    logs.configure("info")
+    logger = structlog.get_logger("somebody")
+    logger.info("before")
+    logs.configure("info")
+    with capture_logs() as lines:
+        logger.info("after")
+    assert [line["event"] for line in lines] == ["after"]

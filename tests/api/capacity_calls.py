@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.api.calls import Client, json_of, problem_of
 
 
@@ -42,3 +44,14 @@ def foretells(client: Client, plan: Any, periods: Any, account: str = "people") 
 def _elsewhere(asked: Any, account: str) -> bool:
     """Tell whether the account's own budget does not stop the next release: one above, or a cap on a tag, does."""
     return bool(asked["stopped_by"]["account"] != account or "tag" in asked["stopped_by"])
+
+
+def on_either_database(budgets: list[dict[str, str]]) -> pytest.MarkDecorator:
+    """Run a test with each budget on SQLite and with the last on PostgreSQL; the longer suite runs each on both."""
+    cases = []
+    for kind in ("sqlite", "postgresql"):
+        for budget in budgets:
+            longer = kind == "postgresql" and budget is not budgets[-1]
+            marks = [pytest.mark.statistics] if longer else []
+            cases.append(pytest.param(budget, kind, id=f"{kind}-{budget['definition']}", marks=marks))
+    return pytest.mark.parametrize(("budget", "database_url"), cases, indirect=["database_url"])

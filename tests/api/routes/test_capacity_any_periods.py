@@ -9,7 +9,7 @@ import pytest
 from service.ledger.accounts import window_state
 from service.privacy.accounting import effort
 from tests.api.calls import Client, concentrated, head_of, json_of, make_key, open_account, problem_of, pure
-from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of
+from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of, on_either_database
 
 _BUDGETS: list[dict[str, str]] = [
     {"definition": "pure", "epsilon": "1"},
@@ -35,7 +35,7 @@ def _fill(client: Client, random: Random, account: str = "people") -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-@pytest.mark.parametrize("budget", _BUDGETS, ids=lambda budget: budget["definition"])
+@on_either_database(_BUDGETS)
 def test_so_many_register_over_the_same_periods_and_no_more(client: Client, budget: Any, number: int) -> None:
     """Statement C-9, for every definition, with unlike releases before."""
     open_account(client, budget=budget, periods=_any(number))

@@ -19,7 +19,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
-from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of
+from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of, on_either_database
 
 _PANEL = {"calendar": "month", "participation": {"offsets": [0, 2, 3]}}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "2", "delta": "1e-6"}
@@ -48,7 +48,7 @@ def _fill(client: Client, random: Random, account: str = "people") -> None:
         charge_over(client, plan, periods, account, **held)
 
 
-@pytest.mark.parametrize("budget", _BUDGETS, ids=lambda budget: budget["definition"])
+@on_either_database(_BUDGETS)
 def test_so_many_register_over_the_same_periods_and_no_more(client: Client, budget: Any) -> None:
     """Statement C-7, for every definition, with unlike releases before."""
     open_account(client, budget=budget, periods=_PANEL)
@@ -71,11 +71,11 @@ def test_declared_deltas_stop_in_their_window(client: Client) -> None:
 
 
 @pytest.mark.parametrize("participation", [_PANEL["participation"], {"any": 2}], ids=str)
-@pytest.mark.parametrize("cap", _BUDGETS, ids=lambda budget: budget["definition"])
-def test_a_cap_on_a_tag_stops_releases_of_all_periods(client: Client, cap: Any, participation: Any) -> None:
+@on_either_database(_BUDGETS)
+def test_a_cap_on_a_tag_stops_releases_of_all_periods(client: Client, budget: Any, participation: Any) -> None:
     """A cap counts releases of all windows; whichever of it and the windows is full first stops the next one."""
     periods = {"calendar": "month", "participation": participation}
-    open_account(client, budget=_BUDGETS[1], periods=periods, caps=[{"tag": "race", "budget": cap}])
+    open_account(client, budget=_BUDGETS[1], periods=periods, caps=[{"tag": "race", "budget": budget}])
     tagged: dict[str, Any] = {"tags": ["race"]}
     untagged: dict[str, Any] = {"reads": "nothing capped"}
     random = Random(2)

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from sqlalchemy import Connection, text
 
 from service.ledger.journal.canonical_json import canonical
@@ -98,6 +98,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(_JSON)
 def test_canonical_json_means_the_same_and_is_its_own_canonical_form(value: object) -> None:
     written = canonical(value)

@@ -190,9 +190,10 @@ def figures_of(definition: Definition) -> dict[str, Any]:
 PARTICIPATIONS: tuple[Participation, ...] = (Offsets((0,)), GAPS, AnyPeriods(2))
 
 
+@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.statistics)])
 @both
 @every
-def test_no_adversary_exceeds_a_cap_for_any_unit(definition: Definition, relation: Neighbouring) -> None:
+def test_no_adversary_exceeds_a_cap_for_any_unit(definition: Definition, relation: Neighbouring, depth: int) -> None:
     reached: list[float] = []
     for seed, participation in enumerate(PARTICIPATIONS):
         random = Random(f"{seed} {definition} {relation}")
@@ -205,7 +206,7 @@ def test_no_adversary_exceeds_a_cap_for_any_unit(definition: Definition, relatio
             design = replace(design, budget=other.budget, moves=moves)
         voided = ((tagged(2, relation), frozenset({random.choice(CALENDAR)})),)
         beside = tuple((untagged(16), periods) for periods in READ[:2])
-        parts = used(CapFilter(replace(design, moves=design.moves + beside, voided=voided, depth=3)))
+        parts = used(CapFilter(replace(design, moves=design.moves + beside, voided=voided, depth=depth)))
         assert max(parts) <= 1 + SLACK
         reached.append(max(parts))
     weak = definition is Definition.APPROXIMATE and relation is ADD  # the pure sum is full before delta is

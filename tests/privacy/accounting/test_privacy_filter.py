@@ -438,7 +438,7 @@ def test_mixed_plans_add_their_lines_as_lines_and_the_rest_by_orders() -> None:
     assert many.quanta == (math.ceil(nats(plan_tau(geometric, ADD, Fraction(2))) * 10**12 * QUANTA),)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(REPLACE, 6))
 def test_an_estimate_is_a_price_or_hardly_above(plan: Plan) -> None:
     orders = (Fraction("1.01"), Fraction(2), Fraction("7.3"), Fraction(500))
@@ -481,6 +481,7 @@ _prices = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(_prices, st.booleans()), max_size=8), st.randoms(use_true_random=False))
 def test_removing_charges_leaves_the_totals_of_the_others_alone(
     charges: list[tuple[Price, bool]], random: Random

@@ -297,7 +297,7 @@ def test_a_declared_rho_has_no_tight_figure() -> None:
     assert [(s.via, s.method) for s in found.approximate if s.via == "tight"] == [("tight", "rdp")]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(plans(REPLACE, 5), st.sampled_from(["1e-100", "1e-9", "0.01"]))
 def test_tight_is_least_and_consistent(plan: Plan, target: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
