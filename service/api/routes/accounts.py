@@ -36,8 +36,8 @@ from service.api.schemas.periods import (
 )
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, accounts, descriptions
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_changes, account_opening, accounts, descriptions
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, write_budget
 from service.ledger.accounts.cap_changes import CapsChange
@@ -322,7 +322,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
         periods,
         None if body.funding == "shared" else body.funding,
     )
-    opening = account_changes.open_account(change.database, change.request, new)
+    opening = account_opening.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 
 
