@@ -1,4 +1,7 @@
-"""Changes of accounts by stewards: new budgets, caps and thresholds, closing and reopening; some need two stewards."""
+"""Changes of accounts by stewards: of budgets, caps, thresholds and states.
+
+In accounts with a threshold, a change that permits more spending takes two stewards.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,12 +15,7 @@ from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import is_fixed
-from service.ledger.accounts.cap_changes import (
-    CapsChange,
-    is_greater,
-    require_same_kind,
-    save_holds,
-)
+from service.ledger.accounts.cap_changes import CapsChange, is_greater, require_same_kind, save_holds
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
@@ -35,9 +33,7 @@ from service.ledger.journal.entries import (
     read_text,
 )
 from service.ledger.journal.journal import Head, hash_before
-from service.ledger.releases.allotment_charges import (
-    set_allotment,
-)
+from service.ledger.releases.allotment_charges import set_allotment
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.privacy.accounting.privacy_filter import Budget, spent_of_cap

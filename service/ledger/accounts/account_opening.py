@@ -1,7 +1,4 @@
-"""Openings of accounts: the rows and entries of a new account, and of what is allotted to it.
-
-The parent's unit, neighbouring relation and calendar decide which accounts can be under it.
-"""
+"""The opening of an account, under its parent, and the charge of its cap to the accounts above if it is allotted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +18,7 @@ from service.ledger.accounts.window_state import WindowState
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import AccountOpened
 from service.ledger.journal.journal import BEFORE_FIRST
-from service.ledger.releases.allotment_charges import (
-    leaf_for,
-    require_countable,
-    require_one_person,
-    set_allotment,
-)
+from service.ledger.releases.allotment_charges import leaf_for, require_countable, require_one_person, set_allotment
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account

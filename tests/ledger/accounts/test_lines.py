@@ -252,7 +252,7 @@ def test_a_charge_runs_as_many_statements_in_a_long_line_as_alone(database: Data
     names = _line(database, MAX_DEPTH)
     open_account(database, "alone", definition="pure", epsilon="5")
     statements: list[str] = []
-    event.listen(database._writer, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(database.pools.writer, "before_cursor_execute", lambda *given: statements.append(given[2]))
     counts = []
     for name in ("alone", names[-1], "alone", names[-1]):
         statements.clear()

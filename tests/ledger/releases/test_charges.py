@@ -200,7 +200,7 @@ def test_a_charge_runs_the_same_statements_however_long_the_ledger_is(database: 
     charge(database, {"type": "gaussian", "rho": "0.001"})  # after this one nothing is prepared for the first time
     statements: list[str] = []
     event.listen(
-        database._writer, "before_cursor_execute", lambda *given: statements.append(given[2])
+        database.pools.writer, "before_cursor_execute", lambda *given: statements.append(given[2])
     )  # fmt: skip
     charge(database, {"type": "gaussian", "rho": "0.001"})
     first = statements.copy()

@@ -13,7 +13,7 @@ from service.ledger.accounts.allotments import Amount
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import allotment_charges
 from service.ledger.storage.database import Database
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.funding_check import OTHER_AMOUNT, UNFUNDED
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import change_account, charge, open_account
