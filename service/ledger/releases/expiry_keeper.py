@@ -1,4 +1,4 @@
-"""The keeper of expiry: the thread that expires overdue holds while a server runs."""
+"""The thread of a server that expires overdue holds."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ _log = structlog.get_logger("service.expiry")
 
 
 class ExpiryKeeper:
-    """The thread that expires overdue holds: at once where a charge left some, otherwise soon."""
+    """The thread that expires overdue holds: at once where a charge left some, otherwise within about ten seconds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
