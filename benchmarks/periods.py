@@ -8,8 +8,8 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from service.ledger.accounts import account_changes
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_opening
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.idempotent_write import idempotent_write
 from service.ledger.installation.binding import check_secret
@@ -63,7 +63,7 @@ def _compare(database: Database, kind: str, budget: dict[str, str]) -> None:
     for name, periods in _ACCOUNTS.items():
         stated = None if periods is None else read_account_periods(periods, "")
         new = NewAccount(f"{kind} {name}", "person", Neighbouring.ADD_REMOVE, "", read_budget(budget), periods=stated)
-        opening = account_changes.open_account(database, _REQUEST, new)
+        opening = account_opening.open_account(database, _REQUEST, new)
         idempotent_write(database, _REQUEST, opening, lambda _: Answer(201, "{}"))
     for turn, name in product(range(_MONTHS_BEFORE), _ACCOUNTS):  # after them no two windows of a year are equal
         _time(database, f"{kind} {name}", [_NOISE["equal noise"](turn)], _read(name, turn))

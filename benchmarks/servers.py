@@ -18,8 +18,8 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
 
-from service.ledger.accounts import account_changes
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_opening
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.idempotency import Answer, Request
@@ -63,7 +63,7 @@ def open_account(database: Database, name: str) -> None:
     """An account with room for all charges of a benchmark."""
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget)
-    carry_out(database, account_changes.open_account(database, CALLER, new))
+    carry_out(database, account_opening.open_account(database, CALLER, new))
 
 
 def open_accounts(url: str, names: Iterable[str]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from benchmarks.servers import CALLER, carry_out, opened, postgresql_database, sqlite_database
-from service.ledger.accounts import account_changes, lines
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_opening, lines
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.releases import charges, preparation
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.storage import clock
@@ -86,7 +86,7 @@ def _parsed(database: Database, name: str) -> float:
 def _open(database: Database, name: str, parent: str | None) -> None:
     budget = Budget(definition=Definition.ZCDP, cap=Fraction(10**9))
     new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", budget, parent)
-    carry_out(database, account_changes.open_account(database, CALLER, new))
+    carry_out(database, account_opening.open_account(database, CALLER, new))
 
 
 def _release(number: int) -> NewRelease:

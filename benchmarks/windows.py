@@ -11,8 +11,8 @@ import httpx
 from sqlalchemy import Connection
 
 from benchmarks.servers import CALLER, KEY, carry_out, opened, processor_seconds, service_server, sqlite_database
-from service.ledger.accounts import account_changes, account_periods, accounts
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_opening, account_periods, accounts
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.spending_rows import ChargedSubplans, Subplans
 from service.ledger.accounts.subplans import charged_to, subplans_of
@@ -96,7 +96,7 @@ def _fill(url: str) -> None:
     for name, (budget, unlike) in _BALANCES.items():
         periods = read_account_periods(_YEAR, "")
         new = NewAccount(name, "person", Neighbouring.ADD_REMOVE, "", read_budget(_BUDGETS[budget]), periods=periods)
-        carry_out(database, account_changes.open_account(database, CALLER, new))
+        carry_out(database, account_opening.open_account(database, CALLER, new))
 
         def work(connection: Connection, name: str = name, unlike: int = unlike, periods: Periods = periods) -> None:
             account = accounts.read_account(connection, name)

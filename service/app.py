@@ -59,7 +59,7 @@ from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.installation.high_water_keeper import MarkKeeper, remember_marked
-from service.ledger.releases.settlement import ExpiryKeeper
+from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
 from service.pages import routes, start

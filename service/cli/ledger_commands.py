@@ -32,6 +32,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.schema import schema_faults
 from service.ledger.verification import exports
 from service.ledger.verification.backup import back_up, file_faults
+from service.ledger.verification.export_reader import Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.receipts import check_receipt
 from service.ledger.verification.recompute import RepricedRelease, recompute as price_again
@@ -115,7 +116,7 @@ def _mark(file: HighWaterFile) -> tuple[Mark | None, str | None]:
 
 def _verify_file(file: Path, public_key: str | None) -> None:
     with file.open("rb") as opened:
-        reader = exports.Reader(opened, public_key)
+        reader = Reader(opened, public_key)
         for _ in reader.entries():
             pass
     for name, head in reader.heads.items():

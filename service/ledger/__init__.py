@@ -1,1 +1,1 @@
-"""The durable ledger: plain SQLAlchemy, one function a transaction."""
+"""The durable ledger: plain SQLAlchemy, one function for each transaction."""

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 
 from service.ledger.journal.journal import Kind
-from service.ledger.releases import settlement
+from service.ledger.releases import expiry_keeper
 from service.privacy.plans.walking import Neighbouring
 from tests.api.calls import contract
 from tests.compatibility.comparing import agree, loose_figures
@@ -75,7 +75,7 @@ def test_a_ledger_answers_as_when_it_was_exported(
     installation.run("import", str(file))
     loose = loose_figures(version)
     ordered = written_on == "sqlite" or version.name != "0.4.0"
-    monkeypatch.setattr(settlement, "_LOOKS", 10**9)  # overdue reservations stay, however long the questions take
+    monkeypatch.setattr(expiry_keeper, "_LOOKS", 10**9)  # overdue reservations stay, however long the questions take
     first = DATABASES.index(written_on) % every
     with installation.client() as client:
         for question, answer in islice(read_answers(version / f"{written_on}.answers.tsv.gz"), first, None, every):

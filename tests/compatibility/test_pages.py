@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.ledger.releases import settlement
+from service.ledger.releases import expiry_keeper
 from tests.api.calls import STEWARD
 from tests.compatibility.files import VERSIONS
 from tests.compatibility.installation import Installation
@@ -26,7 +26,7 @@ def test_pages_of_a_ledger_with_everything_in_it_are_shown(
         time.moment = datetime.fromisoformat(json.loads(opened.readline())["at"])
     installation = Installation(tmp_path, f"sqlite:///{tmp_path / 'ledger.db'}")
     installation.run("import", str(file))
-    monkeypatch.setattr(settlement, "_LOOKS", 10**9)  # overdue reservations stay
+    monkeypatch.setattr(expiry_keeper, "_LOOKS", 10**9)  # overdue reservations stay
     shown = 0
     with installation.client() as client:
         names = [account["name"] for account in client.get("/v1/accounts?limit=1000").json()["items"]]

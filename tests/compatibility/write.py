@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service import logs
-from service.ledger.releases.settlement import ExpiryKeeper
+from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret

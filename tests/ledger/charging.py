@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, insert, text
 
-from service.ledger.accounts import account_changes, account_rows, accounts, spending
-from service.ledger.accounts.account_changes import ChangedAccount, NewAccount
+from service.ledger.accounts import account_changes, account_opening, account_rows, accounts, spending
+from service.ledger.accounts.account_changes import ChangedAccount
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
@@ -101,7 +102,7 @@ def open_account(
     new = NewAccount(
         name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps), counted, funding
     )
-    carry_out(database, account_changes.open_account(database, ANN, new))
+    carry_out(database, account_opening.open_account(database, ANN, new))
     return account_of(database, name)
 
 

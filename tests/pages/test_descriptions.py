@@ -74,7 +74,7 @@ def test_a_release_has_its_own_and_its_account_s(steward: Client, api: Client) -
     _save(steward, _NEEDED)
     (release, *_) = json_of(api.get("/v1/accounts/persons/releases"))["items"]
     page = f"/accounts/persons/releases/{release['id']}"
-    assert "If empty, the text of the account applies." in steward.get(f"{page}/description").text
+    assert "If this field is empty, the text of the account applies." in steward.get(f"{page}/description").text
     _save(steward, {"intended_use": "Elections"}, f"{page}/description")
     assert _said(api, page) == {"intended_use": "Elections"}
     entry = yaml.safe_load(steward.get(f"{page}/registry-entry").text)["deployment"]["basic"]

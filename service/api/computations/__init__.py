@@ -1,1 +1,1 @@
-"""Routes that compute and store nothing, one file a resource."""
+"""Routes that compute and store nothing, one file for each resource."""

@@ -166,7 +166,7 @@ def _waiting(observed: MetricSources) -> Iterator[Metric]:
     database = observed.database
     connections = [
         ([name, state], float(number))
-        for name, pool in database.connections().items()
+        for name, pool in database.pools.connections().items()
         for state, number in (("in_use", pool.in_use), ("idle", pool.idle))
     ]
     yield _gauge("ledger_database_connections", "Connections to the database.", ["pool", "state"], connections)

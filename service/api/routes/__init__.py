@@ -1,1 +1,1 @@
-"""Routes of the ledger's resources, one file a resource."""
+"""Routes of the ledger's resources, one file for each resource."""

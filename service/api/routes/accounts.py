@@ -1,13 +1,11 @@
-"""Routes of accounts, their balances and their journals."""
+"""Routes of accounts: open, list, read and change."""
 
 import json
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
-from pydantic.json_schema import SkipJsonSchema
-from sqlalchemy import Connection
 
 from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.memory_room import Room
@@ -15,41 +13,24 @@ from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
-from service.api.schemas.allotments import AllottedSumBody, allotted_sum_member
-from service.api.schemas.caps import CapBody, CapModel, caps_member, stated_caps
-from service.api.schemas.exact_numbers import Exact, Label, Short, Text, number_up, short_exact
-from service.api.schemas.guarantees import (
-    BudgetModel,
-    HeadBody,
-    Remaining,
-    head_body,
-    remaining_body,
-)
+from service.api.schemas.accounts import AccountBody, account_body, account_with_fullest_window, account_with_gauge
+from service.api.schemas.caps import CapModel, stated_caps
+from service.api.schemas.exact_numbers import Exact, Label, Short, Text
+from service.api.schemas.guarantees import BudgetModel
 from service.api.schemas.metadata import Metadata, patch_of
-from service.api.schemas.periods import (
-    MANY_WINDOWS,
-    AccountPeriodsBody,
-    StatedAccountPeriods,
-    WindowBody,
-    account_periods_body,
-    window_member,
-)
+from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, accounts, descriptions
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_changes, account_opening, accounts, descriptions
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import read_budget, write_budget
+from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
-from service.ledger.accounts.worst_windows import fullest_window
 from service.ledger.releases.settlement import in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
-from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
-from service.privacy.accounting.privacy_filter import spent_of_cap
-from service.privacy.accounting.totals import mean_price
-from service.privacy.numerics.numbers import exact_text, parse_exact
+from service.privacy.numerics.numbers import parse_exact
 from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
@@ -127,155 +108,11 @@ class ChangeAccount(Short):
         return self
 
 
-class Admission(BaseModel):
-    """The RDP orders and weights that enforce an (epsilon, delta) budget; fixed when the account is opened."""
-
-    orders: list[str]
-    weights: list[str]
-
-
-class ProposedChangeBody(BaseModel):
-    """A proposed change that would allow more spending; a second steward makes it by requesting the same change."""
-
-    budget: BudgetModel | None
-    state: Literal["open"] | None
-    caps: list[CapModel] | None = Field(None, description="Omitted where the change is another one.")
-    seq: int = Field(description="The number of the journal entry that proposed the change.")
-    proposed_by: str
-    proposed_at: str
-
-
-class GaugeBody(BaseModel):
-    """The used part of an account's budget, on the scale on which equal releases take equal parts.
-
-    For an (epsilon, delta) budget it is the least over all tests by which its filter admits; in other definitions, the
-    used part of the cap. Where declared deltas use more of their own cap, it is that part. At 1 the budget is full.
-    """
-
-    used: float | None = Field(description="Spent or held; rounded up. Null: infinite.")
-    used_exact: str | None = Field(description="used as an exact number, where it is short.")
-    cap: str = Field(description="The cap that it is a part of: epsilon, rho, delta or declared_delta.")
-    releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
-    equal_more: int | None = Field(
-        description="The exact number of further releases, each with the mean loss of the counted ones, that the"
-        f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
-        " has periods."
-    )
-    window: WindowBody | SkipJsonSchema[None] = Field(
-        None,
-        description="Only of an account with periods that is read by itself: the window with the largest used part,"
-        " which all is said of. null: no window has more than the releases to all periods; or the account has more"
-        " windows than are looked at (8,333; 1,492 with 250 orders), or its units are in several periods, whichever,"
-        " and used is a bound that none exceeds. Omitted in a list of accounts, where used is such a bound too; it is"
-        " exact but for (epsilon, delta) budgets.",
-    )
-
-
-class AccountBody(BaseModel):
-    """An account as answers show it."""
-
-    name: str
-    unit: str
-    neighbouring: Neighbouring
-    budget: BudgetModel
-    remaining: Remaining
-    counted: float | None = Field(
-        description="The part of the cap in use by admission's count, reservations included; null: infinite."
-    )
-    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
-    state: Literal["open", "closed"]
-    description: str
-    parent: str | None
-    funding: Literal["allotted"] | SkipJsonSchema[None] = Field(
-        None, description="Omitted where charges of the account are charged to the accounts above as well."
-    )
-    approval_above: str | None
-    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
-    metadata: Metadata
-    admission: Admission | None
-    caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
-    allotted: AllottedSumBody | None = Field(
-        None, description="What the account has allotted to accounts under it; omitted where it never did."
-    )
-    created_at: str
-    head: HeadBody
-    periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
-        None,
-        description="Only of an account with periods. remaining and counted are then those of the window with the"
-        " largest loss; under an (epsilon, delta) budget, a bound that no window exceeds.",
-    )
-    gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
-
-
 class AccountPage(BaseModel):
     """A page of accounts."""
 
     items: list[AccountBody]
     next_cursor: str | None
-
-
-def account_body(account: AccountRecord) -> dict[str, Any]:
-    """Return an account as JSON."""
-    weights = account.weights
-    used = spent_of_cap(account.budget, weights, account.totals)
-    admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
-    return {
-        "name": account.name,
-        "unit": account.unit,
-        "neighbouring": account.neighbouring.value,
-        "budget": write_budget(account.budget),
-        "remaining": remaining_body(account),
-        "counted": None if used is None else number_up(used),
-        "counted_exact": None if used is None else short_exact(used),
-        "state": account.state,
-        "description": account.description,
-        "parent": account.parent,
-        "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
-        "proposed_change": _proposed_body(account),
-        "metadata": account.metadata,
-        "admission": admission if weights.shares else None,
-        **caps_member(account.caps),
-        **allotted_sum_member(account),
-        "created_at": account.created_at,
-        "head": head_body(account.head),
-        **account_periods_body(account),
-    }
-
-
-def _shown(account: AccountRecord, *, with_gauge: bool) -> dict[str, Any]:
-    return account_body(account) | ({"gauge": _gauge_body(account)} if with_gauge else {})
-
-
-def _shown_alone(connection: Connection, account: AccountRecord) -> dict[str, Any]:
-    """Return an account with the gauge of its fullest window, where it has periods."""
-    if account.periods is None:
-        return _shown(account, with_gauge=True)
-    place, as_window = fullest_window(connection, account)
-    window = None if place is None else account.periods.window_at(place)
-    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
-
-
-def _gauge_body(account: AccountRecord) -> dict[str, Any]:
-    budget, weights, totals, number = account.budget, account.weights, account.totals, account.releases
-    used, cap = gauge(budget, weights, totals)
-    return {
-        "used": None if used is None else number_up(used),
-        "used_exact": None if used is None else short_exact(used),
-        "cap": cap,
-        "releases": number,
-        "equal_more": count_fitting(budget, weights, totals, mean_price(account.of_releases, number))
-        if number and account.periods is None
-        else None,
-    }
-
-
-def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
-    proposed = account.proposed
-    if proposed is None:
-        return None
-    what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
-    what |= {"caps": proposed.change["caps"]} if "caps" in proposed.change else {}
-    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
 
 
 def _answer(account: AccountRecord, status: int = 200) -> Answer:
@@ -322,7 +159,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
         periods,
         None if body.funding == "shared" else body.funding,
     )
-    opening = account_changes.open_account(change.database, change.request, new)
+    opening = account_opening.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 
 
@@ -352,7 +189,7 @@ def list_accounts(
         records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
         now = clock.now()
         present = [in_list(connection, account, now) for account in records]
-        shown = [_shown(account, with_gauge=with_gauge) for account in present]
+        shown = [account_with_gauge(account) if with_gauge else account_body(account) for account in present]
     return ok(page(shown, records[-1].name if records.more else None))
 
 
@@ -375,7 +212,7 @@ def read_account(
         if with_gauge and many and request.app.state.helpers is not None:
             raise AnswerInHelper
         present = without_due_reservations(connection, record, clock.now())
-        return ok(_shown_alone(connection, present) if with_gauge else _shown(present, with_gauge=False))
+        return ok(account_with_fullest_window(connection, present) if with_gauge else account_body(present))
 
 
 @router.patch(

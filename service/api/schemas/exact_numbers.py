@@ -1,4 +1,4 @@
-"""Exact numbers and labels as they come in, guarantees as they go out."""
+"""Exact numbers, labels and durations in requests, and rounded numbers in answers."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""PLAN and MECHANISM of the contract as models, made from the grammar that mechanisms and nodes state themselves."""
+"""Models of the contract's plans and mechanisms, made from the fields that mechanisms and nodes state."""
 
 from collections.abc import Iterable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Reads of accounts, and the lock on an account's line that every charge takes."""
+"""Accounts: the record of one, and how its row is read and written."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
-from service.ledger.journal.journal import AccountHead, Head, entry_hash, hash_before, up_to
+from service.ledger.journal.journal import AccountHead, Head, entry_hash, has_entry, hash_before, up_to
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Entry
 from service.ledger.storage.transaction import secret_of
@@ -184,6 +184,11 @@ def save(
         after.append(account)
     account_rows.update_rows(connection, [(_fixed(account), _changing(account)) for account in after])
     return after
+
+
+def is_committed(connection: Connection, account: AccountRecord) -> bool:
+    """Return whether the transaction that left an account with its head was committed."""
+    return has_entry(connection, account.id, account.head)
 
 
 def _fixed(account: AccountRecord) -> dict[str, object]:

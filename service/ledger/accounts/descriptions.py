@@ -15,7 +15,7 @@ from service.ledger.accounts.description_rows import before_description, metadat
 from service.ledger.accounts.metadata import LARGEST, Metadata, merged, write_metadata
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Described, Filing
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, has_entry
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.releases.releases import read_release, state_at
 from service.ledger.releases.reservations import SettledRelease
 from service.ledger.storage.database import Database
@@ -44,10 +44,7 @@ def describe_account(database: Database, request: Request, name: str, patch: Pat
         new = _write(connection, locked, None, old, patch, request.actor, at)
         return replace(accounts.read_account(connection, name), metadata=new)
 
-    def is_committed(connection: Connection, account: AccountRecord) -> bool:
-        return has_entry(connection, account.id, account.head)
-
-    return Operation(work, is_committed)
+    return Operation(work, accounts.is_committed)
 
 
 def describe_release(
@@ -78,10 +75,7 @@ def describe_release(
         state = state_at(connection, locked.id, found, at)
         return SettledRelease(replace(found, state=state, metadata=new), account)
 
-    def is_committed(connection: Connection, settled: SettledRelease) -> bool:
-        return has_entry(connection, settled.account.id, settled.account.head)
-
-    return Operation(work, is_committed)
+    return Operation(work, lambda connection, settled: accounts.is_committed(connection, settled.account))
 
 
 def _vouched(database: Database, name: str, release_id: str | None, first: Head) -> tuple[Head, Metadata]:

@@ -1,4 +1,4 @@
-"""Further facts for registry entries, beside accounts, releases and balances."""
+"""Facts for registry entries that accounts, releases and balances do not state."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Retention: noisy counts are removed when their time is over, and nothing else of a draw is.
+"""Retention: noisy counts are removed after a number of days, and the rest of a draw stays.
 
 The journal and the draw's row keep the facts of the draw and its hash, so that nothing can be drawn twice.
 """

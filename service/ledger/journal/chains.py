@@ -1,4 +1,4 @@
-"""Chains of entries: each is read as its hash and the sealed head vouch for it."""
+"""Chains of entries: the text of an entry is used only if the hashes link it with the sealed head."""
 
 import re
 from collections.abc import Collection, Iterator

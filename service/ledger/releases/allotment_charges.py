@@ -60,9 +60,15 @@ def leaf_for(child: AccountRecord) -> Declared:
 
 
 def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Budget) -> None:
-    """Refuse a budget that an account above, or a cap there, cannot count as a finite loss.
+    """Refuse the budget of an allotted account if its loss is infinite in an account above or under a cap there.
 
-    The prices that this computes are cached for the charge.
+    For example, a zCDP budget has an infinite loss in a pure account. The prices are cached, so the charge that follows
+    does not compute them again.
+
+    Args:
+        line: the accounts that would be charged, root first.
+        leaf: the mechanism that they would be charged for.
+        budget: of the allotted account, which the refusal names.
 
     Raises:
         InvalidInput: the loss is infinite in an account or under a cap.

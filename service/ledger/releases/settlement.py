@@ -3,23 +3,19 @@
 A hold counts against every budget of its line until it is committed, voided or expires. A request that locks an account
 with a few small expired holds ends its transaction, lets them expire and begins again. If they are more, or have long
 plans, a charge that fits beside them does not wait: they count as held until the server's own thread lets them expire,
-some in each transaction (``ExpiryKeeper``). Readers leave expired holds out.
+some in each transaction (``expiry_keeper``). Readers leave expired holds out.
 """
 
 import json
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
-from service.errors import ServiceError
 from service.ledger.accounts import accounts, lines, subplans
 from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.accounts import AccountRecord
@@ -32,21 +28,16 @@ from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.releases.held_charges import HeldCharge, caps_without, windows_of, with_settled_windows, without
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
 from service.ledger.storage import clock
-from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
-from service.ledger.storage.writing_pace import rest_after
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
 _CHARACTERS = 1 << 16  # of their plans together, except one longer plan
 _WINDOWS = 1000  # that they touch together, except one release's
-_PAUSE = 0.2  # seconds between checks for expired holds that a charge left
-_LOOKS = 50  # checks after which the holds of all accounts are read, whichever process left some
 _PAGE = 500
-_log = structlog.get_logger("service.expiry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,59 +238,6 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
     database.write(
         work, is_committed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head)
     )
-
-
-class ExpiryKeeper:
-    """The thread that expires overdue holds while a server runs: at once where a charge left some, otherwise soon."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._resting: dict[int, float] = {}  # the time at which an account's next holds expire, after slow ones
-
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Expire overdue holds periodically until the block ends."""
-        with until_stopped(self._keep_expiring, "expiry"):
-            yield
-
-    def expire_all(self, stopping: threading.Event) -> None:
-        """Expire all overdue holds, or as many as possible until the server stops.
-
-        Where some of an account took long, because they touch many windows, the others wait until a later call.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
-        query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
-        with self._database.read() as connection:
-            due = connection.execute(query).scalars().all()
-        self._resting = {one: until for one, until in self._resting.items() if until > time.monotonic()}
-        for account_id in due:
-            if account_id in self._resting:
-                continue
-            try:
-                began, used = time.monotonic(), time.thread_time()
-                while expire(self._database, account_id):
-                    if rest := rest_after(time.thread_time() - used):
-                        self._resting[account_id] = time.monotonic() + rest
-                        break
-                    if stopping.wait(time.monotonic() - began):  # as long as it took, so that half is for requests
-                        return
-                    began, used = time.monotonic(), time.thread_time()
-            except ServiceError as error:  # of one account, for example where its row was altered
-                _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
-
-    def _keep_expiring(self, stopping: threading.Event) -> None:
-        looks = 0
-        while not stopping.wait(_PAUSE):
-            looks += 1
-            if not self._database.holds_due.is_set() and looks % _LOOKS:
-                continue
-            self._database.holds_due.clear()
-            try:
-                self.expire_all(stopping)
-            except Exception as error:  # noqa: BLE001 - no content of the database may end the thread
-                _log.warning("expiry", error=type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,39 +12,33 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple, cast
+from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakValueDictionary
 
 import structlog
 from sqlalchemy import Connection, Engine, Row, Select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import QueuePool
 
-from service.errors import StartupRefused, Unavailable
+from service.errors import Unavailable
 from service.ledger.storage.boundaries import begin_read, begin_write, commit, require_open
 from service.ledger.storage.chain_points import ChainPoints
-from service.ledger.storage.engines import make_sqlite_file, postgresql_engine, session_settings, sqlite_engine
+from service.ledger.storage.engines import session_settings
 from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
 from service.ledger.storage.location import DatabaseLocation, place_of
 from service.ledger.storage.newest_heads import KnownHead, NewestHeads
+from service.ledger.storage.pools import AT_ONCE, READERS, Pools, open_pools
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import DATABASE, LINKED, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 from service.ledger.storage.writing_pace import WritingPace
-from service.urls import read_url
 
 T = TypeVar("T")
 R = TypeVarTuple("R")
 Values = TypeVar("Values", bound=dict[str, Any])
 
 _PAUSES = (0.0, 0.0, 0.1, 0.4, 1.6)  # seconds before each attempt once a connection was lost: a restart's time
-_READERS = 16  # read transactions at one time, in a pool of their own
-_ASKERS = 8  # concurrent single statements, in a pool of their own: they never wait for other transactions
-# Seconds that a single statement waits for SQLite, which blocks readers only while it recovers, or for a lock, and that
-# one may take on PostgreSQL.
-_AT_ONCE, _LONGEST = 1.0, 10.0
+_LONGEST = 10.0  # seconds that a single statement may take on PostgreSQL
 _LONGEST_LOOK = 2.0  # seconds, of each statement
 
 _NOTHING = nullcontext()
@@ -66,30 +60,8 @@ def open_database(url: str, *, lock_timeout: float = 30.0, writer_threads: int =
         StartupRefused: the URL does not name a database that can hold the ledger.
         Unavailable: the SQLite file cannot be opened. PostgreSQL is first contacted when it is used.
     """
-    try:
-        parsed = read_url(url)
-    except ValueError as error:
-        raise StartupRefused(str(error)) from None
-    kind = parsed.get_backend_name()
-    if kind == "sqlite" and parsed.database not in {None, "", ":memory:"} and not parsed.query:
-        make_sqlite_file(Path(str(parsed.database)), lock_timeout)
-        writer = sqlite_engine(parsed, 1, lock_timeout, read_only=False)
-        reader = sqlite_engine(parsed, _READERS, lock_timeout, read_only=True)
-        asker = sqlite_engine(parsed, _ASKERS, _AT_ONCE, read_only=True)
-        return Database(kind, writer, reader, asker, 1, lock_timeout)
-    if kind == "postgresql":
-        writer = postgresql_engine(parsed, writer_threads, read_only=False)
-        reader = postgresql_engine(parsed, _READERS, read_only=True)
-        asker = postgresql_engine(parsed, _ASKERS, read_only=True)
-        return Database(kind, writer, reader, asker, writer_threads, lock_timeout)
-    raise StartupRefused("expected the URL of an SQLite file, without options, or of a PostgreSQL database")
-
-
-class Connections(NamedTuple):
-    """The connections of a pool, by use."""
-
-    in_use: int
-    idle: int
+    pools = open_pools(url, lock_timeout, writer_threads)
+    return Database(pools, lock_timeout)
 
 
 class _UnderWay:
@@ -116,21 +88,19 @@ class _UnderWay:
 class Database:
     """A database with its pools and the queues in front of them, which threads can share."""
 
-    def __init__(
-        self, kind: str, writer: Engine, reader: Engine, asker: Engine, writers: int, lock_timeout: float
-    ) -> None:
-        self.place = place_of(writer.url)
-        self.kind = kind  # "sqlite" or "postgresql"
+    def __init__(self, pools: Pools, lock_timeout: float) -> None:
+        self.pools = pools
+        self.place = place_of(pools.writer.url)
+        self.kind = pools.kind
         self.secret: Secret | None = None  # the secret that it is bound to, which seals the rows; None: not yet bound
         self.version: str | None = None  # of the tables: write transactions are refused on any other; None: any version
         self.lock_timeout = lock_timeout  # seconds that a transaction waits in total, in the queue and for locks
-        self.writers = WaitingLine(writers)
-        self.readers = WaitingLine(_READERS)
+        self.writers = WaitingLine(pools.writers)
+        self.readers = WaitingLine(READERS)
         # The context that each transaction runs in, by "read" or "write".
         self.around: Callable[[str], AbstractContextManager[object]] = lambda _: _NOTHING
         # Called first in each transaction; an error ends the transaction.
         self.begun: Callable[[Connection], None] = lambda _: None
-        self._writer, self._reader, self._asker = writer, reader, asker
         self.stopped: str | None = None  # the reason, once writing was stopped
         self.paused: str | None = None  # the reason while nothing is written for now
         # Returns the reason while nothing is written and no key is valid, because the mark's keeper gets no answers.
@@ -154,12 +124,11 @@ class Database:
     @property
     def url(self) -> str:
         """Return the database's URL with the password, for another process of the service to open it."""
-        return self._writer.url.render_as_string(hide_password=False)
+        return self.pools.writer.url.render_as_string(hide_password=False)
 
     def close(self) -> None:
         """Close the idle connections; connections in use close when they are returned to their pools."""
-        for engine in (self._writer, self._reader, self._asker):
-            engine.dispose()
+        self.pools.close()
 
     def counted(self) -> Counter[tuple[str, str]]:
         """Return the counts of actions in transactions that this process committed."""
@@ -227,14 +196,6 @@ class Database:
         """Return whether entries wait to be taken."""
         return bool(self._done.entries)
 
-    def connections(self) -> dict[str, Connections]:
-        """Return how many connections of each pool are in use and idle."""
-        pools = {"writers": self._writer.pool, "readers": self._reader.pool, "askers": self._asker.pool}
-        return {
-            name: Connections(cast("QueuePool", pool).checkedout(), cast("QueuePool", pool).checkedin())
-            for name, pool in pools.items()
-        }
-
     def ask(self, statement: Select[*R], parameters: Mapping[str, str | int]) -> Row[*R] | None:
         """Return the one row of a single statement, or None.
 
@@ -246,9 +207,9 @@ class Database:
         """
 
         def answer() -> Row[*R] | None:
-            with self._asker.connect() as connection:
+            with self.pools.asker.connect() as connection:
                 if self.kind == "postgresql":
-                    connection.exec_driver_sql(session_settings(connection, wait=_AT_ONCE, limit=_LONGEST))
+                    connection.exec_driver_sql(session_settings(connection, wait=AT_ONCE, limit=_LONGEST))
                 return connection.execute(statement, parameters).one_or_none()
 
         return _persistent(answer, self.place)
@@ -263,7 +224,7 @@ class Database:
         with (
             self.around("read"),
             self.readers.place(time.monotonic() + self.lock_timeout),
-            self._reading(self._reader, wait=self.lock_timeout) as connection,
+            self._reading(self.pools.reader, wait=self.lock_timeout) as connection,
         ):
             yield connection
 
@@ -278,7 +239,7 @@ class Database:
             Unavailable: the database does not answer, or not in time.
         """
         limit = _LONGEST_LOOK if limited else 0
-        with self.around("read"), self._reading(self._asker, wait=_AT_ONCE, limit=limit) as connection:
+        with self.around("read"), self._reading(self.pools.asker, wait=AT_ONCE, limit=limit) as connection:
             yield connection
 
     @contextmanager
@@ -329,7 +290,11 @@ class Database:
                 time.sleep(pause)
             committing, group, done = False, GroupCommit(self.writers), Effects()
             try:
-                with self.newest.transaction() as since, ExitStack() as queue, self._writer.connect() as connection:
+                with (
+                    self.newest.transaction() as since,
+                    ExitStack() as queue,
+                    self.pools.writer.connect() as connection,
+                ):
                     begin_write(connection, deadline - time.monotonic(), lock, self.version)
                     connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since, LINKED: {}})
                     for earlier, counts in unknown:

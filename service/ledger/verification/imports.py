@@ -30,7 +30,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
 from service.ledger.storage.transaction import note_entries, secret_of
-from service.ledger.verification.exports import BadExport, CheckedEntry, DrawnCounts, Reader
+from service.ledger.verification.export_reader import BadExport, CheckedEntry, DrawnCounts, Reader
 from service.privacy.accounting.totals import Totals
 from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import find_level

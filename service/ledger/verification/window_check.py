@@ -1,4 +1,4 @@
-"""The check that the rows of an account's windows, and the windows' state in its own row, follow from the journal."""
+"""The check that an account's windows, in their own rows and in its row, follow from the journal."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -41,10 +41,12 @@ def _known(windows: WindowState) -> tuple[object, ...]:
 
 
 def _is_maximum(chain: AccountState, stored: WindowState, journalled: WindowState) -> bool:
-    """Return whether the stored maximum is that of the windows, or above it if they are too many to read all.
+    """Return whether the maximum in an account's row follows from the windows of its journal.
 
-    With ``several``, the stored figure is always exactly the sum of the largest windows. The stored figure may be in
-    quanta, rounded up, even if the only windows with quanta have lost their charges.
+    The maximum is taken over the windows, figure by figure; with ``several`` it is the sum of the largest windows. It
+    must be that of the journal's windows. It may be above theirs only without ``several``, in an account of more
+    windows than are read at a time, where voids and expiries do not lower it. Its figures may be in quanta, rounded up,
+    although the charges that needed quanta were given back.
     """
     if stored.most == journalled.most:
         return True

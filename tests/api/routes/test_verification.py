@@ -15,7 +15,7 @@ from service.ledger.installation.signing import BadSignature, check_signature, s
 from service.ledger.journal.journal import Head
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from service.ledger.verification.exports import Reader
+from service.ledger.verification.export_reader import Reader
 from service.ledger.verification.receipts import check_receipt
 from service.privacy.accounting.pricing import ACCOUNTANT
 from tests.api.calls import (

@@ -21,7 +21,7 @@ from service.ledger.journal.replay import replay
 from service.ledger.releases.releases import read_release
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import ANN, account_of, carry_out, charge, entries_of, open_account

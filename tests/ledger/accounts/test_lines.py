@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
-from service.ledger.accounts import account_changes, lines, spending
-from service.ledger.accounts.account_changes import NewAccount
+from service.ledger.accounts import account_opening, lines, spending
+from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.releases import charges, preparation
@@ -195,7 +195,7 @@ def test_a_parent_must_be_like_its_child(database: Database) -> None:
     ):
         new = NewAccount("child", unit, relation, "", budget, parent)
         with pytest.raises(InvalidInput) as refused:
-            carry_out(database, account_changes.open_account(database, ANN, new))
+            carry_out(database, account_opening.open_account(database, ANN, new))
         assert [fault.pointer for fault in refused.value.faults] == ["/parent"]
     _close(database, "agency")
     with pytest.raises(AccountClosed):
@@ -252,7 +252,7 @@ def test_a_charge_runs_as_many_statements_in_a_long_line_as_alone(database: Data
     names = _line(database, MAX_DEPTH)
     open_account(database, "alone", definition="pure", epsilon="5")
     statements: list[str] = []
-    event.listen(database._writer, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    event.listen(database.pools.writer, "before_cursor_execute", lambda *given: statements.append(given[2]))
     counts = []
     for name in ("alone", names[-1], "alone", names[-1]):
         statements.clear()

@@ -21,7 +21,7 @@ from service.ledger.installation.signing import Signer
 from service.ledger.releases import past_releases
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
-from service.ledger.verification.exports import BadExport
+from service.ledger.verification.export_reader import BadExport
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
 from service.privacy.mechanisms import Mechanism

@@ -13,7 +13,7 @@ from service.ledger.draws.stored_draws import DrawOutline, DrawRecord
 from service.ledger.installation.signing import Signer
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
-from service.ledger.verification.exports import BadExport
+from service.ledger.verification.export_reader import BadExport
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import Verdict, verify
 from tests.ledger.charging import account_of, charge, draw, entries_of, mechanisms_in, open_account, seal, unseal

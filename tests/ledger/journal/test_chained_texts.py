@@ -30,7 +30,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification import recompute as module
 from service.ledger.verification.chain_check import Audit
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.receipts import receipt_of
 from service.ledger.verification.recompute import RepricedRelease, recompute
 from service.ledger.verification.verify import verify

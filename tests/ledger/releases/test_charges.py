@@ -199,9 +199,7 @@ def test_a_charge_runs_the_same_statements_however_long_the_ledger_is(database: 
     open_account(database)
     charge(database, {"type": "gaussian", "rho": "0.001"})  # after this one nothing is prepared for the first time
     statements: list[str] = []
-    event.listen(
-        database._writer, "before_cursor_execute", lambda *given: statements.append(given[2])
-    )  # fmt: skip
+    event.listen(database.pools.writer, "before_cursor_execute", lambda *given: statements.append(given[2]))
     charge(database, {"type": "gaussian", "rho": "0.001"})
     first = statements.copy()
     charge(database, *[{"type": "gaussian", "rho": f"{n}/1000000"} for n in range(1, 200)])

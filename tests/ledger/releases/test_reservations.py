@@ -18,7 +18,7 @@ from service.ledger import idempotent_write
 from service.ledger.accounts import accounts, budgets, descriptions, spending, subplans
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.draws import count_codec, draws
-from service.ledger.releases import releases, reservations, settlement
+from service.ledger.releases import expiry_keeper, releases, reservations, settlement
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import expire, present_account, without_due_reservations
 from service.ledger.storage import clock
@@ -469,7 +469,7 @@ def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
 
 
 def _expire_in_background(database: Database) -> None:
-    settlement.ExpiryKeeper(database).expire_all(threading.Event())
+    expiry_keeper.ExpiryKeeper(database).expire_all(threading.Event())
 
 
 def test_whoever_meets_many_holds_that_are_due_writes_none_of_them_down(
@@ -637,7 +637,7 @@ def test_a_server_lets_holds_expire_that_a_charge_left(database: Database) -> No
     now = datetime.now(UTC)
     charge(database, *[_DRAWN] * 20, reserve_for=timedelta(microseconds=1))
     charge(database, _DRAWN)
-    with settlement.ExpiryKeeper(database).keeping():
+    with expiry_keeper.ExpiryKeeper(database).keeping():
         while Counter(_kinds(database))["expired"] < 20:
             assert datetime.now(UTC) - now < timedelta(minutes=1)
     assert _rows(database, "holds") == 0

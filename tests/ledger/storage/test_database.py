@@ -97,9 +97,9 @@ def test_what_was_committed_is_counted_and_nothing_else(marks: Database) -> None
 
 def test_the_connections_of_each_pool_are_told(marks: Database) -> None:
     with marks.read(), marks.read():
-        assert marks.connections()["readers"].in_use == 2
-        assert marks.connections()["writers"].in_use == 0
-    assert marks.connections()["readers"] == (0, 2)
+        assert marks.pools.connections()["readers"].in_use == 2
+        assert marks.pools.connections()["writers"].in_use == 0
+    assert marks.pools.connections()["readers"] == (0, 2)
 
 
 def test_a_reader_sees_one_moment(marks: Database) -> None:

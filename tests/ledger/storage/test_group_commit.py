@@ -91,7 +91,7 @@ def test_they_have_one_commit_and_are_told_nothing_before_it(marks: Database, th
         return futures[-1]
 
     threads.submit = noted  # type: ignore[method-assign]
-    event.listen(marks._writer, "commit", lambda _: told.append(any(future.done() for future in futures)))
+    event.listen(marks.pools.writer, "commit", lambda _: told.append(any(future.done() for future in futures)))
     leading, joining = _together(marks, threads, _mark(1), [_mark(number) for number in range(2, 8)])
     assert told == [False]
     assert [future.result() for future in (leading, *joining)] == list(range(1, 8))

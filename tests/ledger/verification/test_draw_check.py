@@ -24,7 +24,7 @@ from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage.database import Database
 from service.ledger.verification import draw_check
 from service.ledger.verification.draw_check import DrawOverlaps
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.plans.notation import read_plan

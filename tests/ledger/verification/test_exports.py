@@ -26,7 +26,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Base
 from service.ledger.verification import exports
 from service.ledger.verification.adoption import adopt
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from service.ledger.accounts import account_changes, lines
+from service.ledger.accounts import account_opening, lines
 from service.ledger.accounts.allotments import Amount
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import allotment_charges
 from service.ledger.storage.database import Database
-from service.ledger.verification.exports import BadExport, Reader
+from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.funding_check import OTHER_AMOUNT, UNFUNDED
 from service.ledger.verification.verify import verify
 from tests.ledger.charging import change_account, charge, open_account
@@ -44,7 +44,7 @@ def _share(database: Database) -> None:
 def test_an_account_that_nothing_above_is_charged_for_is_found(
     database: Database, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account_changes, "set_allotment", lambda *_: [])
+    monkeypatch.setattr(account_opening, "set_allotment", lambda *_: [])
     _share(database)
     assert _reason(database, "share") == UNFUNDED
     assert _reason(database, "agency") is None

@@ -1,0 +1,167 @@
+"""Accounts as answers show them, with the gauge of their budgets."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy import Connection
+
+from service.api.schemas.allotments import AllottedSumBody, allotted_sum_member
+from service.api.schemas.caps import CapBody, CapModel, caps_member
+from service.api.schemas.exact_numbers import number_up, short_exact
+from service.api.schemas.guarantees import BudgetModel, HeadBody, Remaining, head_body, remaining_body
+from service.api.schemas.metadata import Metadata
+from service.api.schemas.periods import AccountPeriodsBody, WindowBody, account_periods_body, window_member
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import write_budget
+from service.ledger.accounts.worst_windows import fullest_window
+from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
+from service.privacy.accounting.privacy_filter import spent_of_cap
+from service.privacy.accounting.totals import mean_price
+from service.privacy.numerics.numbers import exact_text
+from service.privacy.plans.walking import Neighbouring
+
+
+class Admission(BaseModel):
+    """The RDP orders and weights that enforce an (epsilon, delta) budget; fixed when the account is opened."""
+
+    orders: list[str]
+    weights: list[str]
+
+
+class ProposedChangeBody(BaseModel):
+    """A proposed change that would allow more spending; a second steward makes it by requesting the same change."""
+
+    budget: BudgetModel | None
+    state: Literal["open"] | None
+    caps: list[CapModel] | None = Field(None, description="Omitted where the change is another one.")
+    seq: int = Field(description="The number of the journal entry that proposed the change.")
+    proposed_by: str
+    proposed_at: str
+
+
+class GaugeBody(BaseModel):
+    """The used part of an account's budget, on the scale on which equal releases take equal parts.
+
+    For an (epsilon, delta) budget it is the least over all tests by which its filter admits; in other definitions, the
+    used part of the cap. Where declared deltas use more of their own cap, it is that part. At 1 the budget is full.
+    """
+
+    used: float | None = Field(description="Spent or held; rounded up. Null: infinite.")
+    used_exact: str | None = Field(description="used as an exact number, where it is short.")
+    cap: str = Field(description="The cap that it is a part of: epsilon, rho, delta or declared_delta.")
+    releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
+    equal_more: int | None = Field(
+        description="The exact number of further releases, each with the mean loss of the counted ones, that the"
+        f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
+        " has periods."
+    )
+    window: WindowBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only of an account with periods that is read by itself: the window with the largest used part,"
+        " which all is said of. null: no window has more than the releases to all periods; or the account has more"
+        " windows than are looked at (8,333; 1,492 with 250 orders), or its units are in several periods, whichever,"
+        " and used is a bound that none exceeds. Omitted in a list of accounts, where used is such a bound too; it is"
+        " exact but for (epsilon, delta) budgets.",
+    )
+
+
+class AccountBody(BaseModel):
+    """An account as answers show it."""
+
+    name: str
+    unit: str
+    neighbouring: Neighbouring
+    budget: BudgetModel
+    remaining: Remaining
+    counted: float | None = Field(
+        description="The part of the cap in use by admission's count, reservations included; null: infinite."
+    )
+    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
+    state: Literal["open", "closed"]
+    description: str
+    parent: str | None
+    funding: Literal["allotted"] | SkipJsonSchema[None] = Field(
+        None, description="Omitted where charges of the account are charged to the accounts above as well."
+    )
+    approval_above: str | None
+    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
+    metadata: Metadata
+    admission: Admission | None
+    caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
+    allotted: AllottedSumBody | None = Field(
+        None, description="What the account has allotted to accounts under it; omitted where it never did."
+    )
+    created_at: str
+    head: HeadBody
+    periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only of an account with periods. remaining and counted are then those of the window with the"
+        " largest loss; under an (epsilon, delta) budget, a bound that no window exceeds.",
+    )
+    gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
+
+
+def account_body(account: AccountRecord) -> dict[str, Any]:
+    """Return an account as JSON."""
+    weights = account.weights
+    used = spent_of_cap(account.budget, weights, account.totals)
+    admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
+    return {
+        "name": account.name,
+        "unit": account.unit,
+        "neighbouring": account.neighbouring.value,
+        "budget": write_budget(account.budget),
+        "remaining": remaining_body(account),
+        "counted": None if used is None else number_up(used),
+        "counted_exact": None if used is None else short_exact(used),
+        "state": account.state,
+        "description": account.description,
+        "parent": account.parent,
+        "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "proposed_change": _proposed_body(account),
+        "metadata": account.metadata,
+        "admission": admission if weights.shares else None,
+        **caps_member(account.caps),
+        **allotted_sum_member(account),
+        "created_at": account.created_at,
+        "head": head_body(account.head),
+        **account_periods_body(account),
+    }
+
+
+def account_with_gauge(account: AccountRecord) -> dict[str, Any]:
+    """Return an account as JSON, with its gauge; with periods, the gauge is a bound that no window exceeds."""
+    return account_body(account) | {"gauge": _gauge_body(account)}
+
+
+def account_with_fullest_window(connection: Connection, account: AccountRecord) -> dict[str, Any]:
+    """Return an account as JSON, with its gauge; with periods, the gauge is that of its fullest window."""
+    if account.periods is None:
+        return account_with_gauge(account)
+    place, as_window = fullest_window(connection, account)
+    window = None if place is None else account.periods.window_at(place)
+    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
+
+
+def _gauge_body(account: AccountRecord) -> dict[str, Any]:
+    budget, weights, totals, number = account.budget, account.weights, account.totals, account.releases
+    used, cap = gauge(budget, weights, totals)
+    return {
+        "used": None if used is None else number_up(used),
+        "used_exact": None if used is None else short_exact(used),
+        "cap": cap,
+        "releases": number,
+        "equal_more": count_fitting(budget, weights, totals, mean_price(account.of_releases, number))
+        if number and account.periods is None
+        else None,
+    }
+
+
+def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
+    proposed = account.proposed
+    if proposed is None:
+        return None
+    what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
+    what |= {"caps": proposed.change["caps"]} if "caps" in proposed.change else {}
+    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
