@@ -138,6 +138,9 @@ class HighWaterFile:
             return {}
         found: dict[str, Head] = {}
         with self._opened() as file:
+            file.execute("BEGIN")
+            if "heads" not in self._tables(file):  # another process has just created the file
+                return {}
             for name in journals:
                 row = file.execute("SELECT seq, hash FROM heads WHERE journal = ?", (name,)).fetchone()
                 if row is not None:
@@ -160,7 +163,7 @@ class HighWaterFile:
             return 0, {}
         with self._opened() as file:
             file.execute("BEGIN")
-            tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+            tables = self._tables(file)
             if "heads" not in tables:
                 return 0, {}
             first = last = 0
@@ -233,7 +236,7 @@ class HighWaterFile:
 
     def _total(self, file: sqlite3.Connection) -> "tuple[_Total, str, bool] | None":
         """Return the mark's figures for all heads together, the time of its last writing, and whether it is in use."""
-        if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'mark'").fetchone() is None:
+        if "mark" not in self._tables(file):
             return None
         row = file.execute("SELECT journals, entries, digest, written_at, in_use, seal FROM mark").fetchone()
         if row is None:
@@ -242,6 +245,9 @@ class HighWaterFile:
         if not self.secret.is_seal(seal, "high-water-mark", *values):
             raise self._broken("it was not written with this installation's secret")
         return _Total(row[0], row[1], int(row[2], 16)), row[3], bool(row[4])
+
+    def _tables(self, file: sqlite3.Connection) -> set[str]:
+        return {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
 
     def _figures(self, heads: Mapping[str, Head]) -> "_Total":
         """Return the figures of all heads; the digest is the sum of their codes.

@@ -136,6 +136,13 @@ def test_a_head_that_moved_since_it_was_read_is_left(file: HighWaterFile) -> Non
     assert file.marked(["people", "places"]) == {"people": _head(4), "places": _head(3)}
 
 
+def test_a_file_that_another_process_has_just_created_has_no_heads(file: HighWaterFile) -> None:
+    file.path.touch()
+    assert file.marked(["people"]) == {}
+    assert file.moved_since(0) == (0, {})
+    assert file.read() is None
+
+
 def _advance_often(path: Path, key: bytes, number: int) -> None:
     file = HighWaterFile(path, Secret(key))
     for seq in range(1, 26):
