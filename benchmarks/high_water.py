@@ -11,7 +11,8 @@ from sqlalchemy import Connection, insert
 from benchmarks.servers import CALLER, open_account, opened, postgresql_database, sqlite_database
 from service.ledger.accounts.accounts import read_account
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.installation.mark_check import check_mark
 from service.ledger.journal import journal
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor
 from service.ledger.storage import clock

@@ -58,7 +58,8 @@ from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, remember_marked
+from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.installation.mark_check import remember_marked
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret

@@ -12,8 +12,9 @@ from service.errors import StartupRefused
 from service.ledger.access.keys import unsound
 from service.ledger.installation.binding import check_secret, is_bound
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.installation.installation_journal import follow
+from service.ledger.installation.mark_check import check_mark
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST

@@ -22,7 +22,7 @@ from service.ledger.access.key_lives import lives_of
 from service.ledger.accounts import accounts
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.installation.high_water import HighWaterFile, Mark
-from service.ledger.installation.high_water_keeper import check_clock
+from service.ledger.installation.mark_check import check_clock
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal.entry_texts import PriceKey, price_of

@@ -29,6 +29,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
+from tests.ledger.verification.test_draw_check import as_owner
 from tests.ledger.writing import run, unprotected
 
 _ACCOUNT = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
@@ -123,8 +124,17 @@ def test_an_answer_whose_entry_is_not_in_the_journal_is_not_replayed(
     run(database, f"INSERT INTO stored_answers ({columns}) VALUES ({values})", **kept)
     with database.read() as connection:
         (fault,) = verify_installation(connection, secret)
-    assert fault == "stored_answers: 1 of 'first-steward' of entries that are not in the journal"
+    assert fault == "stored_answers: 1 of 'first-steward' of entries, draws or keys that are not in the ledger"
     problem_of(_send(client, method, path, body), "conflict")
+
+
+def test_verify_finds_an_answer_whose_api_key_is_gone(client: Client, database: Database, secret: Secret) -> None:
+    made = json_of(_send(client, *_CHANGES[-1][:3]), 201)
+    with as_owner(database.url) as owner:
+        owner.execute(text("DELETE FROM api_keys WHERE id = :id"), {"id": made["id"]})
+    with database.read() as connection:
+        faults = list(verify_installation(connection, secret))
+    assert "stored_answers: 1 of 'first-steward' of entries, draws or keys that are not in the ledger" in faults
 
 
 def test_the_key_belongs_to_method_and_path_too(client: Client) -> None:

@@ -1,18 +1,19 @@
-"""Upkeep of the high-water mark: checked at the start, and written within a second after commits."""
+"""Upkeep of the high-water mark while a server runs: it is written within a second after commits."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
 
-from service.errors import ServiceError, StartupRefused
+from service.errors import ServiceError
 from service.ledger.installation import installation_journal
-from service.ledger.installation.high_water import BEFORE_ALL, BrokenMark, HighWaterFile, Mark, second_version
+from service.ledger.installation.high_water import BrokenMark, HighWaterFile, second_version
+from service.ledger.installation.mark_check import SHOWN, described, known_heads
 from service.ledger.installation.missing_entries import (
     MissingEntry,
     last_entries,
@@ -30,93 +31,22 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.newest_heads import KnownHead
+from service.ledger.storage.open_files import OpenFiles, open_files
 from service.ledger.storage.schema import unexpected
-from service.ledger.verification.backup import require_sound_file
 
 _PAUSE = 0.5  # seconds between checks for committed entries
 _REFRESH = 120  # checks after which the time is written even if nothing was committed
 _EVERYTHING = 1200  # checks after which all journals are compared with the mark, whichever process changed them
 _LINKING = 1.0  # seconds of a look in which known and marked heads are linked, if there are many
 _AT_ONCE = 100  # journals that are looked up together
-_TOLERANCE = 60.0  # seconds that clocks may differ, and that this machine's clock may be set back
-_SHOWN = 20  # journals that a message names
 _LIMIT = 5.0  # seconds without a check of the schema or a write of the mark: ten times as long as both usually take
 _END = 10.0  # seconds that the server's end waits for each of them
 
 _UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
+_OTHER_FILES = "a file of the database was removed or replaced while it was in use; nothing is written"
 _OTHER_SCHEMA = "the database's tables are not as the service made them; nothing is written"
 
 _log = structlog.get_logger("service.high_water")
-
-_ADVICE = (
-    "If this is intended, as after restoring a backup, record the reason:"
-    " python -m service acknowledge --reason TEXT. Otherwise stop, and restore the newest copy"
-)
-
-
-def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> Mark | None:
-    """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind the mark.
-
-    Afterwards neither the process's time nor any journal that it reads may go back behind the mark.
-
-    Args:
-        check_file: read the whole SQLite file if its server did not stop in good order.
-
-    Returns:
-        The mark; None where there is none yet.
-
-    Raises:
-        StartupRefused: entries are missing, the clock is behind, the mark cannot be used, or the file is damaged.
-        Unavailable: the database does not answer.
-    """
-    mark = file.read()
-    if mark is None:
-        return None
-    check_clock(mark)
-    if check_file and mark.in_use:
-        require_sound_file(database)
-    with database.read() as connection:
-        accounts = last_entries(connection)
-        missing = missing_entries(connection, mark.heads, accounts)
-    if missing:
-        raise StartupRefused(
-            f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
-            f" {_ADVICE}"
-        )
-    database.newest.add(known_heads(mark.heads))
-    return mark
-
-
-def check_clock(mark: Mark) -> None:
-    """Refuse a clock that is behind the mark; within a minute, continue from the mark's time instead.
-
-    Raises:
-        StartupRefused: the clock is further behind.
-    """
-    now = clock.now()
-    if clock.between(now, mark.written_at).total_seconds() > _TOLERANCE:
-        raise StartupRefused(
-            f"this machine's clock says {now}, but the high-water mark was written at {mark.written_at}: set the clock."
-            " If it was ahead then and is right now, record that: python -m service acknowledge --reason TEXT"
-        )
-    clock.go_on_from(mark.written_at)
-
-
-def described(missing: list[MissingEntry]) -> str:
-    """Return a text that says which journals lack entries, the first of them by name."""
-    more = len(missing) - _SHOWN
-    return "; ".join(map(str, missing[:_SHOWN])) + (f"; and {more} more" if more > 0 else "")
-
-
-def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
-    """Yield marked heads as a process remembers them, those of two versions of a journal too: neither is a head."""
-    return (KnownHead(name, head.seq, head.hash) for name, head in marked.items())
-
-
-def remember_marked(database: Database, file: HighWaterFile) -> None:
-    """Remember all marked heads, in a process that answers for a server and is told later heads by it."""
-    with suppress(BrokenMark):  # the server reports it
-        database.newest.add(known_heads(file.moved_since(BEFORE_ALL)[1]))
 
 
 class MarkKeeper:
@@ -139,6 +69,7 @@ class MarkKeeper:
         ]()  # a known and a marked head of a journal, which one chain must have
         self._own_marks = dict[str, Head]()  # the heads that this process marked, until it sees that they moved
         self._unwatched, self._changing = False, threading.Lock()
+        self._files = OpenFiles()
         database.remembers = True
         self.written_at = clock.now()
 
@@ -234,7 +165,7 @@ class MarkKeeper:
             heads = present_heads(connection, self.file.secret, accounts)
             lost = lost_entries(connection, made)  # checked again: heads that are marked instead must follow them
         if heads.altered and heads.altered != self._altered:
-            altered = [name or "the installation's journal" for name in heads.altered[:_SHOWN]]
+            altered = [name or "the installation's journal" for name in heads.altered[:SHOWN]]
             number = len(heads.altered)
             _log.error("heads that the service did not write; they are not marked", journals=altered, number=number)
         self._altered = heads.altered
@@ -263,6 +194,7 @@ class MarkKeeper:
         self._looked = self._marked = time.monotonic()
         self._database.unwatched = self.unwatched
         with (
+            open_files(self._database.pools.writer.url) as self._files,
             until_stopped(self._keep_advancing, "high-water mark", within=_END),
             until_stopped(self._keep_looking, "schema", within=_END),
         ):
@@ -321,7 +253,7 @@ class MarkKeeper:
                 )
 
     def _look(self) -> bool:
-        """Stop the server if the schema is another one, and read the heads that must be found from now on.
+        """Stop the server if its files or the schema are others, and read the heads that must be found from now on.
 
         These are the marked heads that any process moved, and the last entry of the installation's journal. The
         statements that later read which keys were ended must reach this entry, and the one in the mark, which
@@ -331,6 +263,8 @@ class MarkKeeper:
             Whether the schema could be read.
         """
         try:
+            if (replaced := self._files.replaced()) is not None:
+                self._database.stop(_OTHER_FILES, event=_OTHER_FILES, file=replaced)
             self._remember_marked()  # first, so that it is known whatever the database answers
             with self._database.look() as connection:
                 fault = unexpected(connection)

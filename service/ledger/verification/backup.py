@@ -86,8 +86,8 @@ def require_sound_file(database: Database) -> None:
     with database.read() as connection:
         if file_faults(connection):
             raise StartupRefused(
-                f"the ledger's file is damaged: {database.place}. Keep it unchanged for an investigation, restore the"
-                " newest backup, and record this with python -m service acknowledge"
+                f"the ledger's file is damaged: {database.place.name}. Keep it unchanged for an investigation, restore"
+                " the newest backup, and record this with python -m service acknowledge"
             )
 
 

@@ -16,8 +16,9 @@ from service.installation import writing
 from service.ledger.accounts import lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile, second_version
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark
+from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.installation.installation_journal import Kind
+from service.ledger.installation.mark_check import check_mark
 from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database

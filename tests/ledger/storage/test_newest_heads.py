@@ -14,7 +14,8 @@ from service.ledger.access.key_records import KeyRecord
 from service.ledger.accounts import accounts, lines
 from service.ledger.installation import high_water_keeper, installation_journal
 from service.ledger.installation.high_water import HighWaterFile
-from service.ledger.installation.high_water_keeper import MarkKeeper, check_mark, remember_marked
+from service.ledger.installation.high_water_keeper import MarkKeeper
+from service.ledger.installation.mark_check import check_mark, remember_marked
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal import chains, linked_heads
 from service.ledger.journal.journal import Head
