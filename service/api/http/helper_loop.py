@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,10 +17,12 @@ from starlette.types import Message, Scope
 from service.api.http.dependencies import WRITES
 from service.api.http.kept_figures import TO_KEEP
 from service.api.http.problems import KINDS, problem
+from service.errors import Unavailable
 from service.memory_privacy import forbid_dumps
 
 STOPPED = "stopped"  # in the state of a request: the reason why nothing may be written any more
 FAILED = 1  # exit status after an error
+_NOT_STARTED = 2  # where the database does not answer
 END = "end"  # type of the message that follows a request's last one
 WRITE = "write"  # type of a message that has the serving process write; its answer comes before the rest
 FOLLOWS = "follows"  # key of a message: the bytes of its body, which follows separately and is not copied on the way
@@ -47,7 +50,11 @@ def serve(pipe: Connection, application: Callable[[], FastAPI]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     forbid_dumps()
     os.nice(_NICENESS)
-    app = application()
+    try:
+        app = application()
+    except Unavailable as error:
+        structlog.get_logger("service.helpers").error("a helper cannot start", detail=error.for_operator or str(error))
+        sys.exit(_NOT_STARTED)
     app.state.database.remembers = True
     app.add_exception_handler(_RefusedWrite, _empty_answer)
     app.add_exception_handler(Exception, _failure)

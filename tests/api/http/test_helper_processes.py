@@ -239,6 +239,19 @@ def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
         json_of(client.post("/v1/compositions", json=asked))
 
 
+def _not_answering() -> FastAPI:
+    raise Unavailable("the database does not answer")
+
+
+def test_a_helper_that_cannot_open_the_database_makes_no_internal_error(app: FastAPI) -> None:
+    helpers, asked = app.state.helpers, {"plan": concentrated("0.1")}
+    opening, helpers._application = helpers._application, _not_answering
+    with client_of(app) as client:
+        problem_of(client.post("/v1/compositions", json=asked), "unavailable")
+        helpers._application = opening
+        json_of(client.post("/v1/compositions", json=asked))
+
+
 def _crashing(make: Callable[[], FastAPI]) -> FastAPI:
     async def crash(_: Request) -> Response:
         raise InvalidOperation
