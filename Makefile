@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
+.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: $(VENV)/dev.stamp ## run the whole test suite, on SQLite and on a real Pos
 
 test-browser: $(VENV)/dev.stamp ## look at the web pages with Chromium (CHROMIUM names another than /usr/bin/chromium)
 	$(BIN)/python -m pytest -m browser --numprocesses=auto --dist=loadfile tests/browser
+
+pictures: $(VENV)/dev.stamp ## take the pictures of the main pages again, which `make test-browser` compares; look at what changes
+	$(BIN)/python -m tests.browser.pictures
 
 test-faults: $(VENV)/dev.stamp ## kill, cut off and fill up servers and databases under load, for a quarter of an hour
 	$(BIN)/python -m pytest -m faults tests/faults --long

@@ -12,11 +12,21 @@ import httpx
 import psycopg
 from sqlalchemy import Connection, insert, text
 
-from benchmarks.servers import KEY, open_account, opened, plain, postgresql_database, service_server, sqlite_database
+from benchmarks.servers import (
+    KEY,
+    open_account,
+    open_accounts,
+    opened,
+    plain,
+    postgresql_database,
+    processor_seconds_with_helpers,
+    service_server,
+    sqlite_database,
+)
 from service.ledger.accounts import accounts
-from service.ledger.accounts.spending_rows import ChargedSubplans
-from service.ledger.accounts.subplans import subplans_of
 from service.ledger.journal.journal import Head
+from service.ledger.spending.spending_rows import ChargedSubplans
+from service.ledger.spending.subplans import subplans_of
 from service.ledger.storage.tables import Release
 from service.privacy.plans.notation import read_plan
 from tests.postgres_server import postgres_server
@@ -25,6 +35,7 @@ _RELEASES, _DISTINCT = 1_000_000, 1_000
 _BATCH = 50_000
 _ROUNDS = 5
 _TARGET = 1.0  # seconds
+_PLANS, _UNLIKE = 4, 30_000  # registered plans, and the mechanisms of each, of which no two are equal
 
 
 def run() -> None:
@@ -42,6 +53,33 @@ def run() -> None:
             address = stack.enter_context(service_server(url))
             for mixture, what in ((_smooth, "with continuous noise"), (_on_lattices, "discrete noise only")):
                 _ask(f"{kind}, {what}", f"{address}/v1/accounts/{mixture.__name__.strip('_')}/balance")
+        _with_unlike_plans(stack.enter_context(sqlite_database()))
+
+
+def _with_unlike_plans(url: str) -> None:
+    """Print what an account with a few large plans takes again after a small charge, as a share of the first time."""
+    open_accounts(url, ["unlike"])
+    what = f"{_PLANS} plans of {_UNLIKE:,} unlike mechanisms, by processor time"
+    print(f"  {what:<60}{'first':>8}{'after a charge':>16}{'ratio':>8}")
+    path, small = "/v1/accounts/unlike", {"type": "gaussian", "sigma_squared": "123456789"}
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with service_server(url) as address, httpx.Client(headers=headers, timeout=600, trust_env=False) as client:
+
+        def register(plan: dict[str, Any]) -> None:
+            client.post(f"{address}{path}/releases", json={"name": "r", "plan": plan}).raise_for_status()
+
+        for first in range(5000, 5000 + _PLANS * _UNLIKE, _UNLIKE):
+            parts = [{"type": "geometric", "scale": str(first + number)} for number in range(_UNLIKE)]
+            register({"type": "sequence", "parts": parts})
+        taken: dict[str, list[float]] = {"releases": [], "balance": [], "verify": []}
+        for _ in range(2):
+            for request, times in taken.items():
+                started = processor_seconds_with_helpers(address)
+                client.get(f"{address}{path}/{request}").raise_for_status()
+                times.append(processor_seconds_with_helpers(address) - started)
+            register(small)
+    for request, (at_first, again) in taken.items():
+        print(f"    {request:<58}{at_first:7.2f}s{again:15.2f}s{again / at_first:8.2f}", flush=True)
 
 
 def _smooth(number: int) -> dict[str, Any]:

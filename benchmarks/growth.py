@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, event, text
 
 from benchmarks.servers import CALLER, carry_out, open_account, opened, sqlite_database
-from service.ledger.accounts import accounts, lines, spending
-from service.ledger.accounts.spending_rows import ChargedSubplans
+from service.ledger.accounts import accounts, lines
 from service.ledger.journal.journal import Head
 from service.ledger.releases import charges, preparation
 from service.ledger.releases.preparation import NewRelease
+from service.ledger.spending import spending
+from service.ledger.spending.spending_rows import ChargedSubplans
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.privacy.accounting.totals import LossSum, Totals
@@ -126,7 +127,8 @@ def _fill(database: Database, account: str) -> None:
 
 _COPIES = (
     "WITH RECURSIVE copies (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM copies WHERE number + 1 < :copies)"
-    " INSERT INTO releases SELECT lower(hex(randomblob(18))), account_id, seq + number * :batch, name, plan, tags,"
+    " INSERT INTO releases (id, account_id, seq, name, plan, tags, delta, state, price, accountant, created_at,"
+    " expires_at, seal) SELECT lower(hex(randomblob(18))), account_id, seq + number * :batch, name, plan, tags,"
     " delta, state, price, accountant, created_at, expires_at, seal FROM copies, releases WHERE account_id = :account",
     "INSERT INTO journal SELECT copy.account_id, copy.seq, kind, copy.id, body, hash FROM releases copy JOIN journal"
     " ON journal.account_id = :account AND journal.seq = (copy.seq - 2) % :batch + 2"

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -159,8 +159,25 @@ def peak_memory(address: str) -> float:
 
 def processor_seconds(address: str) -> float:
     """Return the processor's time that a server has taken so far, without its helper processes."""
-    fields = Path(f"/proc/{_running[address]}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return _time_and_parent(Path(f"/proc/{_running[address]}/stat"))[0]
+
+
+def processor_seconds_with_helpers(address: str) -> float:
+    """Return the processor's time that a server and the processes that it started and that still run have taken."""
+    found: dict[int, tuple[float, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            found[int(stat.parent.name)] = _time_and_parent(stat)
+    family = {_running[address]}
+    while more := {process for process, (_, parent) in found.items() if parent in family} - family:
+        family |= more
+    return sum(found[process][0] for process in family)
+
+
+def _time_and_parent(stat: Path) -> tuple[float, int]:
+    """Return the processor's time of a process, in seconds, and the number of its parent."""
+    fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[1])
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -14,11 +14,11 @@ from benchmarks.servers import CALLER, KEY, carry_out, opened, processor_seconds
 from service.ledger.accounts import account_opening, account_periods, accounts
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
-from service.ledger.accounts.spending_rows import ChargedSubplans, Subplans
-from service.ledger.accounts.subplans import charged_to, subplans_of
-from service.ledger.accounts.window_rows import EMPTY
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal.journal import Head
+from service.ledger.spending.spending_rows import ChargedSubplans, Subplans
+from service.ledger.spending.subplans import charged_to, subplans_of
+from service.ledger.spending.window_rows import EMPTY
+from service.ledger.spending.window_state import WindowState
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.periods import Periods, PeriodSet, read_account_periods
 from service.privacy.plans.notation import read_plan

@@ -17,7 +17,7 @@ from service.errors import ServiceError
 from service.installation import open_place, settings_of_command
 from service.ledger.storage.migrate import migrate as migrate_database
 from service.memory_privacy import forbid_dumps
-from service.settings import shown
+from service.settings import logged
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A privacy-budget ledger for statistical agencies.")
 demo_app = typer.Typer(invoke_without_command=True, help="A demonstration of the service, over HTTP.")
@@ -46,7 +46,7 @@ def migrate() -> None:
     database = open_place(settings, begin=True)
     migrate_database(database)
     database.close()
-    typer.echo(f"The database is migrated: {shown(settings)['database_url']}")
+    typer.echo(f"The database is migrated: {logged(settings)['database_url']}")
 
 
 @app.command()

@@ -38,12 +38,9 @@ from service.api.identity.throttle import Throttle
 from service.api.openapi import contract
 from service.api.routes import (
     accounts,
-    arrow_draws,
     balances,
     capacity,
-    draws,
     health,
-    histograms,
     history,
     jobs,
     journals,
@@ -51,9 +48,9 @@ from service.api.routes import (
     periods,
     registry,
     releases,
-    tabulations,
     verification,
 )
+from service.api.routes.noisy_counts import arrow_draws, draws, histograms, tabulations
 from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
@@ -114,7 +111,7 @@ _ROUTERS = (
 )
 
 
-def create_app(settings: Settings, database: Database, secret: Secret, keeper: MarkKeeper | None = None) -> FastAPI:
+def create_app(settings: Settings, database: Database, secret: Secret, keeper: MarkKeeper | None) -> FastAPI:
     """Return the application over an open database, which it closes at its end.
 
     Args:

@@ -6,6 +6,7 @@ uvicorn has no limits on headers that never end, answers that are never read, an
 import asyncio
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Container
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from service.api.http.body_limits import sender_of
 from service.api.http.middleware import BEYOND_LIMIT
 from service.api.identity.throttle import Meter, read_rate
 
-_REFUSED_AT_ONCE = 100  # connections refused in a row, before others are served
+_REFUSING = 0.001  # seconds in which connections are refused in a row, before other events are served
 _FORGET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, without a minute of TIME_WAIT
 
 
@@ -53,7 +54,8 @@ class Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next admitted connection."""
-        for _ in range(_REFUSED_AT_ONCE):
+        end = time.monotonic() + _REFUSING  # no number: after each, another thread may take the interpreter
+        while time.monotonic() < end:
             connection, address = super().accept()
             if self._admits(str(address[0])):
                 return connection, address

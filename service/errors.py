@@ -147,6 +147,14 @@ class BudgetExceeded(ServiceError):
         self.entry = entry
         self.pointer = pointer
         self.subject = subject
+        self.of_change = of_change
+
+    @property
+    def title(self) -> str:
+        """Return what does not fit, in a few words."""
+        if self.of_change:
+            return "The new budget is below what is spent"
+        return f"The {self.subject} exceeds the budget"
 
     def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":
         """Return the error for a caller who may read only some accounts: others are only said to have no room.
@@ -156,7 +164,7 @@ class BudgetExceeded(ServiceError):
         seen = [failure for failure in self.failures if failure.account is not None and may_read(failure.account)]
         if len(seen) == len(self.failures):
             return self
-        return BudgetExceeded([*seen, Overrun()], pointer=self.pointer, subject=self.subject)
+        return BudgetExceeded([*seen, Overrun()], pointer=self.pointer, subject=self.subject, of_change=self.of_change)
 
 
 class AlreadyDrawn(ServiceError):
@@ -212,14 +220,16 @@ class Unavailable(ServiceError):
 
 
 class Altered(Unavailable):
-    """A row of the ledger that differs from what the service wrote.
-
-    Attributes:
-        what: the kind of the row, for clients, which may not learn whose row it is.
-        row: the row by name, for the operator.
-    """
+    """A row of the ledger that differs from what the service wrote."""
 
     def __init__(self, what: str, row: str, reason: str = "run verify") -> None:
+        """Make the error.
+
+        Args:
+            what: the kind of the row, for clients, which may not learn whose row it is.
+            row: the row by name, for the operator.
+            reason: what the operator should do or know.
+        """
         super().__init__(
             f"{what} is not as the service wrote it; an operator must verify the ledger before it is used",
             retry_after=60,

@@ -18,8 +18,8 @@ from service.ledger.installation.mark_check import check_mark
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
+from service.ledger.storage.connections.failures import file_not_accessible
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.failures import file_not_accessible
 from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.migrate import prepare
 from service.ledger.storage.schema import hold_schema, require_schema

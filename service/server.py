@@ -23,11 +23,12 @@ from service.app import create_app
 from service.connections import Limits, Listener, limited_protocol
 from service.errors import StartupRefused
 from service.installation import high_water_file, open_installation
+from service.ledger.access.key_events import see_keys
 from service.ledger.access.keys import ensure_first_key
 from service.ledger.installation.high_water_keeper import MarkKeeper
-from service.settings import Settings, available_memory, shown, unknown_variables
+from service.settings import Settings, available_memory, logged, unknown_variables
 
-_SWITCH = 0.0005  # seconds after which a computing thread yields to another one, which may answer a charge
+_SWITCH = 0.0001  # seconds after which a computing thread yields to another one, which may answer a charge
 _READERS = 60  # threads that may have a connection to the database, beside those that write
 _FILES_OF_DATABASE = 3  # of one connection: SQLite's file, its log and their index
 _OTHER_FILES = 256  # the program's own files, its pipes, and connections that end while others begin
@@ -54,6 +55,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
     lifetime = None if sys.stdout.isatty() else _LOGGED_KEY
     first = ensure_first_key(database, secret, bootstrap, lifetime)
+    see_keys(database, secret)  # once: requests read only later entries
     if first is not None:
         print(f"The first key, a steward's, {_key_validity(lifetime)}:\n\n    {first}\n", flush=True)
     print(f"Serving on http://{host}:{port}, documentation at http://{host}:{port}/docs", flush=True)
@@ -66,12 +68,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
     app = create_app(settings, database, secret, keeper)
     if app.state.helpers is not None:
         threading.Thread(target=app.state.helpers.warm, name="helpers", daemon=True).start()
-    _log.info("start", version=__version__, settings=shown(settings))
-    if settings.most_memory > (there := available_memory()):
+    _log.info("start", version=__version__, settings=logged(settings))
+    if (most := settings.most_memory + settings.most_memory_of_helpers) > (there := available_memory()):
         _log.warning(
-            "bodies may take more memory than the machine or container has",
-            most_bytes=settings.most_memory,
-            there_bytes=there,
+            "requests may take more memory than the machine or container has", most_bytes=most, there_bytes=there
         )
     if unknown := unknown_variables():
         _log.warning("unknown SERVICE_ variables are ignored", names=unknown)

@@ -21,6 +21,8 @@ _LEAST_ROOM = 256 * 2**20
 _OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection: its incoming and outgoing buffers
 # Small bodies reserve nothing. If every connection sends the largest small body, they add 1/16 to the limit.
 SMALL_BODIES = 16
+# bytes: of the modules that a helper shares with others, of its work, and of a body while it is received and read
+_MODULES, _WORK, _COPIES = 2**28, 2**29, 4
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
@@ -295,6 +297,16 @@ class Settings(BaseSettings):
         return _OWN_MEMORY + bodies + bodies // SMALL_BODIES + self.max_connections * _A_CONNECTION
 
     @property
+    def memory_of_helper(self) -> int:
+        """The bytes that one request may take in a helper process, beside those that it reserves."""
+        return _WORK + _COPIES * self.max_json_bytes
+
+    @property
+    def most_memory_of_helpers(self) -> int:
+        """The most bytes that the helper processes take, with the one that they are forked from."""
+        return bool(self.helper_processes) * _MODULES + self.helper_processes * (_MODULES + self.memory_of_helper)
+
+    @property
     def resolved_connections_of_address(self) -> int:
         """The most connections of one address."""
         return self.max_connections_of_address or max(1, self.max_connections // 2)
@@ -331,7 +343,7 @@ def available_memory() -> int:
     return min(machine, int(text)) if text.isdigit() else machine
 
 
-def shown(settings: Settings) -> dict[str, Any]:
+def logged(settings: Settings) -> dict[str, Any]:
     """Return the settings for a log: secrets only as set or not, URLs without passwords."""
     values = settings.model_dump(mode="json")
     values["bootstrap_key"] = settings.bootstrap_key is not None

@@ -22,6 +22,18 @@ from tests.documents import normalised
 from tests.processes import PATIENCE, Served, service
 
 RECORD = Path(examples.__file__).with_name("answers.json")
+PANEL_ACCOUNT = {
+    "name": "labour-force-survey",
+    "unit": "person",
+    "neighbouring": "add_remove",
+    "budget": {"definition": "zcdp", "rho": "1"},
+    "periods": {"calendar": "month", "participation": {"offsets": [0, 1, 2, 3, 12, 13, 14, 15]}},
+}
+PANEL_RELEASE = {
+    "name": "unemployment",
+    "plan": {"type": "discrete_gaussian", "name": "unemployed", "rho": "0.05"},
+    "periods": {"from": "2026-01", "to": "2026-03"},
+}
 # So that problems of too much are cheap to have; the second steward can still see that the process ends.
 SETTINGS = {"max_json_bytes": "100000", "failure_rate": "3/minute", "body_seconds": "1", "drain_seconds": "5"}
 _OPAQUE = {"key", "next_cursor", "signature", "public_key", "installation", "event", "noisy_counts"}
@@ -117,7 +129,7 @@ def _release(day: Day) -> None:
     day.ask("register_release", dry_run="true")
     day.names["release"] = day.ask("register_release")["id"]
     day.ask("list_releases")
-    day.ask("read_release")
+    day.ask("read_release", with_charge="true")
     day.names["draw"] = day.ask("draw_mechanism")["draw"]
     day.ask("list_draws")
     day.ask("read_draw")
@@ -133,8 +145,8 @@ def _release(day: Day) -> None:
 def _count_by_periods(day: Day) -> None:
     """Charge an account with periods."""
     account = day.names["account"]
-    day.names["account"] = day.ask("open_account", keep=False, body=examples.PANEL_ACCOUNT)["name"]
-    day.ask("register_release", keep=False, body=examples.PANEL_RELEASE)
+    day.names["account"] = day.ask("open_account", keep=False, body=PANEL_ACCOUNT)["name"]
+    day.ask("register_release", keep=False, body=PANEL_RELEASE)
     day.ask("list_periods", limit=2)
     day.names["account"] = account
 
@@ -150,6 +162,7 @@ def _settle(day: Day) -> None:
 
 
 def _draw(day: Day) -> None:
+    day.ask("register_batch", dry_run="true")
     day.ask("register_batch")
     day.ask("register_and_draw")
     day.ask("draw_histogram")

@@ -15,8 +15,8 @@ from psycopg import sql
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
+from service.ledger.storage.connections.location import place_of
 from service.ledger.storage.database import open_database
-from service.ledger.storage.location import place_of
 from tests.api.calls import problem_of
 from tests.postgres_server import Cluster
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service
@@ -182,7 +182,7 @@ def test_a_place_is_named_as_the_driver_understands_it(url: str, name: str) -> N
 
 def test_a_reason_holds_no_password_in_any_form() -> None:
     place = place_of(make_url(f"postgresql://u:{_WRITTEN}@h/d?password=s%20e%2Fc&sslpassword=other"))
-    told = place.told("failed", f"a {_CANARY} b {_WRITTEN} c {_WRITTEN.lower()} s e/c s+e%2fc\n other", "do")
+    told = place.message("failed", f"a {_CANARY} b {_WRITTEN} c {_WRITTEN.lower()} s e/c s+e%2fc\n other", "do")
     assert (
         told == "failed: PostgreSQL at host h, port by default, database d, user u: a *** b *** c *** *** *** ***; do"
     )
@@ -190,7 +190,7 @@ def test_a_reason_holds_no_password_in_any_form() -> None:
 
 def test_a_password_that_is_the_users_name_is_not_told_by_the_reason() -> None:
     place = place_of(make_url("postgresql://svc:svc@h/d"))
-    assert place.told("failed", 'for user "svc"', "").endswith('user svc: for user "svc"')
+    assert place.message("failed", 'for user "svc"', "").endswith('user svc: for user "svc"')
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,9 @@ def test_a_second_run_on_one_service_takes_an_account_of_its_own(
         used.append(found[1])
     assert used[0] == "pl94-2020-us-persons"
     assert re.fullmatch(r"pl94-2020-us-persons-[0-9a-f]{4}", used[1])
-    answer = httpx.get(f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, trust_env=False).json()
+    answer = httpx.get(
+        f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
+    ).json()
     assert [account["name"] for account in answer["items"] if account["name"].startswith(used[0])] == used
 
 
@@ -250,7 +252,7 @@ def test_its_own_service_is_gone_however_the_demo_ends(
     ended: BaseException | None = None
     try:
         with local_service() as (url, _):
-            assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
+            assert httpx.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
             assert len(list(tmp_path.iterdir())) == 1
             if ending is not None:
                 raise ending
@@ -259,7 +261,7 @@ def test_its_own_service_is_gone_however_the_demo_ends(
     assert ended is ending
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{url}/readyz", trust_env=False)
+        httpx.get(f"{url}/readyz", timeout=60, trust_env=False)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -283,7 +285,9 @@ def test_its_own_service_inherits_nothing_of_a_configured_one(
     monkeypatch.setenv("SERVICE_DATABASE_URL", f"sqlite:///{tmp_path / 'real.db'}")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "short")
     with local_service() as (url, key):
-        answer = httpx.get(f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+        answer = httpx.get(
+            f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
+        )
     assert answer.json()["items"] == []
     assert not (tmp_path / "real.db").exists()
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from service.api.http.problems import KINDS
+from service.privacy.mechanisms import MECHANISMS
+from service.privacy.plans import NODES
 from tests.api.calls import STEWARD
 from tests.documents import FILES, ROOT, WEB, Example, Session, differs, examples_of, listings, normalised
 from tests.processes import Served, service
@@ -57,6 +59,25 @@ def test_an_output_is_that_of_the_listing_before_it(path: Path) -> None:
 
 def test_no_document_names_this_machine() -> None:
     assert [path.name for path in FILES if re.search(r"/(tmp|home|work|root)/", path.read_text("utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "heads", "registered"),
+    [
+        ("mechanisms.md", "| type | noise |", MECHANISMS),
+        ("composition.md", "| node | meaning |", NODES),
+    ],
+)
+def test_the_guides_tables_have_all_mechanisms_and_nodes(page: str, heads: str, registered: dict[str, object]) -> None:
+    text = (WEB / "guide" / page).read_text("utf-8")
+    rows = text[text.index(heads) :].split("\n\n")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", rows, flags=re.M)) == sorted(registered)
+
+
+def test_the_guides_page_on_the_interface_names_each_node_and_mechanism() -> None:
+    page = (WEB / "guide" / "interface.md").read_text("utf-8")
+    (paragraph,) = re.findall(r"^A release is a plan: .*?\n\n", page, flags=re.M | re.S)
+    assert [name for name in (*NODES, *MECHANISMS) if f"`{name}`" not in paragraph] == []
 
 
 def test_every_problem_has_its_page_and_no_other_has() -> None:

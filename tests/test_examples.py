@@ -49,7 +49,7 @@ def test_the_spark_job_draws_each_partition_once(running: tuple[str, str]) -> No
     shown = re.findall(r"^\|(\d{5})\|[^|]*\| *(-?\d+)\|$", done.stdout, flags=re.M)
     assert [fips for fips, _ in shown] == [fips for fips, _ in true[:5]]
     assert all(abs(int(noisy) - count) < 50 for (_, noisy), (_, count) in zip(shown, true, strict=False))
-    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}) as client:
+    with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
         path = "/v1/accounts/counties-spark/releases"
         (release,) = client.get(path).raise_for_status().json()["items"]
         draws = client.get(f"{path}/{release['id']}/draws").raise_for_status().json()["items"]

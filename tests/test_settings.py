@@ -207,6 +207,11 @@ def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read_settings()
 
 
+@pytest.mark.parametrize(("helpers", "mebibytes"), [(0, 0), (1, 256 + 1024), (2, 256 + 2 * 1024)])
+def test_helpers_take_their_modules_their_work_and_copies_of_a_body(helpers: int, mebibytes: int) -> None:
+    assert Settings(helper_processes=helpers, max_json_bytes=2**26).most_memory_of_helpers == mebibytes * 2**20
+
+
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_DATABASE_URL", "postgresql+psycopg://ledger:hunter2@host/ledger")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "hunter2" * 5)

@@ -121,7 +121,7 @@ def test_spans_of_requests_and_transactions(
 
 def test_a_crash_is_a_span_without_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crashing = (
-        "from service.api.routes import draws\n"
+        "from service.api.routes.noisy_counts import draws\n"
         "def failing(counts, *_):\n"
         "    raise RuntimeError(f'cannot draw {counts}')\n"
         "draws.add_noise = failing\n"

@@ -76,8 +76,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path)
             except httpx.TransportError:
                 pass  # it does not listen yet
             time.sleep(0.05)
-    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise DemoStopped("\n".join(["the demo's own service did not start", *said[-5:]]))
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise DemoStopped("\n".join(["the demo's own service did not start", *lines[-5:]]))
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

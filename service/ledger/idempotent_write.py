@@ -79,8 +79,10 @@ def idempotent_write(
         ServiceError: any error that the operation raises; nothing is changed then, but a refused charge is recorded.
     """
 
+    root = lines.root_of(database, request.account)
+
     def run(connection: Connection) -> tuple[Answer | None, R]:
-        with database.pace.timed(request.principal):
+        with database.pace.timed(request.principal, root):
             at = _begin(database, connection, request)
             result = _unless_answered(connection, request, lambda: operation.work(connection, at))
             if request.key is None:
@@ -93,7 +95,7 @@ def idempotent_write(
         return operation.is_committed(connection, attempt[1])
 
     try:
-        answer, result = _with_expiry(database, request, lambda: database.write(run, is_committed=is_committed))
+        answer, result = _with_expiry(database, lambda: database.write(run, is_committed=is_committed))
     except _Answered as answered:
         _find_again(database, request, answered.answer)
         return Outcome(answered.answer, None)
@@ -182,7 +184,7 @@ def _unless_answered(connection: Connection, request: Request, act: Callable[[],
         raise
 
 
-def _with_expiry(database: Database, request: Request, act: Callable[[], R]) -> R:
+def _with_expiry(database: Database, act: Callable[[], R]) -> R:
     """Run a transaction, and repeat it after each time that it met expired reservations.
 
     Raises:
@@ -195,19 +197,19 @@ def _with_expiry(database: Database, request: Request, act: Callable[[], R]) -> 
         try:
             return act()
         except ReservationsDue as due:
-            if due.all_of_them and not left:
+            if due.all_of_them and (due.slow or not left):
                 database.holds_due.set()
                 raise Unavailable(
                     "the request does not fit beside reservations that have expired; the service is still recording"
                     " their expiry, so repeat the request later"
                 ) from None
             began = time.monotonic()
-            with database.pace.timed(request.principal):
-                in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
-                while due.all_of_them:  # a request that did not fit is not retried after each few expiries
-                    left = left - 1 if time.monotonic() - began < _SECONDS else 0
-                    if not left or not expire(database, due.account_id):
-                        break
+            # Not timed: others may have made these reservations.
+            in_vain = 0 if expire(database, due.account_id, due.release_id) else in_vain + 1
+            while due.all_of_them:  # a request that did not fit is not retried after each few expiries
+                left = left - 1 if time.monotonic() - began < _SECONDS else 0
+                if not left or not expire(database, due.account_id):
+                    break
     raise Unavailable(
         "the account, or one above it, states an expiry of a reservation that it does not have: the ledger was changed"
         " outside the service, and an operator must verify it",

@@ -146,7 +146,7 @@ def list_jobs(
     after: tuple[str, str],
     limit: int,
     state: State | None,
-    before_reading: BeforeReading | None = None,
+    before_reading: BeforeReading,
 ) -> Page[JobRecord]:
     """Return a page of a principal's jobs, oldest first; ``after`` is the time and id of the last job before it."""
     query = (

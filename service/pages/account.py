@@ -8,12 +8,16 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
+from service.api.schemas.guarantees import usual_delta_text
 from service.errors import NotFound
+from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import SentForm, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, page
+from service.privacy.numerics.numbers import exact_text
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
@@ -113,11 +117,12 @@ async def show(
     path = address("accounts", account)
     account_body = await get(visit, path, {"with_gauge": "true"})
     with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
-    balance, below, proposed, reserved = await asyncio.gather(
+    balance, whole, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
+        _of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
-        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING}),
-        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING}),
+        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, "with_charge": "true"}),
+        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, "with_charge": "true"}),
     )
     if "periods" in account_body:
         context |= {"strip": await read_strip(visit, account_body)}
@@ -126,6 +131,8 @@ async def show(
     shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
+        "of_whole_budget": whole,
+        "shown_at_delta": usual_delta_text(account_body["budget"]),
         "history": await _history(visit, path) if with_history else None,
         "below": below["items"],
         "more_below": below["next_cursor"],
@@ -141,6 +148,19 @@ async def show(
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status, policy=PICTURES_WITHIN)
+
+
+async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the epsilon and delta that bound all releases once a budget is spent; None if no epsilon does."""
+    definition = budget["definition"]
+    if definition in ("approximate", "pure"):
+        return {"epsilon": budget["epsilon"], "delta": budget.get("delta")}
+    stated = read_budget(dict(budget))
+    at_order = {name: figure for name, figure in budget.items() if name in ("alpha", "epsilon")}
+    loss = {"rho": budget["rho"]} if definition == "zcdp" else {"rdp": [at_order]}
+    plan = {"type": "declared", "reference": "the budget", "delta": exact_text(stated.declared_delta)} | loss
+    delta = exact_text(delta_of_whole(stated, usual_delta(stated)))
+    return best_epsilon(await send(visit, "POST", address("compositions"), {"plan": plan, "deltas": [delta]}))
 
 
 def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +193,13 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's releases, each with its cost."""
     path, parameters = address("accounts", account), visit.request.query_params
     state, tag = parameters.get("state", ""), parameters.get("tag", "")
-    query = {"limit": _ROWS, "cursor": parameters.get("cursor"), "state": state or None, "tag": tag or None}
+    query: dict[str, str | int | None] = {
+        "with_charge": "true",
+        "limit": _ROWS,
+        "cursor": parameters.get("cursor"),
+        "state": state or None,
+        "tag": tag or None,
+    }
     account_body, releases = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
     shown = {
         "account": account_body,

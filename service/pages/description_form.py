@@ -21,7 +21,7 @@ from service.api.schemas.metadata import (
     ModelFields,
     VariantFields,
 )
-from service.ledger.accounts.metadata import Metadata
+from service.ledger.descriptions.metadata import Metadata
 from service.pages.shell.figures import in_words
 
 Kind = Literal["line", "lines", "prose", "day", "choice"]
@@ -89,12 +89,12 @@ SECTIONS = _sections()
 _FIELDS = {field.name: field for section in SECTIONS for field in section.fields}
 
 
-def typed(metadata: Metadata) -> dict[str, str]:
+def field_texts(metadata: Metadata) -> dict[str, str]:
     """Return the text of each field as a browser sends it unedited: lists as lines, without surrounding blanks."""
-    return {name: _typed(metadata.get(name, "")) for name in _FIELDS}
+    return {name: _field_text(metadata.get(name, "")) for name in _FIELDS}
 
 
-def _typed(value: str | list[str]) -> str:
+def _field_text(value: str | list[str]) -> str:
     lines = value.replace("\r\n", "\n").replace("\r", "\n") if isinstance(value, str) else "\n".join(value)
     return lines.strip()
 
@@ -120,7 +120,7 @@ class Edit(NamedTuple):
         """Return an edit that changes none of the present texts."""
         return cls(present, digests(present))
 
-    def over(self, present: Mapping[str, str]) -> "Edit":
+    def applied_to(self, present: Mapping[str, str]) -> "Edit":
         """Return this edit applied to the present texts."""
         return Edit({**present, **{name: self.texts[name] for name in self.changed()}}, digests(present))
 
@@ -143,7 +143,7 @@ class Edit(NamedTuple):
 
 def edit_of(text: Callable[[str], str]) -> Edit:
     """Return the edit that a form submits; ``text`` returns the text of a field."""
-    return Edit({name: _typed(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
+    return Edit({name: _field_text(text(name)) for name in _FIELDS}, {name: text(f"was-{name}") for name in _FIELDS})
 
 
 def _patch_value(field: MetadataField, text: str) -> str | list[str] | None:

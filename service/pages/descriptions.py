@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from service.ledger.access.key_records import Role
 from service.pages.account import AccountStep
-from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, typed
+from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, field_texts
 from service.pages.releases import ReleaseStep
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -54,11 +54,11 @@ def _path(account: str, release: str | None) -> str:
 
 async def _describe(visit: Visit, account: str, release: str | None, form: Form) -> Response:
     edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
-    present = typed((await get(visit, path))["metadata"])
+    present = field_texts((await get(visit, path))["metadata"])
     conflicting = edit.conflicting(present)
     if conflicting:
         faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in conflicting}
-        return await _render(visit, account, release, edit.over(present), faults, status=409)
+        return await _render(visit, account, release, edit.applied_to(present), faults, status=409)
     try:
         await send(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
     except Refused as refused:
@@ -80,7 +80,7 @@ async def _render(
     path = _path(account, release)
     owner = await get(visit, address("accounts", account))
     subject = owner if release is None else await get(visit, path)
-    edit = edit or Edit.none(typed(subject["metadata"]))
+    edit = edit or Edit.none(field_texts(subject["metadata"]))
     entry = await ask(visit.request, visit.session.key, "GET", f"{path}/registry-entry", headers=_AS_FILE)
     least: Role = "steward" if release is None else "pipeline"
     shown = {
@@ -90,7 +90,7 @@ async def _render(
         "sections": SECTIONS,
         "texts": edit.texts,
         "before": edit.before,
-        "inherited": {} if release is None else typed(owner["metadata"]),
+        "inherited": {} if release is None else field_texts(owner["metadata"]),
         "may_edit": may(visit.session.role, least),
         "entry": entry.body.decode() if entry.status == 200 else None,
         "lacking": None if entry.status == 200 else json.loads(entry.body),

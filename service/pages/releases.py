@@ -83,7 +83,7 @@ async def _render(
     path = address("accounts", account, "releases", release)
     account_body, release_body, drawn, installation = await asyncio.gather(
         get(visit, address("accounts", account)),
-        get(visit, path),
+        get(visit, path, {"with_charge": "true"}),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, address("installation")),
     )

@@ -15,7 +15,7 @@ from service.errors import InvalidInput
 MOST_NAMES = 100_000  # in the lists of a plan
 MOST_PARTITIONS = 10**9
 LONGEST = 200  # characters of a name
-_AT_ONCE = 1_000  # names that are compared with their normal form while no other thread runs
+_AT_ONCE = 250  # names that are compared, hashed or freed while no other thread runs: a millisecond at most
 EXPECTED_NAME = (
     f"expected 1 to {LONGEST} visible characters in Unicode's normal form NFKC, without blanks around them or more"
     " than one between them"
@@ -54,6 +54,14 @@ def first_unclear(names: Sequence[str]) -> int | None:
     return None
 
 
+def distinct(names: Sequence[str]) -> set[str]:
+    """Return the distinct names, hashing a few at a time: there may be hundreds of thousands."""
+    found: set[str] = set()
+    for start in range(0, len(names), _AT_ONCE):
+        found.update(names[start : start + _AT_ONCE])
+    return found
+
+
 def _are_clear(names: Sequence[str]) -> bool:
     """Tell whether all names are clear; checking them together is faster than one by one."""
     lengths = set(map(len, names))
@@ -83,7 +91,7 @@ def read_partitions(stated: object, at: str) -> Partitions:
     unclear = first_unclear(stated)
     if unclear is not None:
         raise InvalidInput.at(f"{at}/{unclear}", EXPECTED_NAME)
-    names = frozenset(stated)
+    names = frozenset(distinct(stated))
     if len(names) < len(stated):
         seen: set[str] = set()
         again = next(number for number, name in enumerate(stated) if name in seen or seen.add(name))  # type: ignore[func-returns-value]

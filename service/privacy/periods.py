@@ -233,7 +233,7 @@ def read_period(calendar: Calendar, stated: object, at: str) -> int:
     """Return a period of the years 1000 to 9999, or a wave, of at most 10^9 either way.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the document states no such period.
     """
     if calendar is Calendar.INDEX:
         if isinstance(stated, int) and not isinstance(stated, bool) and abs(stated) <= LARGEST_INDEX:
@@ -316,7 +316,7 @@ def read_participation(stated: object, at: str) -> Participation:
     """Return the participation that an account states: ``offsets`` from 0 on, ascending, or ``any`` so many periods.
 
     Raises:
-        InvalidInput: it is none; the fault is at ``at`` or below.
+        InvalidInput: the document states no participation; the fault is at ``at`` or below.
     """
     match stated:
         case {"offsets": [*offsets], **rest} if not rest:

@@ -31,8 +31,8 @@ def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
     as the tests.
     """
     check_secret(database, secret)
-    ensure_first_key(database, secret, STEWARD)
-    return create_app(Settings(**{"helper_processes": 0} | settings), database, secret)
+    ensure_first_key(database, secret, STEWARD, None)
+    return create_app(Settings(**{"helper_processes": 0} | settings), database, secret, None)
 
 
 def client_of(app: FastAPI) -> TestClient:

@@ -44,7 +44,7 @@ def _postgresql_template(postgresql_server: str, _postgresql_template: str) -> s
 
 def _start(url: str) -> None:
     with contextlib.closing(open_database(url)) as database:
-        ensure_first_key(database, Secret(bytes(range(32))), STEWARD)
+        ensure_first_key(database, Secret(bytes(range(32))), STEWARD, None)
 
 
 @pytest.fixture

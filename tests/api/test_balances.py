@@ -2,11 +2,13 @@
 
 from fractions import Fraction
 from typing import Any
+from unittest.mock import Mock
 
 import mpmath  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from sqlalchemy import Connection, text
 
+from service.ledger.spending import subplans
 from service.ledger.storage.database import Database
 from tests.api.calls import (
     Client,
@@ -132,6 +134,24 @@ def test_a_balance_names_the_tags_that_it_can_be_asked_for_by(client: Client) ->
     assert _balance(client)["tags"] == ['a"b', "county", "pl94", "state"]
     json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/void", json=_VOID))
     assert _balance(client)["tags"] == ["pl94", "state"]
+
+
+def test_a_balance_after_a_charge_reads_no_earlier_plan_again(
+    embedded: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(embedded)
+    parts = [pure(f"0.00{1000 + k}", tags=["state"] if k % 2 else []) for k in range(40)]
+    release(embedded, {"type": "sequence", "parts": parts})
+    before = _balance(embedded)["spent"]
+    read = Mock(wraps=subplans.plan_in)
+    monkeypatch.setattr(subplans, "plan_in", read)
+    release(embedded, pure("0.0009"))
+    after = _balance(embedded)["spent"]
+    assert read.call_count == 1, "of the charged one"
+    assert after["pure"]["epsilon"] == pytest.approx(before["pure"]["epsilon"] + 0.0009)
+    subplans._condensed.cache_clear()
+    assert _balance(embedded)["spent"] == after, "as after a restart"
+    assert read.call_count == 42
 
 
 def test_a_balance_is_an_odometer_and_never_called_adaptive(embedded: Client) -> None:

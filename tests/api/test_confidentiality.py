@@ -30,7 +30,7 @@ _WIDE = {"type": "geometric", "scale": 10**9}  # so that no noisy count equals t
 # A service with built-in faults: errors whose messages contain counts, and counts in place of noise.
 _FAULTY = """\
 import os, signal
-from service.api.routes import arrow_draws, draws
+from service.api.routes.noisy_counts import arrow_draws, draws
 
 add_noise = draws.add_noise
 

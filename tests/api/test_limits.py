@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import select
 import shutil
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 import service.api.http.request_parsing
+from service import connections
 from service.api.arrow import streams
 from service.api.http.body_limits import SENDER, Allowance, BodyLimits
 from service.api.http.fair_places import FairPlaces
@@ -301,6 +304,22 @@ def test_connections_of_one_address_that_come_too_fast_are_closed_unless_it_is_a
     with Listener(bound_socket("127.0.0.1", 0), limits._replace(rate_of_address="off")) as listener:
         listener.listen()
         assert all(_offered(listener, "127.0.0.1") for _ in range(5))
+
+
+def test_connections_are_refused_for_a_moment_before_other_events_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, moments = Limits(1000, 500, 10.0, 60.0, (), "1/hour"), itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 0.4 * next(moments) * connections._REFUSING)
+    monkeypatch.setattr(connections, "time", clock)
+    with Listener(bound_socket("127.0.0.1", 0), limits) as listener, contextlib.ExitStack() as lines:
+        listener.listen()
+        listener.setblocking(False)
+        for _ in range(9):
+            lines.enter_context(socket.create_connection(listener.getsockname()[:2]))
+        listener.accept()[0].close()
+        for refused in (2, 4):
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+            assert listener.refused == refused
 
 
 def test_a_form_without_a_key_has_the_time_of_headers(serve: Serve) -> None:

@@ -10,20 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, sync_playwright
 
 from tests.browser.ledger import fill
-from tests.browser.steps import sign_in
+from tests.browser.steps import FLAGS, sign_in
 from tests.processes import Served, service
-
-_FLAGS = [
-    "--no-sandbox",  # Chromium has none for root, as which containers run tests
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,12 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
     executable = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=_FLAGS)
-        yield launched
-        launched.close()
+    launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+    yield launched
+    launched.close()
 
 
 @pytest.fixture(scope="module")

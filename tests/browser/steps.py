@@ -8,6 +8,14 @@ from playwright.sync_api import Page
 
 from tests.api.calls import STEWARD
 
+FLAGS = [
+    "--no-sandbox",  # Chromium has none for root, as which containers run tests
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-proxy-server",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
 _SERIOUS = {"serious", "critical"}
 
 
@@ -17,6 +25,27 @@ def sign_in(page: Page, key: str = STEWARD) -> None:
     page.get_by_label("Your key").fill(key)
     page.get_by_role("button", name="Sign in").click()
     page.get_by_role("heading", name="Accounts", exact=True).wait_for()
+
+
+def fill_row(page: Page, number: int, **texts: str) -> None:
+    """Type into a row of the planner, by the labels of its fields."""
+    for name, text in texts.items():
+        page.locator(f"#rows > li:nth-child({number})").get_by_label(name, exact=True).fill(text)
+
+
+def state_targets(page: Page, account: str = "nation") -> None:
+    """Choose an account in the planner, and type three targets."""
+    page.get_by_label("Charge to").select_option(account)
+    fill_row(page, 1, Table="Total", Geography="State", **{"Margin of error": "6"})
+    fill_row(page, 2, Table="Total", Geography="County", **{"Margin of error": "11"})
+    fill_row(page, 3, Table="Sex by age", Geography="County", **{"Margin of error": "50", "Confidence": "0.9"})
+
+
+def work_out(page: Page) -> None:
+    """Have the planner work out the plan."""
+    page.get_by_role("button", name="Work out the plan").last.click()
+    page.get_by_role("heading", name="Plan and cost").wait_for()
+    page.wait_for_load_state()  # the heading is there before the rest of the form
 
 
 def assert_accessible(page: Page) -> None:

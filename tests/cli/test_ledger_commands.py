@@ -204,7 +204,7 @@ def test_an_operator_decides_whether_an_older_versions_rows_are_adopted(
 ) -> None:
     place = tmp_path / "older"
     (place / "data").mkdir(parents=True)
-    secret = load_secret(place / "service.secret")
+    secret = load_secret(place / "service.secret", make=True)
     with contextlib.closing(open_database(f"sqlite:///{place}/data/ledger.db")) as database:
         migrate(database)
         bind_as_before(database, secret)

@@ -80,10 +80,25 @@ def test_a_ledger_answers_as_when_it_was_exported(
     with installation.client() as client:
         for question, answer in islice(read_answers(version / f"{written_on}.answers.tsv.gz"), first, None, every):
             found, added_up = question.asked(client) or REFUSED, "/balance" in question.path and not ordered
+            if found.startswith(_RECEIPT) and answer.startswith(_RECEIPT):
+                answer = _as_recorded(answer, found)  # noqa: PLW2901 - the answer as it is to be now
             if loose or added_up:
                 assert agree(found, answer, question.path, everywhere=added_up), question
             else:
                 assert _figures(found) == _figures(answer), question
+
+
+def _as_recorded(answer: str, found: str) -> str:
+    """Return a receipt in which a release whose time is over is held, as the one that was found states it.
+
+    Until 0.8.0 receipts stated it as expired although its expiry was not recorded yet.
+    """
+    before, now = json.loads(answer), json.loads(found)
+    state, end = now["release"]["state"], now["release"]["expires_at"]
+    if state not in ("proposed", "reserved") or end is None or end > now["issued_at"]:
+        return answer
+    held = answer.replace('"state": "expired"', f'"state": "{state}"', 1)
+    return held.replace(before["signature"], now["signature"])
 
 
 def _figures(answer: str) -> Any:

@@ -15,6 +15,9 @@ from fastapi.testclient import TestClient
 
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
+from service.privacy.accounting.leading_windows import leading
+from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights
+from service.privacy.accounting.totals import LossSum, Totals
 from tests.api.calls import application, client_of, json_of, open_account
 from tests.faults.conftest import Form
 
@@ -161,3 +164,17 @@ def test_a_balance_of_colliding_numbers_takes_no_longer(client: TestClient, time
         json_of(client.get(f"/v1/accounts/{name}/balance"))
         seconds[number % 2 == 1].append(time.process_time() - start)
     assert min(seconds[True]) <= MOST * min(seconds[False])
+
+
+def test_leading_windows_with_colliding_denominators_take_no_longer(times: Form) -> None:
+    weights = open_weights(Budget(definition=Definition.ZCDP, cap=Fraction(10)))
+    took: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(times(6, 20)):
+        collide = number % 2 == 1
+        step = PRIME if collide else PRIME + 2
+        losses = (Fraction(1, 10**6 + number + window * step) for window in range(4000))
+        windows = {window: Totals(rho=LossSum(loss), linear=loss) for window, loss in enumerate(losses)}
+        start = time.process_time()
+        leading(weights, windows, 3)
+        took[collide].append(time.process_time() - start)
+    assert min(took[True]) <= MOST * min(took[False])

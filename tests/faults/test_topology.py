@@ -5,22 +5,18 @@ is found out as a client would, by asking again with the same Idempotency-Key.
 """
 
 import contextlib
-import json
 import random
 import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tests.api.calls import open_account
 from tests.faults.conftest import Form
 from tests.faults.processes import Replica, free_ports, replicas
+from tests.faults.proxy import Proxy
 from tests.faults.scenario import Scenario
-from tests.processes import ROOT
 from tests.waiting import until
 
 pytestmark = [
@@ -31,24 +27,6 @@ pytestmark = [
 FILLER = 987_654_321  # a true count that is searched for
 
 
-@dataclass
-class Proxy(Replica):
-    """The proxy with its own configuration, in the place of a single server."""
-
-    behind: list[Replica] = field(default_factory=list)
-
-    def begin(self, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-        """With its output where this is read, and not in the background; it is told where it listens, and for whom."""
-        addresses = {f"SERVICE_{number}": f"127.0.0.1:{one.port}" for number, one in enumerate(self.behind, 1)}
-        variables = {"PROXY_BIND": f"127.0.0.1:{self.port}", "PATH": "/usr/sbin:/usr/bin", **addresses}
-        command = ["haproxy", "-db", "-f", str(ROOT / "deploy" / "haproxy.cfg")]
-        return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=stdout, stderr=stderr)
-
-    def log_lines(self) -> list[dict[str, object]]:
-        """Return the lines that it logged of requests."""
-        return [json.loads(line) for line in self.said if line.startswith("{")]
-
-
 @contextlib.contextmanager
 def topology(home: Path, url: str) -> Iterator[tuple[Proxy, list[Replica]]]:
     """Three replicas and the proxy before them."""
@@ -57,16 +35,9 @@ def topology(home: Path, url: str) -> Iterator[tuple[Proxy, list[Replica]]]:
         proxy = Proxy(home, {}, port, behind=[*servers])
         try:
             proxy.start()
-            until(lambda: _servers_asked(proxy) == {"service-1", "service-2", "service-3"}, "all take part")
             yield proxy, [*servers]
         finally:
             proxy.kill()
-
-
-def _servers_asked(proxy: Proxy) -> set[object]:
-    for _ in range(6):
-        assert httpx2.get(f"{proxy.address}/healthz", trust_env=False).status_code == 200
-    return {line["server"] for line in proxy.log_lines()}
 
 
 def test_a_replica_is_killed_and_one_drained_under_load(server_url: str, tmp_path: Path, times: Form) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, insert, text
 
-from service.ledger.accounts import account_changes, account_opening, account_rows, accounts, spending
+from service.ledger.accounts import account_changes, account_opening, account_rows, accounts
 from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap
-from service.ledger.draws import draw_rows, draws, partitions, stored_draws
+from service.ledger.draws import draw_rows, draws, partitions, places, stored_draws
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal import journal
@@ -28,6 +28,7 @@ from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.settlement import present_account
+from service.ledger.spending import spending
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
@@ -45,6 +46,9 @@ from service.privacy.plans.walking import Neighbouring, mechanisms_of
 
 R = TypeVar("R")
 SECRET = Secret(bytes(range(32)))
+
+
+Rows = dict[str, list[dict[str, Any]]]
 
 
 def asking(
@@ -81,7 +85,9 @@ def carry_out(database: Database, operation: Operation[R], request: Request = AN
 
 def change_account(database: Database, name: str, change: Any, request: Request = ANN) -> ChangedAccount:
     """Change an account: its budget, its state, or the price that needs approval."""
-    return carry_out(database, account_changes.change_account(database, request, name, change, "/budget"), request)
+    return carry_out(
+        database, account_changes.change_account(database, request, name, change, "/budget", lambda _: True), request
+    )
 
 
 def open_account(
@@ -253,7 +259,7 @@ def draw(
     """Draw a plan's first mechanism."""
     value = read_plan(plan)
     turn = Turn(partition, repetition)
-    place = draws.place_of(value, next(mechanisms_of(value)), turn)
+    place = places.place_of(value, next(mechanisms_of(value)), turn)
     draws.draw(database, ANN, name, release, draws.seal(place, np.array([noisy])))
 
 
@@ -286,3 +292,38 @@ def entries_of(database: Database, name: str = "people") -> list[JournalEntry]:
         assert (then.committed, then.reserved) == spending.counts(connection, account)
         assert verify(connection, name) == Verdict(len(found))
     return found
+
+
+class _Failed(Exception):
+    """The end of a transaction before its commit."""
+
+
+def rows_of_failed(database: Database, operation: Operation[Any], *tables: str, request: Request = ANN) -> Rows:
+    """The rows that an operation leaves in some tables, of a transaction that is not committed."""
+    rows: Rows = {}
+
+    def work(connection: Connection, at: str) -> None:
+        operation.work(connection, at)
+        for table in tables:
+            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+        raise _Failed
+
+    with pytest.raises(_Failed):
+        idempotent_write(database, request, Operation(work, lambda *_: False), lambda _: Answer(200))
+    return rows
+
+
+def rows_of_failed_draw(
+    database: Database, release: str, plan: dict[str, Any], mechanism: str, partition: str = ""
+) -> Rows:
+    """The rows of draws, of the journal and of counters, as a draw leaves them that is not committed."""
+    value = read_plan(plan)
+    (drawn,) = (one for one in mechanisms_of(value) if one.name == mechanism)
+    sealed = draws.seal(places.place_of(value, drawn, Turn(partition)), np.array([1]))
+    found = reservations.release_for_draw(database, "people", release)
+
+    def work(connection: Connection, at: str) -> Any:
+        account = reservations.lock_for_draw(connection, prepared(database, plan)[0].line, found, ANN.actor, at)
+        return draws.store(connection, account, release, sealed, draws.Later((), [], ()), ANN.actor, at)
+
+    return rows_of_failed(database, Operation(work, lambda *_: False), "draws", "journal", "partitions_drawn")

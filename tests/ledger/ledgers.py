@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger.accounts import descriptions, lines
+from service.ledger.accounts import lines
 from service.ledger.accounts.budgets import read_budget
-from service.ledger.draws import draws, tabulations
+from service.ledger.descriptions import descriptions
+from service.ledger.draws import draws, places, tabulations
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.installation.signing import Signer
@@ -116,7 +117,7 @@ def draw(
     value = read_plan(plan)
     mechanism = list(mechanisms_of(value))[which]
     noisy = np.array([turn, -which, 2 ** (62 - 9 * turn)])
-    place = draws.place_of(value, mechanism, Turn(partition, turn))
+    place = places.place_of(value, mechanism, Turn(partition, turn))
     draws.draw(database, ANN, name, release, draws.seal(place, noisy))
 
 

@@ -73,7 +73,7 @@ def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(datab
     assert shown.problem is not None
     assert "parameters" in shown.problem["detail"]
     with database.read() as connection:
-        assert [job.id for job in jobs.list_jobs(connection, "ann", ("", ""), 9, "failed")] == [bad]
+        assert [job.id for job in jobs.list_jobs(connection, "ann", ("", ""), 9, "failed", lambda _: None)] == [bad]
         assert jobs.unfinished(database) == {"queued": 0, "running": 1}
 
 
@@ -224,9 +224,9 @@ def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) 
     with database.read() as connection:
         for _ in range(3):
             last = (found[-1].created_at, found[-1].id) if found else ("", "")
-            found += jobs.list_jobs(connection, "ann", last, 2, None)
-        running = jobs.list_jobs(connection, "ann", ("", ""), 10, "running")
-        assert jobs.list_jobs(connection, "nobody", ("", ""), 10, None) == []
+            found += jobs.list_jobs(connection, "ann", last, 2, None, lambda _: None)
+        running = jobs.list_jobs(connection, "ann", ("", ""), 10, "running", lambda _: None)
+        assert jobs.list_jobs(connection, "nobody", ("", ""), 10, None, lambda _: None) == []
     assert [job.id for job in found] == expected
     assert [job.id for job in running] == mine[:1]
 

@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 from service.errors import AccountClosed, AlreadyDrawn, BudgetExceeded, Conflict, Forbidden, InvalidInput
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.lines import MAX_DEPTH
-from service.ledger.accounts.spending import as_plan, counts
-from service.ledger.draws import draws
+from service.ledger.draws import draws, places
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.releases import charges
+from service.ledger.spending.spending import as_plan, counts
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
@@ -338,7 +338,7 @@ class _Ledger(RuleBasedStateMachine):
             ANN,
             release.name,
             chosen,
-            draws.seal(draws.place_of(plan, mechanism, Turn()), np.array([1, 2])),
+            draws.seal(places.place_of(plan, mechanism, Turn()), np.array([1, 2])),
         )
         self._expect(expected, act)
         if expected is None:

@@ -1,5 +1,8 @@
 """Writes of tests to a ledger's tables, past the functions of the service."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import Connection, text
 
 from service.ledger.storage.database import Database
@@ -21,8 +24,21 @@ def run(database: Database, *statements: str, **values: object) -> None:
 
 def unprotected(database: Database, table: str, *statements: str, **values: object) -> None:
     """Run statements without a table's triggers, as an attacker does who writes the database."""
-    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry", "forward")
+    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry", "forward", "noisy", "sealed")
     drops = [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names]
     if database.kind == "postgresql":
         drops = ["SET LOCAL session_replication_role = replica"]
     run(database, *drops, *statements, **values)
+
+
+def hold_of(database: Database, release: str) -> dict[str, Any]:
+    """Return the row of the one hold of a release."""
+    with database.read() as connection:
+        query = text("SELECT * FROM holds WHERE release_id = :release")
+        return dict(connection.execute(query, {"release": release}).one()._mapping)
+
+
+def put_back(database: Database, hold: Mapping[str, Any]) -> None:
+    """Insert a row of holds, as the service's own role can."""
+    names, values = ", ".join(hold), ", ".join(f":{name}" for name in hold)
+    run(database, f"INSERT INTO holds ({names}) VALUES ({values})", **hold)

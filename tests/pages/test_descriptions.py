@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from service.api.schemas.metadata import Metadata
-from service.pages.description_form import SECTIONS, Edit, digests, edit_of, field_of, typed
+from service.pages.description_form import SECTIONS, Edit, digests, edit_of, field_of, field_texts
 from tests.api.calls import Client, json_of, make_key
 from tests.pages.forms import Form, form_of, signed_in
 
@@ -153,7 +153,7 @@ def test_who_may_describe_what(api: Client, role: str, account: int, release: in
 
 def test_blanks_around_and_line_ends_are_no_change() -> None:
     stored: dict[str, str | list[str]] = {"notes": " a\rb\r\nc\n", "registry_authors": ["x ", "y"]}
-    shown = Edit.none(typed(stored))
+    shown = Edit.none(field_texts(stored))
     sent = {name: text.replace("\n", "\r\n") for name, text in shown.texts.items()}
     sent |= {f"was-{name}": digest for name, digest in shown.before.items()}
     assert edit_of(sent.__getitem__).patch() == {}

@@ -92,7 +92,7 @@ def _shown(code: str) -> Any:
 
 def test_the_example_of_an_unavailable_service_is_its_answer(tmp_path: Path, secret: Secret) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'empty.db'}")
-    with TestClient(create_app(Settings(), database, secret)) as client:
+    with TestClient(create_app(Settings(), database, secret, None)) as client:
         assert client.get("/readyz").json() == _shown("unavailable")
 
 

@@ -9,7 +9,7 @@ import pytest
 from service.errors import InvalidInput
 from service.privacy.accounting.pricing import price
 from service.privacy.mechanisms import Discrete, Mechanism
-from service.privacy.partitions import MOST_NAMES, MOST_PARTITIONS, Partitions, first_unclear
+from service.privacy.partitions import MOST_NAMES, MOST_PARTITIONS, Partitions, distinct, first_unclear
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Neighbouring, condense, mechanisms_of
 
@@ -42,8 +42,23 @@ def test_names_that_people_use_are_clear() -> None:
 def test_an_unclear_name_is_found_wherever_it_is_among_thousands(name: str) -> None:
     clear = [f"{letters} {number}" for number in range(900) for letters in ("q\u0301", "\U0001f600", "\uac01")]
     assert first_unclear(clear) is None
-    for place in (0, 999, 1000, 1999, 2000, len(clear)):
+    for place in (0, 249, 250, 499, 500, len(clear)):
         assert first_unclear([*clear[:place], name, *clear[place:], name]) == place
+
+
+def test_distinct_names_are_collected_a_few_at_a_time() -> None:
+    taken: list[int] = []
+
+    class Names(list[str]):
+        def __getitem__(self, place: Any) -> Any:
+            found = super().__getitem__(place)
+            taken.append(len(found))
+            return found
+
+    names = Names([f"{number % 700}" for number in range(1400)])
+    assert distinct(names) == set(map(str, range(700)))
+    assert sum(taken) == len(names)
+    assert max(taken) == 250
 
 
 def test_no_printable_character_without_a_glyph_is_taken() -> None:

@@ -51,6 +51,25 @@ def check_metadata(data: memoryview) -> None:
         raise InvalidInput.at("", f"{detail}: {most}, got {batches}")
 
 
+def check_end(last: int, read: int, size: int) -> None:
+    """Refuse a stream without its end-of-stream marker, and data after it.
+
+    Args:
+        last: the end of the stream's last message.
+        read: the place where its reader stopped.
+        size: the number of bytes of the data.
+
+    Raises:
+        InvalidInput: the stream is refused.
+    """
+    if read == last:
+        raise InvalidInput.at(
+            "", "expected an Arrow IPC stream with its end-of-stream marker; the stream ends without one"
+        )
+    if read != size:
+        raise InvalidInput.at("", "expected one Arrow IPC stream and nothing after it")
+
+
 def _check_message(metadata: memoryview) -> tuple[int, int | None]:
     """Return the length of a message's body and the rows of a record batch; raise where metadata exceed their bytes."""
     message = Table.root(metadata, 0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.api.arrow.flatbuffer import Table, integer
 from service.api.arrow.layout import Place, place_of
-from service.api.arrow.metadata import MARK, check_metadata
+from service.api.arrow.metadata import MARK, check_end, check_metadata
 from service.api.http.memory_room import Take
 from service.errors import InvalidInput, TooLarge
 
@@ -111,12 +111,7 @@ def _read(data: memoryview, most_bytes: int) -> CountStream:
         if message.type == "record batch":
             batches.append(_batch(data, start, end, place, bytes_left))
             bytes_left -= 8 * batches[-1].rows
-    if source.tell() == end:
-        raise InvalidInput.at(
-            "", "expected an Arrow IPC stream with its end-of-stream marker; the stream ends without one"
-        )
-    if source.tell() != len(data):
-        raise InvalidInput.at("", "expected one Arrow IPC stream and nothing after it")
+    check_end(end, source.tell(), len(data))
     return CountStream(data, name, batches)
 
 

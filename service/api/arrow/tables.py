@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 
 from service.api.arrow.flatbuffer import Table, integer
-from service.api.arrow.metadata import check_metadata
+from service.api.arrow.metadata import check_end, check_metadata
 from service.api.http.memory_room import Take
 from service.errors import InvalidInput, TooLarge
 
@@ -61,12 +61,7 @@ def _measure(buffer: pa.Buffer, most_bytes: int, check: Callable[[pa.Schema], No
         rows += max(0, header.integer(0, "<q"))
         if max(total, rows // 8) > most_bytes:  # a row takes at least one bit
             raise TooLarge("expected a table that takes at most the stream limit when it is decompressed")
-    if source.tell() == end:
-        raise InvalidInput.at(
-            "", "expected an Arrow IPC stream with its end-of-stream marker; the stream ends without one"
-        )
-    if source.tell() != len(data):
-        raise InvalidInput.at("", "expected one Arrow IPC stream and nothing after it")
+    check_end(end, source.tell(), len(data))
     return _A_BYTE * total + _A_ROW * rows
 
 

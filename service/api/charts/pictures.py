@@ -50,7 +50,7 @@ def responses(what: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"description": what, "content": {SVG: text, PNG: binary}}}
 
 
-def wanted(request: Request) -> str | None:
+def wanted_type(request: Request) -> str | None:
     """Return the media type of the picture that Accept prefers at least as much as JSON; None where there is none."""
     return preferred(request.headers.get("accept", ""), (SVG, PNG))
 

@@ -11,14 +11,15 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
 from service.api.schemas.exact_numbers import Exact, Positive, Strict, number_down, number_up, stated
-from service.api.schemas.granularity import shown, unit_of
+from service.api.schemas.granularity import count_text, unit_of
 from service.api.schemas.plan_models import Mechanism
-from service.api.schemas.plans import law_of, mechanism_of
+from service.api.schemas.plans import mechanism_of
 from service.errors import InvalidInput
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.mechanisms import ADDITIVE
 from service.privacy.numerics.numbers import parse_exact
 
 router = APIRouter(prefix="/v1/accuracy", route_class=StrictRoute)
@@ -73,10 +74,12 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     mechanism, unit = stated_as.simplest(), unit_of(stated_as)
     confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     law = mechanism.noise_law()
-    if law is not None and not mechanism.DRAWN:
-        noise: ContinuousSum | NoiseSum = _continuous(law, body.summed_cells)
+    if law is None:
+        raise InvalidInput.at("/mechanism", f"expected a mechanism that adds noise: {ADDITIVE}")
+    if mechanism.DRAWN:
+        noise: ContinuousSum | NoiseSum = _discrete(law, body.summed_cells, 1 - max(confidences))
     else:
-        noise = _discrete(law_of(mechanism, "/mechanism"), body.summed_cells, 1 - max(confidences))
+        noise = _continuous(law, body.summed_cells)
     return ok(
         {
             "variance": number_up(noise.variance() * unit**2),
@@ -112,5 +115,5 @@ def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> NoiseSum:
 
 def _margin(noise: ContinuousSum | NoiseSum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
     margin, covered = noise.margin(confidence)
-    moe = shown(margin, unit) if isinstance(margin, int) else number_up(margin)
+    moe = count_text(margin, unit) if isinstance(margin, int) else number_up(margin)
     return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

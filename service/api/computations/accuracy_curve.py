@@ -89,7 +89,7 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
         | {"epsilon": stated(epsilon, number_down)}
         for number, epsilon in enumerate(epsilons)
     ]
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     if kind is not None:
         return charts.picture(_panels(points), kind, _CAPTION)
     return ok({"points": points, "protected": False})

@@ -135,7 +135,7 @@ def compare(body: ComparisonQuestion, request: Request, _: CurrentPrincipal) -> 
         "rdp": [_pair("alpha", pair) for pair in comparison.divergences(mechanism, USUAL_ORDERS[:-2])],
         "tails": _tails(mechanism, distances),
     }
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     return ok(answer) if kind is None else charts.picture(_panels(answer), kind, _caption(answer))
 
 

@@ -120,7 +120,7 @@ def compose(
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")
     deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
-    kind, orders = pictures.wanted(request), _orders(body.orders)
+    kind, orders = pictures.wanted_type(request), _orders(body.orders)
     if kind is not None:
         deltas = drawn_at(picture, deltas)
     _check_work(request, plan, orders, deltas)

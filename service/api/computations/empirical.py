@@ -193,7 +193,7 @@ def measure_loss(body: LossQuestion, request: Request, principal: CurrentPrincip
     interval = bootstrap(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     known = estimate_bias(sample, setting, body.bootstrap, generator) if body.bootstrap else None
     answer = estimate_json(estimated, interval, known, LARGEST_RANGE) | {"protected": False}
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     if kind is not None:
         return loss_picture(answer, None if counts is None else (counts, residuals), kind)
     return ok(answer)
@@ -234,7 +234,7 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
         "holds_for": _FOR_RUNS if second else _FOR_NOISE,
         "protected": False,
     }
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     if kind is not None:
         return bound_picture(samples, answer, kind)
     return ok(answer)

@@ -16,7 +16,6 @@ from service.api.schemas.exact_numbers import Exact, Positive, Strict, number_up
 from service.api.schemas.guarantees import GuaranteeBody, cost_of
 from service.api.schemas.plan_models import Mechanism
 from service.errors import InvalidInput
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Osgt
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.planning.comparison import variance_of
 from service.privacy.planning.least_noise import (
@@ -24,23 +23,17 @@ from service.privacy.planning.least_noise import (
     EPSILONS,
     MOST_CELLS,
     SENSITIVITIES,
-    CalibratedNoise,
+    CalibratedNoiseType,
     NoSuchNoise,
     Target,
-    least_gaussian,
-    least_osgt,
+    least_noise,
 )
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/calibrations", route_class=StrictRoute)
 
-_KINDS: Mapping[str, type[CalibratedNoise]] = {
-    "gaussian": Gaussian,
-    "discrete_gaussian": DiscreteGaussian,
-    "osgt": Osgt,
-    "discrete_osgt": DiscreteOsgt,
-}
+_KINDS: Mapping[str, CalibratedNoiseType] = {kind.TYPE: kind for kind in MOST_CELLS}
 
 
 class NoiseTarget(Strict):
@@ -96,9 +89,12 @@ def calibrate_to_guarantee(body: NoiseTarget, _: CurrentPrincipal) -> Response:
         raise InvalidInput.at("/sensitivity", "expected a whole number for a discrete mechanism")
     if body.cells > MOST_CELLS[kind]:
         raise InvalidInput.at("/cells", f"expected at most {MOST_CELLS[kind]} for {body.mechanism}")
-    if body.sub_gaussian and kind in (Gaussian, DiscreteGaussian):
+    if body.sub_gaussian and kind.PARAMETER:
         raise InvalidInput.at("/sub_gaussian", "expected this field only with osgt and discrete_osgt")
-    mechanism = replace(_least(kind, sensitivity, target), cells=body.cells)
+    try:
+        mechanism = replace(least_noise(kind, sensitivity, target), cells=body.cells)
+    except NoSuchNoise as error:
+        raise InvalidInput.at("", str(error)) from None
     return ok(
         {
             "mechanism": write_plan(mechanism),
@@ -115,12 +111,3 @@ def _within(text: str, limits: tuple[Fraction, Fraction], pointer: str) -> Fract
             pointer, f"expected a number of at least {exact_text(least)} and at most {exact_text(most)}"
         )
     return value
-
-
-def _least(kind: type[CalibratedNoise], sensitivity: Fraction, target: Target) -> CalibratedNoise:
-    try:
-        if kind is Gaussian or kind is DiscreteGaussian:
-            return least_gaussian(kind, sensitivity, target)
-        return least_osgt(Osgt if kind is Osgt else DiscreteOsgt, sensitivity, target)
-    except NoSuchNoise as error:
-        raise InvalidInput.at("", str(error)) from None

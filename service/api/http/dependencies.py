@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from service.api.http.fair_places import FairPlaces
 from service.errors import InvalidInput, TooManyRequests
 from service.ledger.access.authentication import Principal
+from service.ledger.accounts.lines import root_of
 from service.ledger.draws.draws import AnsweredDraw
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import idempotency
@@ -75,6 +76,7 @@ class Change:
     # in a helper: has the serving process write
     remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None
     read_only: bool = False  # in a helper: read and check the request without carrying it out
+    may_rest: bool = True  # what deletes is done at once: a key is revoked, a job ended
     noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
 
     def write(self, act: Callable[..., AnsweredDraw], *arguments: Any) -> AnsweredDraw:
@@ -106,14 +108,18 @@ class Change:
         Raises:
             TooManyRequests: the principal's last writes took long, and other principals are to write first.
         """
-        if self.request.account is not None:  # keys and jobs are written at once, and can be revoked
+        if self.may_rest:
             await self._rest()
         in_context = functools.partial(contextvars.copy_context().run, work)
         return await asyncio.get_running_loop().run_in_executor(self.threads, in_context)
 
     async def _rest(self) -> None:
-        rest = self.database.pace.rest_of(self.principal.name)
-        if not rest or self.turns.is_alone(self.principal.name):
+        pace, name = self.database.pace, self.principal.name
+        if not pace.may_rest(name) or self.turns.is_alone(name):
+            return
+        root = await to_thread.run_sync(root_of, self.database, self.request.account)  # may read the database
+        rest = pace.rest_of(name, root)
+        if not rest:
             return
         await asyncio.sleep(min(rest, _LONGEST_REST))  # before a refusal too, or many would be repeated at once
         if rest > _LONGEST_REST:
@@ -174,6 +180,7 @@ async def change_of(
         prices_only=getattr(request.state, PRICES_ONLY, False),
         remote=getattr(request.state, WRITES, None),
         read_only=getattr(request.state, READ_ONLY, False),
+        may_rest=request.method != "DELETE",
         noise_key=getattr(request.state, NOISE_KEY, None),
     )
 
@@ -202,7 +209,10 @@ def in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def heavy_in_helpers(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a handler in a helper process where its body is large; it writes only through ``Change.write``."""
+    """Run a handler in a helper process where its body is large; it writes only through ``Change.write``.
+
+    A stream that is larger than any JSON body stays in the serving process: a helper has no memory for it.
+    """
     setattr(handler, IN_HELPERS, _HEAVY)
     return handler
 

@@ -22,16 +22,28 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.http.buffered_answer import BufferedAnswer
 from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
 from service.api.http.disconnects import client_gone, disconnected
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
-from service.api.http.helper_loop import END, FAILED, FOLLOWS, READ_ENTRIES, STOPPED, WRITE, serve
+from service.api.http.helper_loop import (
+    END,
+    FAILED,
+    FOLLOWS,
+    GROWN,
+    OUT_OF_MEMORY,
+    READ_ENTRIES,
+    STOPPED,
+    TAKE,
+    WRITE,
+    serve,
+)
 from service.api.http.kept_figures import TO_KEEP
 from service.api.http.memory_room import Take, room_of
 from service.api.identity.throttle import GIVEN_UP
-from service.errors import ServiceError, TooManyRequests, Unavailable
-from service.ledger.accounts import kept_figures
+from service.errors import ServiceError, TooLarge, TooManyRequests, Unavailable
+from service.ledger.spending import kept_figures
 from service.ledger.storage.database import Database
 from service.ledger.storage.newest_heads import AT_START
 
@@ -40,7 +52,6 @@ _LAST_WORDS = 5.0  # seconds until a process that ended has its exit status
 _COPIES = 2  # of a large body in this process, while it is passed on
 _WAITING = 64  # waiting requests of one principal
 _RETRY = 5  # seconds after which a principal may ask for prices again
-_MOST_KEPT = 1 << 25  # bytes of an answer that are kept until its end: a million counts as JSON are fewer
 _HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # the headers that operations read
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
 
@@ -93,7 +104,7 @@ class Helpers:
             InvalidInput: the client has hung up.
             ServiceError: the ledger refuses the write.
         """
-        messages, scope = _BufferedAnswer(request, send), helper_scope(request.scope)
+        messages, scope = BufferedAnswer(request, send), helper_scope(request.scope)
         if change is not None:  # idempotency stays in this process: helpers do not share it
             scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
         last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
@@ -208,23 +219,31 @@ class Helpers:
         self, request: Request, scope: dict[str, Any], body: bytes, change: Change | None, send: Send
     ) -> Message:
         async with self.queue.place(request.state.principal.name):
-            helper = self._idle.pop() if self._idle else await self._in_thread(self._new)
+            helper = self._take_idle() or await self._in_thread(self._new)
             helper.idle, helper.take = False, room_of(request.scope)
             database: Database = request.app.state.database
             try:
-                message = await self._in_time(partial(helper.begin, database, scope, bytes(body)))
+                message = await self._in_time(partial(helper.begin, database, scope, body))
                 if change is not None and message["type"] == WRITE:
                     message = await self._write(helper, change, message)
                 last = await self._relay(helper, request.scope, message, send)
-                database.learn(request.scope["state"].pop(READ_ENTRIES, ()))
                 if reason := request.scope["state"].pop(STOPPED, None):
                     database.stop(reason)
                 return last
             finally:
-                if helper.idle:
+                if helper.idle and not helper.has_grown:
                     self._idle.append(helper)
                 else:
                     helper.end()
+
+    def _take_idle(self) -> "_Helper | None":
+        """Return the idle process that was used last; one that was ended from outside meanwhile is left out."""
+        while self._idle:
+            helper = self._idle.pop()
+            if helper.is_alive:
+                return helper
+            helper.end()
+        return None
 
     async def _write(self, helper: "_Helper", change: Change, message: Message) -> Message:
         """Write on a helper's behalf, and return the first message of its answer.
@@ -243,10 +262,15 @@ class Helpers:
 
     async def _relay(self, helper: "_Helper", scope: Scope, message: Message, send: Send) -> Message:
         """Pass on all messages but the last, which is returned."""
-        following: Message
-        while (following := await self._in_thread(helper.hear))["type"] != END:
+        database: Database = scope["app"].state.database
+        while True:
+            database.learn(message.pop(READ_ENTRIES, ()))  # before anything is answered from them
+            following: Message = await self._in_thread(helper.hear)
+            if following["type"] == END:
+                break
             await send(message)
             message = following
+        database.learn(following.get(READ_ENTRIES, ()))
         scope["state"].update(following["state"])
         return message
 
@@ -275,19 +299,25 @@ class _Helper:
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
-        self.idle = True
+        self.idle, self.has_grown = True, False
         self._moment = AT_START  # of the heads that were sent to it
         self.take: Take = room_of({"state": {}})
 
     def begin(self, database: Database, scope: dict[str, Any], body: bytes) -> Message:
         """Send a request with the commits since the last one; return the first message that comes back."""
         self._moment, heads = database.newest.after(self._moment)
-        return self.ask((scope, body, heads))
+        return self.ask((scope, heads), body)
 
-    def ask(self, message: object) -> Message:
-        """Send a request, or the answer that it waits for; return the first message that comes back."""
+    def ask(self, message: object, *bodies: bytes) -> Message:
+        """Send a request, or the answer that it waits for; return the first message that comes back.
+
+        Args:
+            bodies: follow the message, and are not copied, which would keep other threads waiting.
+        """
         with suppress(BrokenPipeError):  # hear() reports why the process ended
             self._pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+            for body in bodies:
+                self._pipe.send_bytes(body)
         return self.hear()
 
     def hear(self) -> Message:
@@ -299,6 +329,9 @@ class _Helper:
         """
         try:
             message: Message = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - of our own process
+            if message["type"] == TAKE:
+                self.take(message["bytes"])
+                return self.ask(None)
             if message.get(FOLLOWS):
                 self.take(_COPIES * message[FOLLOWS])
                 message["body"] = self._pipe.recv_bytes()
@@ -306,47 +339,21 @@ class _Helper:
             self._process.join(_LAST_WORDS)
             if self._process.exitcode == FAILED:
                 raise RuntimeError("a helper failed; its error is in the log") from None
+            if self._process.exitcode == OUT_OF_MEMORY:
+                raise TooLarge("the request needs more memory than a helper process may take") from None
             raise Unavailable("the process that worked on the answer was ended") from None
-        self.idle = message["type"] == END
+        self.idle, self.has_grown = message["type"] == END, message.get(GROWN, False)
         return message
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the process runs."""
+        return self._process.is_alive()
 
     def end(self) -> None:
         """End the process, whatever it does; a thread that listens to it gets an error."""
         if self._process.exitcode is None:
             self._process.kill()
-
-
-class _BufferedAnswer:
-    """The messages of an answer, kept so that a slow client does not hold the helper.
-
-    A long export is passed on as it is made, and so is an answer that finds no memory.
-    """
-
-    def __init__(self, request: Request, send: Send) -> None:
-        self._send, self._room = send, room_of(request.scope)
-        self._messages: list[Message] | None = []  # None once messages are passed on directly
-        self._size = 0
-
-    async def send(self, message: Message) -> None:
-        """Keep a message, or pass it on."""
-        if self._messages is None:
-            await self._send(message)
-            return
-        self._messages.append(message)
-        self._size += len(message.get("body", b""))
-        try:
-            self._room(self._size)
-            fits = self._size <= _MOST_KEPT
-        except ServiceError:
-            fits = False
-        if not fits:
-            await self.pass_on()
-
-    async def pass_on(self) -> None:
-        """Send the kept messages, and keep no more."""
-        messages, self._messages = self._messages or [], None
-        for message in messages:
-            await self._send(message)
 
 
 class Helped(Response):

@@ -9,10 +9,10 @@ from fastapi import Request
 from sqlalchemy import Connection
 
 from service.api.schemas.guarantees import cost_of
-from service.ledger.accounts import kept_figures
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.spending import kept_figures
+from service.ledger.spending.kept_figures import KeptFigures
 from service.privacy.accounting.pricing import MEMOISED_SIZE
 from service.privacy.plans.walking import condense
 
@@ -48,7 +48,7 @@ class BalanceCache:
 
     def __init__(self, request: Request, account: AccountRecord, *asked: object) -> None:
         self._request = request
-        digest = hashlib.sha256(json.dumps([str(one) for one in asked]).encode()).hexdigest()
+        digest = hashlib.sha256(repr(asked).encode()).hexdigest()
         # One of sixteen rows, which bounds the rows of an account however many different requests come.
         self._subject = f"balance {account.id} {digest[0]}"
         self._state = f"{kept_figures.FOUND_BY} {account.head.hash} {account.spending_sum} {digest}"

@@ -14,18 +14,20 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service import errors
+from service.api.http.field_names import fields_at, unknown
 from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 from service.ledger.access.authentication import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
+_SUGGESTIONS = 5  # unknown fields of a request that are compared with the known ones
 _THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
 
 
@@ -184,8 +186,7 @@ def of_error(error: ServiceError, instance: str) -> Problem:
             overruns = [_overrun_body(failure) for failure in failures]
             first: dict[str, Any] = overruns[0] if pointer is None else {"pointer": pointer, **overruns[0]}
             of_release = {"failures": overruns, "noise_multiplier_that_fits": error.noise_multiplier()}
-            title = f"The {error.subject} exceeds the budget"
-            return problem(code, str(error), instance, title=title, **first, **of_release)
+            return problem(code, str(error), instance, title=error.title, **first, **of_release)
         case errors.AlreadyDrawn(draw=draw) | errors.Gone(draw=draw):
             return problem(code, str(error), instance, draw=draw)
         case errors.Incomplete(missing=missing):
@@ -243,7 +244,9 @@ def install(app: FastAPI) -> None:
         invalid = cast(RequestValidationError, error)
 
         def render() -> Problem:
-            return validation([_fault(fault, invalid.body) for fault in invalid.errors()], request.scope["path"])
+            field = getattr(request.scope.get("route"), "body_field", None)
+            model = BaseModel if field is None else field.field_info.annotation
+            return validation(_faults(invalid.errors(), invalid.body, model), request.scope["path"])
 
         return await to_thread.run_sync(render, limiter=wording)
 
@@ -270,20 +273,32 @@ def _allowed(app: FastAPI, request: Request) -> list[str]:
     return [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
 
 
-def _fault(fault: Mapping[str, Any], body: Any) -> Fault:
+def _faults(errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel]) -> list[Fault]:
+    suggested = [fault for fault in errors if fault["type"] == "extra_forbidden"][:_SUGGESTIONS]
+    return [_fault(fault, body, model if fault in suggested else None) for fault in errors]
+
+
+def _fault(fault: Mapping[str, Any], body: Any, model: type[BaseModel] | None) -> Fault:
+    """Return a fault of a request.
+
+    Args:
+        model: the body's model, where a name that the fault does not know is to be compared with the known ones.
+    """
     where, *path = fault["loc"]
     if fault["type"] == "json_invalid":
         return Fault("", "expected JSON")
     pointer = pointer_of(path, body) if where == "body" else "".join(f"/{step}" for step in fault["loc"])
     if fault["type"] == "union_tag_invalid":
         pointer += "/" + fault["ctx"]["discriminator"].strip("'")
+    if model is not None:
+        return Fault(pointer, unknown("field", str(path[-1]), fields_at(model, path[:-1])))
     return Fault(pointer, _detail(fault))
 
 
-def faults_of(error: ValidationError, document: Any) -> list[Fault]:
+def faults_of(error: ValidationError, document: Any, model: type[BaseModel]) -> list[Fault]:
     """Return a model's faults in a document, with pointers as if the document were the body."""
     errors = error.errors(include_url=False, include_input=False)
-    return [_fault({**fault, "loc": ("body", *fault["loc"])}, document) for fault in errors]
+    return _faults([{**fault, "loc": ("body", *fault["loc"])} for fault in errors], document, model)
 
 
 def pointer_of(path: Sequence[int | str], body: Any) -> str:

@@ -23,6 +23,7 @@ from service.api.http import problems
 from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.http.disconnects import client_gone, has_hung_up
 from service.api.http.expected_head import check_kept
+from service.api.http.field_names import unknown
 from service.api.http.helper_processes import Helped
 from service.api.http.json_size import HELD, check_items, check_size, items_in
 from service.api.http.memory_room import room_of
@@ -73,7 +74,7 @@ class StrictRoute(APIRoute):
             if reads_body:
                 self._check_media_type(request)  # first, since the query may differ for another media type
             _check_address(request, known, lists)
-            state, body = request.app.state, b""
+            state, body = request.app.state, getattr(request, "_body", b"")  # a StreamRoute has read it
             if reads_body:
                 settings = state.settings
                 limits = Limits(settings.max_plan_nodes, settings.max_plan_depth, settings.max_plan_osgt)
@@ -85,7 +86,7 @@ class StrictRoute(APIRoute):
                     await to_thread.run_sync(check_size, *measured)
                 else:
                     check_size(*measured)
-            if len(body) >= helped_from and state.helpers is not None:
+            if helped_from <= len(body) <= state.settings.max_json_bytes and state.helpers is not None:
                 await check_kept(request)
                 return await helped(request, body)
             if finish is not None and len(body) > _LONG and state.helpers is not None:
@@ -159,10 +160,14 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
     for kind, name in request.path_params.items():
         if "\0" in name:  # no name holds NUL, and PostgreSQL does not accept one even in a query
             raise NotFound(kind, name)
-    faults = [
-        Fault(f"/query/{_escaped(name)}", "unknown query parameter" if name not in known else "expected once")
+    wrong = [
+        name
         for name in request.query_params
         if name not in known or (name not in lists and len(request.query_params.getlist(name)) > 1)
+    ]
+    faults = [
+        Fault(f"/query/{_escaped(name)}", "expected once" if name in known else unknown("query parameter", name, known))
+        for name in wrong
     ]
     if faults:
         raise InvalidInput(faults)
@@ -236,7 +241,7 @@ def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
             raise InvalidInput.at(
                 "", f"expected a body that the operation accepts; {number} faults were found"
             ) from None
-        raise InvalidInput(problems.faults_of(error, parsed)) from None
+        raise InvalidInput(problems.faults_of(error, parsed, model)) from None
 
 
 def _incomplete_body() -> InvalidInput:

@@ -69,6 +69,8 @@ class Tokens:
                 leeway=_LEEWAY,
                 options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
             )
+            if type(claims["exp"]) not in (int, float):  # PyJWT takes the text of a number too
+                raise jwt.DecodeError
             # PyJWT uses the system's clock, which may have been set back
             if clock.seconds() > int(claims["exp"]) + _LEEWAY:
                 raise jwt.ExpiredSignatureError

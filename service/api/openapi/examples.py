@@ -68,18 +68,6 @@ RELEASE = {
     "tags": ["pl94"],
     "delta": "1e-10",
 }
-PANEL_ACCOUNT = {
-    "name": "labour-force-survey",
-    "unit": "person",
-    "neighbouring": "add_remove",
-    "budget": {"definition": "zcdp", "rho": "1"},
-    "periods": {"calendar": "month", "participation": {"offsets": [0, 1, 2, 3, 12, 13, 14, 15]}},
-}
-PANEL_RELEASE = {
-    "name": "unemployment",
-    "plan": {"type": "discrete_gaussian", "name": "unemployed", "rho": "0.05"},
-    "periods": {"from": "2026-01", "to": "2026-03"},
-}
 CAPACITY = {"plan": RELEASE["plan"]}
 _OFFSET_TAILS = [
     {"type": "discrete_osgt", "name": "persons", "sigma_squared": "1600", "m": "18"},

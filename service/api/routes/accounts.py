@@ -21,12 +21,14 @@ from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, account_opening, accounts, descriptions
+from service.ledger.accounts import account_changes, account_opening, accounts
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
+from service.ledger.accounts.earlier_releases import EarlierReleases
+from service.ledger.descriptions import descriptions
 from service.ledger.releases.settlement import in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
@@ -234,9 +236,10 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     steward's key must not come from a key of the first one.
 
     A new budget of an allotted account takes the place of the former one in the accounts above, where a greater one
-    must fit; such a key must reach the parent. An (epsilon, delta) budget that was allotted is fixed. Closing an
-    allotted account leaves what it has spent, held and allotted with the accounts above, and gives back the rest;
-    opening it again charges its budget again. An (epsilon, delta) account gives nothing back.
+    must fit; such a key must reach the parent, and all accounts above that are charged and have approval_above. An
+    (epsilon, delta) budget that was allotted is fixed. Closing an allotted account leaves what it has spent, held and
+    allotted with the accounts above, and gives back the rest; opening it again charges its budget again. An
+    (epsilon, delta) account gives nothing back.
 
     metadata are the facts for the deployments registry that only people know. Each change is a journal entry.
     """
@@ -251,7 +254,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     elif body.approval_above is not None:
         what = _threshold(body.approval_above)
     elif body.caps is not None:
-        what = CapsChange(stated_caps(body.caps))
+        what = CapsChange(stated_caps(body.caps), EarlierReleases(change.most_work))
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
     changing = account_changes.change_account(

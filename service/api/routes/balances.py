@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from service.api.charts import pictures
 from service.api.charts.balance_figures import OfBalance, drawn_at, guarantee_picture, spending_picture
-from service.api.charts.pictures import wanted
+from service.api.charts.pictures import wanted_type
 from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
 from service.api.http.kept_figures import BalanceCache
 from service.api.http.request_parsing import StrictRoute
@@ -33,15 +33,16 @@ from service.api.schemas.guarantees import (
 from service.api.schemas.periods import MANY_WINDOWS, WindowBody, read_query_period, window_member
 from service.api.schemas.spending_history import history_body
 from service.errors import InvalidInput
-from service.ledger.accounts import accounts, spending
+from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta, write_budget
-from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.accounts.worst_windows import bound_of_several, of_window, worst_window
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
 from service.ledger.releases.held_charges import held_totals
 from service.ledger.releases.settlement import present_account
+from service.ledger.spending import spending
+from service.ledger.spending.spending_rows import Subplans
+from service.ledger.spending.worst_windows import bound_of_several, of_window, worst_window
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS, first_of
 from service.privacy.accounting import effort
@@ -51,7 +52,7 @@ from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.accounting.totals import Totals, mean_price
 from service.privacy.periods import PeriodSet
 from service.privacy.plans.tagged import as_replacement
-from service.privacy.plans.walking import Priced, condense
+from service.privacy.plans.walking import Priced
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
@@ -189,7 +190,10 @@ def read_balance(
     request's deltas; for a single delta, at that delta and from 1e-12 to 0.3.
     """
     require(principal, "auditor", account)
-    shown_deltas, kind = read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]), wanted(request)
+    shown_deltas, kind = (
+        read_deltas(delta, [f"/query/delta/{number}" for number in range(len(delta))]),
+        wanted_type(request),
+    )
     with database.read() as connection:
         record = accounts.read_account(connection, account)
         if as_of is not None and as_of > record.head.seq:
@@ -211,7 +215,12 @@ def read_balance(
     figures = counted.stored or _figures(counted, tag, capped=capped)
     if counted.stored is None and sum(map(len, spent)) + sum(map(len, reserved)) > _LONG:
         counted.cache.store(figures)
-    return ok(
+    return ok(_balance_body(counted, figures, capped=capped))
+
+
+def _balance_body(counted: _Counted, figures: dict[str, Any], *, capped: bool) -> dict[str, Any]:
+    record = counted.account
+    return (
         {"account": record.name, "budget": write_budget(record.budget)}
         | {name: figures[name] for name in ("spent", "reserved")}
         | {"remaining": remaining_body(record)}
@@ -240,7 +249,9 @@ def _count_now(
     now = present_account(connection, record, at)
     deltas = shown_deltas or (usual_delta(record.budget),)
     window, account = _window_of(connection, now.account, period)
-    cache = BalanceCache(request, account, tag, sorted(now.expired.items()), *deltas, *_asked(record, window, period))
+    cache = BalanceCache(
+        request, account, tag, sorted(now.expired.items()), *deltas, *_period_key(record, window, period)
+    )
     stored, nothing = cache.look_up(connection), Counter[str]()
     read = stored is None or pictured
     spent, reserved = spending.counts(connection, account) if read else (nothing, nothing)
@@ -261,7 +272,7 @@ def _count_at(
 ) -> _Counted:
     deltas = shown_deltas or (usual_delta(then.account.budget),)
     window, account = _window_of(connection, then.account, period)
-    cache = BalanceCache(request, account, tag, "", *deltas, *_asked(account, window, period))
+    cache = BalanceCache(request, account, tag, "", *deltas, *_period_key(account, window, period))
     spent, reserved = _touching(account, window, then.committed, then.reserved)
     return _Counted(account, deltas, spent, reserved, then.held, None, cache, None, window, period)
 
@@ -273,7 +284,7 @@ def _window_of(
     return (None, account) if account.periods is None else worst_window(connection, account, period)
 
 
-def _asked(account: AccountRecord, window: PeriodSet | None, period: int | None) -> tuple[object, ...]:
+def _period_key(account: AccountRecord, window: PeriodSet | None, period: int | None) -> tuple[object, ...]:
     """Return further values on which the figures depend: none without periods, so that stored figures stay."""
     if _of_several(account):
         return "any", period
@@ -321,7 +332,7 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     if account.windows is not None and account.windows.number > MANY_WINDOWS:
         raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
-    if few is None or effort.of_guarantee(condense(spending.as_plan(few)), len(USUAL_ORDERS), deltas) > effort.LIGHT:
+    if few is None or effort.of_guarantee(spending.condensed(few), len(USUAL_ORDERS), deltas) > effort.LIGHT:
         raise AnswerInHelper
 
 
@@ -331,7 +342,8 @@ def _composed(
     neighbouring = counted.account.neighbouring
     if _of_several(counted.account):
         plan: Priced = bound_of_several(counted.account, subplans, tag, counted.period, replaced=capped)
+    elif capped:
+        plan = as_replacement(spending.as_plan(subplans, tag), neighbouring)
     else:
-        whole = spending.as_plan(subplans, tag)
-        plan = as_replacement(whole, neighbouring) if capped else condense(whole)
+        plan = spending.condensed(subplans, tag)
     return guarantee(plan, neighbouring, deltas=deltas, orders=USUAL_ORDERS, adaptive=False)

@@ -192,8 +192,8 @@ def _body(found: Capacity, principal: Principal) -> dict[str, Any]:
     if stop is not None:
         limit = stop.limit
         seen = principal.may_use(limit.account)
-        said = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
-        stopped_by = dict(zip(("account", "definition", "cap"), said, strict=True))
+        named = (limit.account, limit.budget.definition.value, stop.cap) if seen else (None,) * 3
+        stopped_by = dict(zip(("account", "definition", "cap"), named, strict=True))
         parts_of = {"tag": limit.tag, "window": limit.window} if seen else {}
         stopped_by |= {name: part for name, part in parts_of.items() if part is not None}
     parts = {"share": found.share, "used": found.used, "used_after_one": found.used_after_one}

@@ -49,7 +49,7 @@ def read_history(
     with database.read() as connection:
         record = accounts.read_account(connection, account)
         body = history_body(connection, record, points, tag)
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     if kind is not None:
         return spending_picture(body, kind)
     return ok(body | {"picture": bytes(spending_picture(body, pictures.SVG).body).decode()} if with_picture else body)

@@ -251,7 +251,7 @@ def read_job(
     with database.read() as connection:
         record = jobs.checked(secret, jobs.read_job(connection, job))
     _require_reach(principal, record)
-    kind = pictures.wanted(request)
+    kind = pictures.wanted_type(request)
     if record.result is not None and kind is not None:
         return loss_picture(record.result, None, kind)
     return ok(job_body(record))

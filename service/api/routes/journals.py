@@ -1,9 +1,9 @@
 """Route of an account's journal."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
 from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
@@ -12,8 +12,10 @@ from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
+from service.errors import InvalidInput
 from service.ledger.accounts import accounts
 from service.ledger.journal import journal
+from service.ledger.journal.canonical_json import LARGEST_INTEGER
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
@@ -42,18 +44,29 @@ def read_journal(
     take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
+    after: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=LARGEST_INTEGER,
+            description="Only entries with a higher number, in place of cursor. To follow the journal, ask again with"
+            " the number of the last entry that you have.",
+        ),
+    ] = None,
 ) -> Response:
     """Read an account's journal.
 
     The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
-    therefore detect any change of the entries before it.
+    therefore detect any change of the entries before it. With the number of the last entry that was read as after, the
+    answer has the entries that were added since.
     """
     require(principal, "auditor", account)
+    if after is not None and cursor is not None:
+        raise InvalidInput.at("/query/after", "expected either after or cursor")
+    first = read_seq(cursor) if after is None else after
     with database.read() as connection:
         record = accounts.read_account(connection, account)
-        entries = journal.entries(
-            connection, record.id, read_seq(cursor), limit, with_room(take), until=record.head.seq
-        )
+        entries = journal.entries(connection, record.id, first, limit, with_room(take), until=record.head.seq)
         previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
     items = []
     for entry in entries:

@@ -22,7 +22,7 @@ from service.api.schemas.exact_numbers import Duration, Label, Short, duration_o
 from service.errors import Conflict, Forbidden
 from service.ledger.access import key_rows, keys
 from service.ledger.access.authentication import Principal
-from service.ledger.access.key_events import require_valid, see_keys, sound_keys
+from service.ledger.access.key_events import SeenKeys, require_valid, see_keys, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import clock
@@ -124,7 +124,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
         )
         return new[0]
 
-    return _created(change, work)
+    return _created(change, work, seen)
 
 
 @router.post("/{key}/rotate", status_code=201, response_model=CreatedKey, openapi_extra=examples.body(examples.ROTATE))
@@ -145,7 +145,7 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
         new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=actor, seen=seen)
         return new[0]
 
-    return _created(change, work)
+    return _created(change, work, seen)
 
 
 @router.get("", response_model=KeyPage)
@@ -162,8 +162,9 @@ def list_keys(
     Expired and revoked keys are included.
     """
     _require_unlimited(principal)
+    seen = see_keys(database, secret)
     with database.read() as connection:
-        known = sound_keys(connection, secret)
+        known = sound_keys(connection, secret, seen)
         records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
     return ok(page([_body(record) for record in records], records[-1].id if records.more else None))
 
@@ -191,14 +192,14 @@ def _require_unlimited(principal: Principal) -> None:
         raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
 
 
-def _created(change: Change, work: Callable[[Connection, str], KeyRecord]) -> Response:
+def _created(change: Change, work: Callable[[Connection, str], KeyRecord], seen: SeenKeys | None) -> Response:
     """Return a new key with its token; the token is never stored, and a replay derives it again."""
     operation = Operation(work, lambda connection, record: key_rows.has_key(connection, record.id))
     done = idempotent_write(change.database, change.request, operation, _stored_answer)
     record = done.result
     if record is None:
         with change.database.read() as connection:
-            require_valid(connection, change.secret, change.request.actor, clock.now())
+            require_valid(connection, change.secret, change.request.actor, clock.now(), seen)
             record = _load(connection, done.answer)
             if record.id != done.answer.api_key_id or not key_rows.is_made_by(
                 connection, change.secret, record.id, change.request.principal

@@ -16,8 +16,8 @@ from service.api.schemas.periods import WindowBody, read_query_period, window_bo
 from service.errors import InvalidInput, NotFound
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.worst_windows import PeriodView, period_views, touched_periods
 from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.spending.worst_windows import PeriodView, period_views, touched_periods
 from service.ledger.storage import clock
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.periods import Periods, write_period
@@ -39,7 +39,8 @@ class PeriodBody(BaseModel):
     window: WindowBody
     spent: float | None = Field(
         description="The window's loss by committed releases, by admission's count, those to all periods included;"
-        " rounded up; null: infinite."
+        " rounded up; null: infinite. The window is the one with the largest counted: another one that holds the period"
+        " may have spent more, and holds less."
     )
     spent_exact: str | None = Field(description="spent as an exact number, where it is rational and short.")
     counted: float | None = Field(description="spent with reservations: the figure that is compared with the cap.")

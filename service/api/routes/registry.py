@@ -29,12 +29,13 @@ from service.api.schemas.metadata import (
     VariantFields,
 )
 from service.errors import Conflict, Incomplete
-from service.ledger.accounts import accounts, spending
+from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import usual_delta
-from service.ledger.accounts.metadata import Metadata
-from service.ledger.accounts.registry import count_draws, largest_budget
+from service.ledger.descriptions.metadata import Metadata
+from service.ledger.descriptions.registry import count_draws, largest_budget
 from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.settlement import present_account
+from service.ledger.spending import spending
 from service.ledger.storage import clock
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)

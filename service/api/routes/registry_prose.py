@@ -12,7 +12,7 @@ from service.api.schemas.exact_numbers import number_up
 from service.api.schemas.guarantees import cost_of, remaining_body
 from service.api.schemas.periods import statement_of
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import write_budget
+from service.ledger.accounts.budgets import delta_of_whole, write_budget
 from service.ledger.releases.releases import ReleaseRecord
 from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.mechanisms import Declaration, Declared, Mechanism
@@ -66,8 +66,8 @@ def slug(text: str) -> str:
 
 def adjacency(account: AccountRecord) -> str:
     """Return the definition of a record and of neighbouring datasets."""
-    said = f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
-    return said if account.periods is None else f"{said} {statement_of(account, account.periods)}"
+    unit = f"A record is all that the data hold of one {account.unit}. {_ADJACENT[account.neighbouring]}"
+    return unit if account.periods is None else f"{unit} {statement_of(account, account.periods)}"
 
 
 def parameters(account: AccountRecord, plan: Plan, delta: Fraction) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
         }
     else:
         plan = Declared(guarantee=_declaration(largest), reference="the budget")
-        shown = parameters(account, plan, _room_at(delta, largest))
+        shown = parameters(account, plan, delta_of_whole(largest, delta))
     budget_text = ", ".join(f"{name} = {value}" for name, value in write_budget(largest).items())
     remaining = ", ".join(
         f"{name} = {value}" for name, value in remaining_body(account).items() if name != "definition"
@@ -135,14 +135,6 @@ def budget_parameters(account: AccountRecord, largest: Budget, delta: Fraction) 
     details = shown["privacy_parameters_details"]
     shown["privacy_parameters_details"] = f"{sentences}\n\n{details}" if details else sentences
     return shown
-
-
-def _room_at(delta: Fraction, budget: Budget) -> Fraction:
-    """Return a delta at which the budget implies an epsilon; except for pure DP, more than mechanisms may declare."""
-    declared = budget.declared_delta
-    if budget.definition is Definition.PURE:
-        return max(delta, declared)
-    return delta if delta > declared else declared + delta
 
 
 def _declaration(budget: Budget) -> Declaration:

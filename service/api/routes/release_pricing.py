@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,14 +11,15 @@ from service.api.http.dependencies import Change, HelperResult
 from service.api.http.kept_figures import subject_of
 from service.api.schemas.guarantees import cost_text
 from service.errors import InvalidInput, ServiceError
-from service.ledger.accounts import kept_figures as known, lines
+from service.ledger.accounts import lines
 from service.ledger.accounts.caps import identity_of
 from service.ledger.accounts.lines import AccountCaps, Line
 from service.ledger.releases import preparation, releases
 from service.ledger.releases.preparation import NewRelease, Prepared, Prices
+from service.ledger.spending import kept_figures as known
 from service.privacy.accounting import effort
 from service.privacy.accounting.guarantee import USUAL_ORDERS
-from service.privacy.numerics.keyed import ValuesKey
+from service.privacy.numerics.keyed import KeptResults, ValuesKey
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.notation import check_relation
@@ -32,27 +31,8 @@ Figures = tuple[Prices, str]
 """The prices of the line's accounts and caps, and the guarantee as JSON text."""
 
 
-class _FigureCache:
-    """Cache of the figures that helpers computed last, by a digest of all their inputs."""
-
-    def __init__(self) -> None:
-        self._found: OrderedDict[str, Figures] = OrderedDict()
-        self._mutex = threading.Lock()
-
-    def get(self, key: str) -> Figures | None:
-        with self._mutex:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)
-
-    def put(self, key: str, figures: Figures) -> None:
-        with self._mutex:
-            self._found[key] = figures
-            if len(self._found) > _MOST_KEPT:
-                self._found.popitem(last=False)
-
-
-_kept = _FigureCache()
+_kept = KeptResults[Figures](_MOST_KEPT)
+"""The figures that helpers computed last, by a digest of all their inputs."""
 
 
 def prepared(
@@ -63,7 +43,7 @@ def prepared(
     Args:
         change: the request.
         account: the name of the account.
-        stated: the releases of the request.
+        releases: those of the request.
         costs: compute the guarantees too; without them their texts are empty.
 
     Raises:
@@ -112,12 +92,24 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
     if elsewhere is not None:
         found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
-        with suppress(ServiceError):  # a later request can compute it again
-            known.keep(change.database, change.secret, [known.KeptFigures(subject, known.FOUND_BY, cost)])
+        keep_costs(change, {release_id: cost})
         return cost
     request = NewRelease(release.name, release.plan, release.document, (), release.delta, "/plan")
     ((_, cost),) = _figures(change, line, [_PricingRequest.of(request, release.delta, line, (), costs=True)])
     return cost
+
+
+def keep_costs(change: Change, costs: Mapping[str, str]) -> None:
+    """Store the guarantees of releases with long plans, for lists and later requests.
+
+    Args:
+        change: the request.
+        costs: by the releases' ids, as JSON text.
+    """
+    if costs:
+        figures = [known.KeptFigures(subject_of(release), known.FOUND_BY, cost) for release, cost in costs.items()]
+        with suppress(ServiceError):  # a later request can compute them again
+            known.keep(change.database, change.secret, figures)
 
 
 def check_work(most: int, work: float, pointer: str) -> None:
@@ -195,7 +187,7 @@ def _key(request: _PricingRequest, line: Line) -> str:
         json.dumps(request.release.document), exact_text(request.delta), line.neighbouring.value, str(request.costs),
         *(",".join(map(_text, orders)) for orders in line.orders),
         json.dumps(request.release.tags if any(own for _, own in request.caps) else ()),
-        *(" ".join(map(str, (account, *identity_of(cap)))) for account, own in request.caps for cap in own),
+        *(json.dumps([account, *identity_of(cap)]) for account, own in request.caps for cap in own),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

@@ -1,10 +1,12 @@
 """Routes of releases: register plans against an account's budget, and read them."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from service.api.http.dependencies import (
     AnswerInHelper,
@@ -25,7 +27,8 @@ from service.api.http.request_parsing import OnlyRoute, StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
-from service.api.routes.release_pricing import prepared
+from service.api.routes.release_pricing import keep_costs, prepared
+from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
@@ -34,17 +37,19 @@ from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
 from service.api.schemas.settlement_responses import answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
-from service.ledger.accounts import accounts, descriptions, lines
+from service.ledger.accounts import accounts, lines
+from service.ledger.descriptions import descriptions
 from service.ledger.draws import partitions
 from service.ledger.releases import charges, releases, reservations
 from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.recorded_releases import read_recorded
-from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.releases.releases import LONG, ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
+from service.privacy.accounting.pricing import MEMOISED_SIZE
 from service.privacy.plans import Plan as PlanValue
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
@@ -62,14 +67,40 @@ def _register(change: Change, ready: _Ready) -> Response:
     if change.read_only:
         raise HelperResult(ready)
 
-    def answer(done: list[Registered]) -> Answer:
-        texts = [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)]
-        return Answer(201, f'{{"releases": [{", ".join(texts)}]}}' if ready.is_batch else texts[0])
+    costs: dict[str, str] = {}
 
-    return respond(change.carry_out(charges.register(change.request, ready.new), answer))
+    def answer(done: list[Registered]) -> Answer:
+        costs.clear()  # of an earlier attempt
+        costs.update(
+            (one.id, cost) for one, cost in zip(done, ready.costs, strict=True) if len(one.release.document) > LONG
+        )
+        return Answer(
+            201, _text(ready, [_registered_text(one, cost) for one, cost in zip(done, ready.costs, strict=True)])
+        )
+
+    answered_with = change.carry_out(charges.register(change.request, ready.new), answer)
+    keep_costs(change, costs)
+    return respond(answered_with)
+
+
+def _rehearse(change: Change, ready: _Ready) -> Response:
+    """Answer as ``_register`` would, and register nothing: no id, no times."""
+    done = charges.dry_run(change.database, ready.new)
+    texts = [
+        _registered_text(one, cost, id=None, created_at=None, expires_at=None)
+        for one, cost in zip(done, ready.costs, strict=True)
+    ]
+    return Response(_text(ready, texts), media_type="application/json")
+
+
+def _text(ready: _Ready, releases: Sequence[str]) -> str:
+    return f'{{"releases": [{", ".join(releases)}]}}' if ready.is_batch else releases[0]
 
 
 ReleasePath = Annotated[str, Path(description="The release's id.", examples=[examples.RELEASE_ID])]
+
+
+DryRun = Annotated[bool, Query(description="Compute the answer and register nothing.")]
 
 
 class RegisterRelease(Strict):
@@ -129,6 +160,11 @@ class ReleaseBody(BaseModel):
     head: HeadBody
     created_at: str | None
     periods: StatedPeriods = None
+    charge: ChargeBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_charge=true; in a list, left out for plans of more than"
+        f" {MEMOISED_SIZE} mechanisms and nodes.",
+    )
 
 
 class BatchBody(BaseModel):
@@ -157,7 +193,7 @@ def register_release(
     account: AccountPath,
     body: RegisterRelease,
     change: Changing,
-    dry_run: Annotated[bool, Query(description="Compute the answer and register nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> Response:
     """Register a release.
 
@@ -173,31 +209,37 @@ def register_release(
     if dry_run and change.elsewhere is not None:
         raise AnswerInHelper
     new, costs = prepared(change, account, [_new(body, "", {})])
-    if dry_run:
-        (rehearsed,) = charges.dry_run(change.database, new)
-        text = _registered_text(rehearsed, costs[0], id=None, created_at=None, expires_at=None)
-        return Response(text, media_type="application/json")
-    return _register(change, _Ready(new, costs, is_batch=False))
+    return (_rehearse if dry_run else _register)(change, _Ready(new, costs, is_batch=False))
 
 
 batches = APIRouter(prefix=router.prefix, route_class=OnlyRoute)
 
 
-@batches.post("/batch", status_code=201, response_model=BatchBody, openapi_extra=examples.body(examples.BATCH))
+@batches.post(
+    "/batch",
+    status_code=201,
+    response_model=BatchBody,
+    responses={200: {"model": BatchBody, "description": "The releases that would be registered (dry_run)."}},
+    openapi_extra=examples.body(examples.BATCH),
+)
 @read_by_helpers(_register)
 @in_writers
-def register_batch(account: AccountPath, body: RegisterBatch, change: Changing) -> Response:
+def register_batch(account: AccountPath, body: RegisterBatch, change: Changing, dry_run: DryRun = False) -> Response:
     """Register several releases, all or none.
 
     They are charged in their order in one transaction; where one does not fit, none is registered. A batch that would
     take more than two seconds to write is refused with 422, with the estimated time and its causes: a line of several
     accounts, or an (epsilon, delta) account, admits fewer than 10,000 releases at once. So is one whose distinct
-    subplans would repeat more than 16 MiB of tags and periods, or whose periods are too scattered.
+    subplans would repeat more than 16 MiB of tags and periods, or whose periods are too scattered. With
+    `?dry_run=true` the service computes the answer and registers nothing.
     """
     require(change.principal, "pipeline", account)
+    if dry_run and change.elsewhere is not None:
+        raise AnswerInHelper
     plans: dict[str, PlanValue] = {}
     new_releases = [_new(release, f"/releases/{number}", plans) for number, release in enumerate(body.releases)]
-    return _register(change, _Ready(*prepared(change, account, new_releases), is_batch=True))
+    ready = _Ready(*prepared(change, account, new_releases), is_batch=True)
+    return (_rehearse if dry_run else _register)(change, ready)
 
 
 router.routes.extend(batches.routes)  # before the routes of one release
@@ -215,6 +257,7 @@ def list_releases(
         Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
     ] = None,
     state: Annotated[State | None, Query(description="Only releases in this state.")] = None,
+    with_charge: WithCharge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -233,7 +276,9 @@ def list_releases(
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in records])
     shown = [
-        body_of(release, owner, now, drawn.get(release.id, [])) | {"plan": release.document, "cost": cost}
+        body_of(release, owner, now, drawn.get(release.id, []))
+        | {"plan": release.document, "cost": cost}
+        | (charge_member(owner, release.plan, cost) if with_charge else {})
         for release, cost in zip(records, costs, strict=True)
     ]
     return ok(page(shown, records[-1].head.seq if records.more else None))
@@ -247,6 +292,7 @@ def read_release(
     request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
+    with_charge: WithCharge = False,
 ) -> Response:
     """Read a release.
 
@@ -261,7 +307,8 @@ def read_release(
         (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
-    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost})
+    charge = charge_member(owner, record.plan, cost, however_large=True) if with_charge else {}
+    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost} | charge)
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))

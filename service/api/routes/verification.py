@@ -244,9 +244,10 @@ def read_receipt(
 ) -> Response:
     """Read a receipt for a release.
 
-    The receipt has the release's plan and tags, its cost, its present state, the journal entry that charged it with the
-    hash before it, and the account's head. It is signed, so it can be checked without the service by python -m service
-    verify-receipt FILE --public-key KEY.
+    The receipt has the release's plan and tags, its cost, its state as the journal records it, the journal entry that
+    charged it with the hash before it, and the account's head. A reservation whose time is over is reserved in it until
+    its expiry is recorded. It is signed, so it can be checked without the service by python -m service verify-receipt
+    FILE --public-key KEY.
     """
     require(principal, "auditor", account)
     with database.read() as connection:

@@ -14,7 +14,7 @@ from service.api.schemas.metadata import Metadata
 from service.api.schemas.periods import AccountPeriodsBody, WindowBody, account_periods_body, window_member
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
-from service.ledger.accounts.worst_windows import fullest_window
+from service.ledger.spending.worst_windows import fullest_window
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.accounting.totals import mean_price

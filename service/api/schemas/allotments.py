@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.exact_numbers import number_down, number_up, short_exact
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.window_rows import EMPTY
+from service.ledger.spending.window_rows import EMPTY
 from service.privacy.accounting.privacy_filter import remaining, spent_of_cap
 from service.privacy.accounting.totals import Totals, add_totals, without_totals
 from service.privacy.periods import PeriodSet

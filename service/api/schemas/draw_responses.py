@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from service.api.arrow import streams
 from service.api.schemas import tabulation_responses
-from service.api.schemas.granularity import json_counts, shown, unit_of
+from service.api.schemas.granularity import count_text, json_counts, unit_of
 from service.api.schemas.guarantees import HeadBody, head_body
 from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import DeclaredPartitions, declared_partitions, law_of
@@ -75,7 +75,7 @@ class DrawPage(BaseModel):
 def outline_body(outline: DrawOutline) -> dict[str, Any]:
     """Return a draw without its noisy counts, as JSON."""
     if outline.layout is None:
-        margin = shown(_margin(outline.mechanism), unit_of(outline.mechanism))
+        margin = count_text(_margin(outline.mechanism), unit_of(outline.mechanism))
     else:
         margin = outline.layout.terms["margin_of_error"]["step_2"]
     return {
@@ -140,7 +140,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
-            "moe": shown(_margin(record.mechanism), unit),
+            "moe": count_text(_margin(record.mechanism), unit),
         },
         "head": head_body(record.head),
         "created_at": record.created_at,

@@ -144,7 +144,7 @@ def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -
     return units
 
 
-def shown(units: int, unit: Fraction) -> int | str:
+def count_text(units: int, unit: Fraction) -> int | str:
     """Return a count as JSON shows it: an integer, or with a granularity the text of an exact number."""
     return json_counts([units], unit)[0]
 

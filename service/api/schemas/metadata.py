@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from service.api.schemas.exact_numbers import Label, Short, Strict
-from service.ledger.accounts.descriptions import Patch
+from service.ledger.descriptions.descriptions import Patch
 
 
 def _day(text: str) -> str:

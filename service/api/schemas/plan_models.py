@@ -95,12 +95,12 @@ def _type(field: grammar.Field) -> Any:
 
 def _member(field: grammar.Field) -> tuple[Any, Any]:
     """Return a field as pydantic takes it: its type, and its default with its description."""
-    said = field.description or None
+    description = field.description or None
     if field.required:
-        return _type(field), Field(description=said)
+        return _type(field), Field(description=description)
     if field.default is None and not isinstance(field, grammar.PartitionNames):
-        return _type(field) | None, Field(None, description=said)
-    return _type(field), Field(field.default, description=said)
+        return _type(field) | None, Field(None, description=description)
+    return _type(field), Field(field.default, description=description)
 
 
 @cache

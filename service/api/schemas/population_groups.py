@@ -16,6 +16,7 @@ from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import Label, Strict
 from service.errors import InvalidInput
 from service.noise.tabulation import LARGEST, MOST_AGES, SEXES, SIZES, GroupCounts
+from service.privacy.partitions import distinct
 
 Pointer = Callable[[int, str], str]
 """Function from a group's number and a field to the JSON pointer of that field."""
@@ -26,7 +27,7 @@ MOST_NAME_BYTES = 16 << 20  # of the names of all of its groups
 # Python's text it takes four where the name has one character of four bytes), and of a noisy count.
 _A_GROUP, _A_NAME_BYTE, _A_COUNT = 500, 8, 32
 _AN_AGE = 9  # of an age's count, with the mask that pads lists
-_AT_ONCE = 2_000  # names that pyarrow turns into texts while no other thread runs
+_AT_ONCE = 500  # names that pyarrow turns into texts while no other thread runs
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _KINDS = {"group": "string", "total_only": "bool", "total": "int64", "sex_by_age": "lists of lists of int64"}
 _AGES = f"expected for each of {SEXES} sexes a list of at most {MOST_AGES} counts, each of at least 0 and at most 2^53"
@@ -151,7 +152,7 @@ def _check(
     with_total: NDArray[np.bool_],
     at: Pointer,
 ) -> None:
-    if len(set(names)) < len(names):
+    if len(distinct(names)) < len(names):
         seen: set[str] = set()
         again = next(number for number, name in enumerate(names) if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise InvalidInput.at(at(again, "group"), "expected each group once")

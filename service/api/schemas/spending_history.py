@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from service.api.schemas.exact_numbers import number_down, number_up, stated
 from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
 from service.errors import NotFound
-from service.ledger.accounts import spending_history
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
-from service.ledger.accounts.spending_history import SpendingPoint
+from service.ledger.spending import spending_history
+from service.ledger.spending.spending_history import SpendingPoint
 
 USUAL_POINTS = 100
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import structlog
@@ -18,7 +17,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.transaction import require_present
+from service.ledger.storage.transaction import DATABASE, require_present
 
 _log = structlog.get_logger("service.keys")
 
@@ -27,14 +26,21 @@ Known = Mapping[str, KeyRecord]
 
 
 class SeenKeys(NamedTuple):
-    """The keys that the installation's journal had up to an entry, read before a lock."""
+    """The keys that the installation's journal had up to an entry.
+
+    Their lists of accounts are left out, as nobody is judged by them here and each may take 100,000 bytes: such a key
+    has an empty one, with which it reaches no account.
+    """
 
     head: Head
-    known: Known
+    known: dict[str, KeyRecord]
+
+
+_NONE = SeenKeys(BEFORE_FIRST, {})
 
 
 def keys_of(connection: Connection, secret: Secret, seen: SeenKeys | None = None) -> Known:
-    """Return all keys in the journal.
+    """Return all keys in the journal, without their lists of accounts.
 
     Args:
         seen: the keys that were read before the lock, so that only later entries are read; None: all are.
@@ -43,9 +49,7 @@ def keys_of(connection: Connection, secret: Secret, seen: SeenKeys | None = None
         BrokenChain: the journal is not sound.
         Unavailable: its last entries, which this process has seen, are missing.
     """
-    if seen is None or not installation_journal.has_entry(connection, seen.head):
-        seen = SeenKeys(BEFORE_FIRST, {})
-    return _seen_since(connection, secret, seen).known
+    return _seen_since(connection, secret, seen or _NONE).known
 
 
 def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
@@ -54,7 +58,7 @@ def keys_in(entries: Iterable[dict[str, Any]]) -> Known:
     Raises:
         BrokenChain: the content of one does not fit its kind.
     """
-    return _course(entries)[0]
+    return _follow_events(entries)[0]
 
 
 def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, list[str]]:
@@ -63,46 +67,75 @@ def keys_and_misuses(connection: Connection, secret: Secret) -> tuple[Known, lis
     Raises:
         BrokenChain: the journal is not sound.
     """
-    return _course(installation_journal.read(connection, secret))
+    return _follow_events(installation_journal.read(connection, secret))
 
 
 def see_keys(database: Database, secret: Secret) -> SeenKeys | None:
-    """Read all keys in the journal before a lock, under which only later entries are read; None if it is not sound."""
+    """Read all keys in the journal before a lock, under which only later entries are read; None if it is not sound.
+
+    The process keeps them, so only the entries after those that it has read are read here too. A read transaction sees
+    only what is committed, and each entry is linked with the last one that was read.
+
+    Raises:
+        Unavailable: the last entry that was read is missing, or the database does not answer.
+    """
+    kept = database.seen_keys or _NONE  # before the transaction begins, which therefore must find the last entry
     try:
         with database.read() as connection:
-            return _seen_since(connection, secret, SeenKeys(BEFORE_FIRST, {}))
+            seen = _seen_since(connection, secret, kept)
     except BrokenChain:
         return None
+    if seen.head.seq > (database.seen_keys or _NONE).head.seq:  # of two threads either may be last: both are right
+        database.seen_keys = seen
+    return seen
 
 
 def _seen_since(connection: Connection, secret: Secret, seen: SeenKeys) -> SeenKeys:
-    """Return the keys after the entries that follow those that were seen.
+    """Return the keys after the entries that follow those that were seen before this transaction began.
 
     Raises:
         BrokenChain: the journal is not sound.
-        Unavailable: its last entries, which this process has seen, are missing.
+        Unavailable: its last entries, which this process has seen, are missing. All further writes are refused.
     """
-    later = list(installation_journal.read_after(connection, secret, seen.head))
-    head = later[-1][0] if later else seen.head
+    head, known = seen
+    if not installation_journal.has_entry(connection, head):
+        database: Database = connection.info[DATABASE]
+        raise database.went_back(INSTALLATION, installation_journal.head(connection).seq)
+    for reached, members in installation_journal.read_after(connection, secret, seen.head):
+        if known is seen.known:
+            known = known.copy()  # other threads read the earlier keys
+        _enter(known, members, listed=False)
+        head = reached
     require_present(connection, KnownHead(INSTALLATION, head.seq, head.hash))
-    return SeenKeys(head, _course((said for _, said in later), seen.known)[0] if later else seen.known)
+    return SeenKeys(head, known)
 
 
-def _course(entries: Iterable[dict[str, Any]], before: Known = MappingProxyType({})) -> tuple[Known, list[str]]:
-    known = dict(before)
-    misuses: list[str] = []
-    for said in entries:
-        try:
-            acting = known.get(said.get("key", ""))  # unknown: of another installation, or older than the journal
-            if acting is not None and (ended := _ended(acting, said["time"])) is not None:
-                misuses.append(
-                    f"entry {said['seq']}: {said['kind']} by the key {acting.id} of {acting.name!r}, which {ended} by"
-                    " then"
-                )
-            _take(known, said["kind"], said["content"])
-        except (KeyError, TypeError):
-            raise BrokenChain(f"entry {said['seq']}: its content is not valid for its kind") from None
-    return known, misuses
+def _follow_events(entries: Iterable[dict[str, Any]]) -> tuple[Known, list[str]]:
+    known: dict[str, KeyRecord] = {}
+    return known, [misuse for members in entries if (misuse := _enter(known, members)) is not None]
+
+
+def _enter(known: dict[str, KeyRecord], members: dict[str, Any], *, listed: bool = True) -> str | None:
+    """Add an entry to the keys; return its description if the key that it names had ended, or None.
+
+    Args:
+        listed: whether a key has its list of accounts.
+
+    Raises:
+        BrokenChain: the content of the entry does not fit its kind.
+    """
+    misuse = None
+    try:
+        acting = known.get(members.get("key", ""))  # unknown: of another installation, or older than the journal
+        if acting is not None and (ended := _ended(acting, members["time"])) is not None:
+            misuse = (
+                f"entry {members['seq']}: {members['kind']} by the key {acting.id} of {acting.name!r}, which {ended} by"
+                " then"
+            )
+        _take(known, members["kind"], members["content"], listed=listed)
+    except (KeyError, TypeError):
+        raise BrokenChain(f"entry {members['seq']}: its content is not valid for its kind") from None
+    return misuse
 
 
 def _ended(record: KeyRecord, at: str) -> str | None:
@@ -164,11 +197,11 @@ def sound_keys(connection: Connection, secret: Secret, seen: SeenKeys | None = N
         raise installation_journal.unsound_for_now(str(broken)) from None
 
 
-def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any]) -> None:
+def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any], *, listed: bool) -> None:
     match kind:
         case "key_made" | "key_adopted" | "key_left":
             reach = None if content["accounts"] is None else tuple(content["accounts"])
-            record = KeyRecord(**{**content, "accounts": reach}, sealed=kind != "key_left")
+            record = KeyRecord(**{**content, "accounts": reach if listed else ()}, sealed=kind != "key_left")
             known[record.id] = record
         case "key_rotated" | "key_revoked":
             column = "expires_at" if kind == "key_rotated" else "revoked_at"

@@ -47,14 +47,14 @@ class KeyLives:
         ends: dict[str, tuple[str, str]] = {}
         latest = ""
         try:
-            for said in entries:
-                content = said["content"]
-                latest = max(latest, said["time"], _acknowledged(said))
-                self._entries.append(said)
+            for members in entries:
+                content = members["content"]
+                latest = max(latest, members["time"], _acknowledged(members))
+                self._entries.append(members)
                 self._latest.append(latest)
-                if said["kind"] in _OF_KEYS:
+                if members["kind"] in _OF_KEYS:
                     self._place.setdefault(content["id"], len(self._entries))
-                if (end := _end(said["kind"], content, latest)) is not None:
+                if (end := _end(members["kind"], content, latest)) is not None:
                     ends[content["id"]] = min(end, ends.get(content["id"], end))
         except BrokenChain:
             pass
@@ -62,10 +62,10 @@ class KeyLives:
         self._people = lru_cache(maxsize=4096)(self._find_one_person)
         known, earliest = self._known_at(len(self._entries)), _NEVER
         self._lives: dict[str, _Life] = {}
-        for said in reversed(self._entries):  # time may have been set back after a key was made
-            earliest = min(earliest, said["time"])
-            if said["kind"] in _OF_KEYS:
-                record = known[said["content"]["id"]]
+        for members in reversed(self._entries):  # time may have been set back after a key was made
+            earliest = min(earliest, members["time"])
+            if members["kind"] in _OF_KEYS:
+                record = known[members["content"]["id"]]
                 self._lives[record.id] = _life(record, earliest, ends.get(record.id))
 
     def fault(self, entry: ParsedEntry, account: str | None) -> str | None:
@@ -121,7 +121,7 @@ class KeyLives:
 
 def lives_of(connection: Connection) -> KeyLives:
     """Read the lives of all keys from the installation's journal."""
-    return KeyLives(said for _, said in read_after(connection, secret_of(connection), BEFORE_FIRST))
+    return KeyLives(members for _, members in read_after(connection, secret_of(connection), BEFORE_FIRST))
 
 
 def _end(kind: str, content: dict[str, Any], latest: str) -> tuple[str, str] | None:
@@ -148,9 +148,9 @@ def _role(*, steward: bool) -> Role:
     return "steward" if steward else "pipeline"
 
 
-def _acknowledged(said: dict[str, Any]) -> str:
+def _acknowledged(members: dict[str, Any]) -> str:
     """Return the moment that time had reached when an operator acknowledged that it was set back; empty if none was."""
-    mark = said["content"].get("mark") if said["kind"] == "mark_acknowledged" else None
+    mark = members["content"].get("mark") if members["kind"] == "mark_acknowledged" else None
     return "" if mark is None else str(mark["written_at"])
 
 

@@ -9,7 +9,7 @@ ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each includes th
 FIRST_PRINCIPAL = "first-steward"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KeyRecord:
     """The parts of a key that may be shown; moments are as the clock writes them."""
 

@@ -161,12 +161,12 @@ def list_keys(
     limit: int,
     before_reading: BeforeReading | None = None,
     *,
-    known: Known | None = None,
+    known: Known,
 ) -> Page[KeyRecord]:
     """Return a page of keys, oldest first, with revoked ones; ``after`` is the id of the last key before the page.
 
     Args:
-        known: the keys of the installation's journal, which gives their ends; without it the rows do.
+        known: the keys of the installation's journal, which gives their ends; of others the rows do.
 
     Raises:
         InvalidInput: no key has the id ``after``.
@@ -179,7 +179,7 @@ def list_keys(
         query = query.where(tuple_(*ORDER) > tuple_(last, after))
     size = func.coalesce(func.length(ApiKey.accounts), 0)
     rows = rows_of(connection, query, size, limit, before_reading=before_reading)
-    return page_of(rows, lambda row: _as_known(record_of(row), known or {}))
+    return page_of(rows, lambda row: _as_known(record_of(row), known))
 
 
 def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
@@ -247,7 +247,7 @@ def _require_steward(connection: Connection, secret: Secret, by: Actor | None, a
 
 
 def ensure_first_key(
-    database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None = None
+    database: Database, secret: Secret, bootstrap: str | None, lifetime: timedelta | None
 ) -> str | None:
     """Add the operator's key at start, or make one that ends after ``lifetime``, if there is no key at all.
 

@@ -1,1 +1,1 @@
-"""Accounts: their budgets and spending, and their opening, changes and descriptions."""
+"""Accounts: their budgets, caps and allotments, and their opening and changes."""

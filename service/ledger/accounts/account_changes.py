@@ -3,15 +3,14 @@
 In accounts with a threshold, a change that permits more spending takes two stewards.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, Overrun
-from service.ledger.access.key_events import require_valid, see_keys
+from service.ledger.access.key_events import SeenKeys, require_valid, see_keys
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import is_fixed
@@ -34,6 +33,7 @@ from service.ledger.journal.entries import (
 )
 from service.ledger.journal.journal import Head, hash_before
 from service.ledger.releases.allotment_charges import set_allotment
+from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
@@ -52,16 +52,9 @@ class ChangedAccount:
 
 
 def change_account(
-    database: Database,
-    request: Request,
-    name: str,
-    change: Change,
-    pointer: str,
-    may_use: Callable[[str], bool] = lambda _: True,
+    database: Database, request: Request, name: str, change: Change, pointer: str, may_use: Callable[[str], bool]
 ) -> Operation[ChangedAccount]:
     """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
-
-    The state is ``open`` or ``closed``.
 
     Each change is a journal entry. Closing an account leaves those under it as they are; they cannot be charged while
     it is closed.
@@ -73,7 +66,7 @@ def change_account(
     it has spent, held and allotted; when it is opened again, with its cap.
 
     Args:
-        change: a threshold is in nats of the budget's definition.
+        change: a state is ``open`` or ``closed``; a threshold is in nats of the budget's definition.
         pointer: the place of a budget in the request, for faults.
         may_use: whether the key reaches an account, by its name.
 
@@ -82,39 +75,38 @@ def change_account(
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
         Forbidden: the change needs a second steward, and this one proposed it or made one of the keys; or it charges
-            the parent of an allotted account, which the key does not reach.
+            more to accounts above an allotted account, and the key does not reach the parent, or one that asks for
+            approval.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
     line = lines.line_of(database, name, funding=True)
     keys = see_keys(database, request.secret)
+    if isinstance(change, CapsChange):
+        change.prepare(database, name)
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
         vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
-        if isinstance(change, CapsChange):
-            change.prepare(connection, seen)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         *above, account = _lock(connection, line, change)
         require_valid(connection, request.secret, request.actor, at, keys)
-        if above and _frees(account, change) and not may_use(account.parent or ""):
-            raise Forbidden(f"expected a key that reaches {account.parent}, which the account is allotted from")
+        if above and _permits_more(account, change):
+            _require_reach(account, above, may_use)
         changed = _changed(connection, account, change, pointer, at)
         if changed is None:
             return ChangedAccount(account)
-        stated: dict[str, Any] | None = None  # the change, if it takes two stewards
         waits: ProposedChange | None = None
         entry, after = changed
-        if isinstance(entry, Decided) and _frees(account, change) and _asks_approval(connection, name):
-            stated = entry.proposed().change()
+        takes_two = _permits_more(account, change) and _asks_approval(connection, name)
+        if takes_two and isinstance(entry, Decided):
             proposed = _waiting(connection, account, seen.head, vouched)
-            if proposed is None or proposed.change != stated:
-                entry, after = entry.proposed(), account
-                waits = ProposedChange(account.head.seq + 1, dict(stated), request.actor, at)
-            elif proposed.by.name == request.principal:  # a repeated request: it still waits
+            approved = _approved(connection, request, entry, proposed, keys)
+            if approved is None:  # a repeated request: it still waits
                 return ChangedAccount(replace(accounts.read_account(connection, name), proposed=proposed), waits=True)
-            else:
-                require_other_person(connection, request, proposed.by, "the change", keys)
-                entry = replace(entry, proposal=proposed.seq)
+            entry = approved
+            if isinstance(entry, ChangeProposed):
+                after = account
+                waits = ProposedChange(account.head.seq + 1, entry.change(), request.actor, at)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         if isinstance(entry, CapsChanged):
             save_holds(connection, account, entry)
@@ -123,11 +115,46 @@ def change_account(
             at_fault = "/state" if isinstance(change, str) else pointer
             set_allotment(connection, above, after, request.actor, at, at_fault)
         answered = accounts.read_account(connection, name)
-        if stated is not None:
+        if takes_two:
             answered = replace(answered, proposed=waits)
         return ChangedAccount(answered, waits is not None)
 
     return Operation(work, lambda connection, changed: accounts.is_committed(connection, changed.account))
+
+
+def _approved(
+    connection: Connection, request: Request, entry: Decided, proposed: ProposedChange | None, keys: SeenKeys | None
+) -> OfAccount | None:
+    """Return the entry of a change that takes two stewards: its proposal, or the change if another one proposed it.
+
+    Args:
+        proposed: the change that waits.
+
+    Returns:
+        None if the steward who proposed the change repeats it.
+
+    Raises:
+        Forbidden, Unauthenticated: as ``change_account``.
+    """
+    proposal = entry.proposed()
+    if proposed is None or proposed.change != proposal.change():
+        return proposal
+    if proposed.by.name == request.principal:
+        return None
+    require_other_person(connection, request, proposed.by, "the change", keys)
+    return replace(entry, proposal=proposed.seq)
+
+
+def _require_reach(account: AccountRecord, above: Sequence[AccountRecord], may_use: Callable[[str], bool]) -> None:
+    """Refuse a key that charges more to accounts above an allotted account without the right to approve that.
+
+    Raises:
+        Forbidden: it does not reach the parent, or one that asks for approval.
+    """
+    if not may_use(account.parent or ""):
+        raise Forbidden(f"expected a key that reaches {account.parent}, which the account is allotted from")
+    if not all(may_use(one.name) for one in above if one.approval_above is not None):
+        raise Forbidden("expected a key that reaches all accounts above that are charged and have approval_above")
 
 
 def _lock(connection: Connection, line: Line, change: Change) -> list[AccountRecord]:
@@ -166,7 +193,7 @@ def _with_budget(
 ) -> tuple[OfAccount, AccountRecord]:
     lines.refuse_few_due(connection, [account], at)
     try:
-        _check_change(account, budget, pointer)
+        _check_change(connection, account, budget, pointer)
     except BudgetExceeded:
         lines.refuse_due([account], at)
         raise
@@ -216,13 +243,13 @@ _OF_CHANGES = frozenset(
 )
 
 
-def _frees(account: AccountRecord, change: Change) -> bool:
+def _permits_more(account: AccountRecord, change: Change) -> bool:
     """Return whether the change permits more spending than before."""
     match change:
         case Budget():
             return is_greater(change, account.budget)
         case CapsChange():
-            return change.frees(account)
+            return change.permits_more(account)
     return change == "open"
 
 
@@ -231,7 +258,7 @@ def _asks_approval(connection: Connection, name: str) -> bool:
     return any(account.approval_above is not None for account in lines.line_above(connection, name))
 
 
-def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
+def _check_change(connection: Connection, account: AccountRecord, new: Budget, pointer: str) -> None:
     """Refuse a change of anything but figures, and a cap below the spending."""
     old = account.budget
     require_same_kind(old, new, pointer, "account's")
@@ -241,9 +268,11 @@ def _check_change(account: AccountRecord, new: Budget, pointer: str) -> None:
         )
     failures: list[Overrun] = []
     used = spent_of_cap(new, account.weights, account.totals)
+    if used is None or used > new.cap:  # windows take long to read, and this is mostly enough
+        used = spent_of_cap(new, account.weights, as_worst_window(connection, replace(account, budget=new)).totals)
     if used is None or used > new.cap:
         failures.append(accounts.overrun(account.name, old, old.cap_on, used, new.cap))
     if account.totals.delta > new.declared_delta:
         failures.append(accounts.overrun(account.name, old, "delta", account.totals.delta, new.declared_delta))
     if failures:
-        raise BudgetExceeded(failures, of_change=True)
+        raise BudgetExceeded(failures, pointer=pointer, of_change=True)

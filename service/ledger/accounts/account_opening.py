@@ -14,11 +14,11 @@ from service.ledger.accounts.allotments import Funding, is_fixed
 from service.ledger.accounts.cap_changes import opened_caps, opened_members
 from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.lines import MAX_DEPTH, Line
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import AccountOpened
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.releases.allotment_charges import leaf_for, require_countable, require_one_person, set_allotment
+from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Account
@@ -137,7 +137,7 @@ def _require_allottable(line: Sequence[AccountRecord], account: AccountRecord) -
         line: the accounts that would be charged, root first.
 
     Raises:
-        InvalidInput: it is one, or needs two stewards.
+        InvalidInput: the cap is no such guarantee, or the allotment needs two stewards.
     """
     for above in reversed(line):
         if above.periods is not None and above.periods.several is not None:

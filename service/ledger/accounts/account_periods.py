@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from service.ledger.journal.canonical_json import canonical
+from service.ledger.journal.chains import UNREADABLE
 from service.privacy import periods
 from service.privacy.periods import ALL, Periods, PeriodSet
 
@@ -71,6 +72,21 @@ def stated(account: Periods, text: str) -> ChargedPeriods:
     return (_stated if len(text) < _SHORT else _stated.__wrapped__)(write(account), text)
 
 
+def number_of(account: str | None, stated_text: str | None) -> int:
+    """Return the number of windows that a held release touches, by texts of rows that may not be as they were written.
+
+    Args:
+        account: the periods of the account; None: it has none.
+        stated_text: the periods of the release.
+    """
+    if account is None or stated_text is None:
+        return 0
+    try:
+        return stated(read(account), stated_text).places.number
+    except UNREADABLE:  # its settlement will refuse it
+        return 0
+
+
 _SHORT = 1 << 12
 
 
@@ -112,7 +128,7 @@ def read_by_another(account: Periods, below: str | None, text: str | None) -> st
     return canonical(periods.write_periods(account.calendar, account.of_account(own, found)))
 
 
-def along(line: tuple[Periods | None, ...], own: PeriodSet | None) -> list[PeriodSet | None]:
+def in_line(line: tuple[Periods | None, ...], own: PeriodSet | None) -> list[PeriodSet | None]:
     """Return the periods of a release in each account of a line, root first.
 
     An account with periods above an account without any is charged for all of its periods. None stands for an account

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered
-from service.ledger.accounts.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.journal.linked_heads import require_linked
+from service.ledger.spending.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account

@@ -7,24 +7,25 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, text
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
-from service.ledger.accounts import account_periods, account_rows, allotments, budgets, spending_rows, window_state
+from service.ledger.accounts import account_periods, account_rows, allotments, budgets
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.allotments import AllottedSum, Funding
 from service.ledger.accounts.caps import Cap, read_caps, write_cap_totals, write_caps
-from service.ledger.accounts.description_rows import last_description, read_metadata
-from service.ledger.accounts.metadata import Metadata
-from service.ledger.accounts.spending_rows import NOTHING, SpendingChange
-from service.ledger.accounts.window_state import WindowState
+from service.ledger.descriptions.description_rows import last_description, read_metadata
+from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import ChangeProposed
 from service.ledger.journal.journal import AccountHead, Head, entry_hash, has_entry, hash_before, up_to
+from service.ledger.spending import spending_rows, window_state
+from service.ledger.spending.spending_rows import NOTHING, SpendingChange
+from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Account, Entry
+from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, without_totals
@@ -101,7 +102,7 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     """Return an account by its name.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no account of this name.
         Unavailable: its row is not as the service wrote it.
     """
     row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
@@ -264,12 +265,9 @@ def overrun(
 
 _METADATA = last_description(Account.id, None)
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
-_OF_CHANGES = text(
-    "kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')"
-)
 _PROPOSED = (  # or the entry that ended the last proposal, worded as in the partial index
     select(Entry.body)
-    .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), _OF_CHANGES)
+    .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
     .scalar_subquery()
@@ -281,7 +279,7 @@ _PROPOSED = (  # or the entry that ended the last proposal, worded as in the par
 _BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
 _LAST_CHANGE = (
     select(Entry.seq, Entry.hash)
-    .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), _OF_CHANGES)
+    .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
 )

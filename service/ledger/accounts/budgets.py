@@ -67,6 +67,19 @@ def usual_delta(budget: Budget | None) -> Fraction:
     return budget.delta
 
 
+def delta_of_whole(budget: Budget, delta: Fraction) -> Fraction:
+    """Return a delta at which a whole budget implies an epsilon; except for pure DP, more than mechanisms may declare.
+
+    Args:
+        budget: the budget.
+        delta: the delta to return if the budget leaves room for it.
+    """
+    declared = budget.declared_delta
+    if budget.definition is Definition.PURE:
+        return max(delta, declared)
+    return delta if delta > declared else declared + delta
+
+
 def write_budget(budget: Budget) -> dict[str, str]:
     """Return the document of a budget; deltas that are 0 by default are left out."""
     document = {"definition": budget.definition.value}
@@ -142,9 +155,24 @@ def _read_whole(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
+def _known(text: str) -> list[Totals]:  # noqa: ARG001 - the key of the cache
+    """Return the list that holds the totals in a text, once they were read from it or written into it."""
+    return []
+
+
 def stored_totals(text: str) -> Totals:
     """Return the totals in the text of a window's row; cached, because neighbouring windows often have equal ones."""
-    return read_totals(text)
+    known = _known(text)
+    if not known:
+        known.append(read_totals(text))
+    return known[0]
+
+
+def store_totals(totals: Totals) -> str:
+    """Return totals as text for the row of a window; cached, because a charge often reads what the last one wrote."""
+    text = write_totals(totals)
+    _known(text)[:] = [totals]
+    return text
 
 
 def write_totals(totals: Totals) -> str:

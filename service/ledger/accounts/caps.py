@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from service.ledger.accounts import budgets
-from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.accounts.subplans import plan_in
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of, price_of, price_of_key
+from service.ledger.spending.spending_rows import Subplans
+from service.ledger.spending.subplans import plan_in
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, add_prices, mean_price, price_as_charged
@@ -155,7 +155,7 @@ def price_under(part: Plan, weights: Weights, neighbouring: Neighbouring) -> Pri
 
 
 def price_of_earlier(
-    subplans: Subplans, cap: Cap, neighbouring: Neighbouring, *, stated: bool, known: "KnownPrices | None" = None
+    subplans: Subplans, cap: Cap, neighbouring: Neighbouring, *, stated: bool, known: "KnownPrices | None"
 ) -> Price:
     """Return the price under a new cap of releases that were charged before it was set.
 
@@ -169,10 +169,10 @@ def price_of_earlier(
     """
     amounts = []
     for subplan, occurrences in subplans.items():
-        key = subplan, cap.tag, cap.weights.orders, stated
+        key = _key(subplan, cap, stated)
         amount = None if known is None else known.get(key)
         if amount is None:
-            part = possibly_tagged_part(plan_in(subplan), cap.tag, stated=stated)
+            part = earlier_part(subplan, cap, stated=stated)
             asked = _FREE if part is None else price_under(part, cap.weights, neighbouring)
             amount = price_as_charged(_NONE, asked, held=True)
             if known is not None:
@@ -181,6 +181,24 @@ def price_of_earlier(
     return price_as_charged(_NONE, mean_price(add_prices(_NONE, amounts), 1), held=True)
 
 
+def earlier_part(subplan: str, cap: Cap, *, stated: bool) -> Plan | None:
+    """Return the part of a subplan that a new cap counts; None: it counts nothing of it.
+
+    Args:
+        stated: as in ``possibly_tagged_part``.
+    """
+    return possibly_tagged_part(plan_in(subplan), cap.tag, stated=stated)
+
+
+def is_known(known: "KnownPrices", subplan: str, cap: Cap, *, stated: bool) -> bool:
+    """Return whether the price of a subplan under a new cap is known, as ``price_of_earlier`` asks for it."""
+    return _key(subplan, cap, stated) in known
+
+
+def _key(subplan: str, cap: Cap, stated: bool) -> tuple[str, str, bool]:
+    return subplan, cap.tag, stated
+
+
 _FREE = Price(Fraction(0), Fraction(0), Fraction(0), Fraction(0), ())
-KnownPrices = dict[tuple[str, str, tuple[Fraction, ...], bool], Price]
-"""Prices of subplans under caps."""
+KnownPrices = dict[tuple[str, str, bool], Price]
+"""Prices of subplans under caps, by subplan and tag: the orders of a tag's cap never change."""

@@ -6,17 +6,17 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, Select, bindparam, func, select
+from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select
 
-from service.errors import Conflict, NotFound
-from service.ledger.accounts import budgets
+from service.errors import Conflict, NotFound, ServiceError
+from service.ledger.accounts import account_periods
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.accounts import AccountRecord, read_account, record_of
 from service.ledger.accounts.allotments import Funding
 from service.ledger.accounts.caps import Cap, read_caps
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
-from service.ledger.storage.transaction import leave_holds, wait_in_queue
+from service.ledger.storage.transaction import DATABASE, leave_holds, wait_in_queue
 from service.privacy.accounting.privacy_filter import Budget, Definition
 from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
@@ -24,15 +24,17 @@ from service.privacy.plans.walking import Neighbouring
 MAX_DEPTH = 8
 """The largest number of accounts in a line, from the root down."""
 _FEW, _SHORT = 10, 1 << 14  # the most holds that a request lets expire, and characters of their plans
+_FEW_WINDOWS = 200  # that these holds touch, or that are compared again after them
+_NEAR = 64  # entries after that of a hold's release, from which this process knows one to be linked with the head
 # Statements are built once, because building one costs more than running it.
 _DUE = (
-    select(func.length(Release.plan))
+    select(func.length(Release.plan).label("length"), Hold.periods, Release.seq, Account.name, Account.head_seq)
     .join(Hold, Hold.release_id == Release.id)
+    .join(Account, Account.id == Release.account_id)
     .where(Hold.account_id == bindparam("account"), Hold.expires_at <= bindparam("at"))
     .order_by(Hold.expires_at)
     .limit(_FEW + 1)
 )
-_BUDGET = select(Account.budget).where(Account.id == bindparam("account"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,14 @@ class AccountCaps(NamedTuple):
 class ReservationsDue(Exception):
     """Expired holds of an account that is to be changed."""
 
-    def __init__(self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False) -> None:
+    def __init__(
+        self, account_id: int, release_id: str | None = None, *, all_of_them: bool = False, slow: bool = False
+    ) -> None:
         super().__init__("holds are due")
         self.account_id = account_id
         self.release_id = release_id  # the release that has to expire; None: any
         self.all_of_them = all_of_them
+        self.slow = slow  # their expiry reads many windows, so no request waits for it
 
 
 def line_above(connection: Connection, name: str) -> list[AccountRecord]:
@@ -117,6 +122,16 @@ def line_of(database: Database, name: str, *, funding: bool = False) -> Line:
     return _line([*charged_line(line[:-1]), line[-1]] if funding else charged_line(line))
 
 
+def root_of(database: Database, name: str | None) -> int | None:
+    """Return the id of the account with which an account's line begins; None if there is no such account."""
+    if name is None:
+        return None
+    try:
+        return line_of(database, name).ids[0]
+    except ServiceError:  # the change itself meets it, and reports it
+        return None
+
+
 def _line(line: Sequence[AccountRecord]) -> Line:
     return Line(
         line[-1].name,
@@ -134,13 +149,10 @@ def budget_of(database: Database, line: Line) -> Budget:
 
     Raises:
         NotFound: the database was replaced by one without it.
+        Unavailable: as ``read_account``.
     """
     with database.read() as connection:
-        text = connection.execute(_BUDGET, {"account": line.account_id}).scalar_one_or_none()
-    if text is None:
-        line_of.cache_clear()
-        raise NotFound("account", line.name)
-    return budgets.stored_budget(text)
+        return read_account(connection, line.name).budget
 
 
 def caps_of(database: Database, line: Line) -> list[AccountCaps]:
@@ -213,10 +225,34 @@ def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: st
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
-            due = connection.execute(_DUE, {"account": account.id, "at": at}).scalars().all()
-            if len(due) <= _FEW and sum(due) <= _SHORT:
+            due = connection.execute(_DUE, {"account": account.id, "at": at}).all()
+            if _expire_soon(connection, account, due):
                 raise ReservationsDue(account.id)
             leave_holds(connection)
+
+
+def _expire_soon(connection: Connection, account: AccountRecord, due: Sequence[Row[*tuple[Any, ...]]]) -> bool:
+    """Return whether holds that are due can expire in some milliseconds, whoever made them.
+
+    Their plans are read, the windows that they touch are charged, and the texts after their entries are followed.
+    """
+    if len(due) > _FEW or sum(row.length for row in due) > _SHORT:
+        return False
+    points = connection.info[DATABASE].points
+    near = all(
+        row.head_seq - row.seq <= _NEAR or points.next(row.name, row.seq, row.seq + _NEAR) is not None for row in due
+    )
+    return near and _windows_of(account, [row.periods for row in due]) <= _FEW_WINDOWS
+
+
+def _windows_of(account: AccountRecord, stated: Sequence[str | None]) -> int:
+    """Return the number of windows that holds touch, or of all where those that lead are found again."""
+    if account.periods is None or account.windows is None:
+        return 0
+    if account.windows.several is not None:
+        return account.windows.number
+    own = account_periods.write(account.periods)
+    return sum(account_periods.number_of(own, text) for text in stated)
 
 
 def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
@@ -227,7 +263,8 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
     """
     for account in line:
         if account.next_expiry is not None and account.next_expiry <= at:
-            raise ReservationsDue(account.id, all_of_them=True)
+            # Of those that are due only the windows that lead count here: their number is known without reading a hold.
+            raise ReservationsDue(account.id, all_of_them=True, slow=_windows_of(account, ()) > _FEW_WINDOWS)
 
 
 @cache

@@ -1,5 +1,6 @@
 """The branches of choices as stored: for each partition and turn, the first draw fixes the branch."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, bindparam, insert, select
@@ -8,6 +9,7 @@ from service.errors import AlreadyDrawn
 from service.ledger.draws import tabulated_groups
 from service.ledger.draws.choice_branches import WHOLE, ChoicePoint, LaterDraw
 from service.ledger.storage.tables import BranchTaken, Draw, Tabulation
+from service.ledger.storage.transaction import batch
 
 _OTHER_TAKEN = "another branch of a choice above this mechanism has been drawn from"
 
@@ -17,9 +19,9 @@ def refuse_other_branch(
     release_id: str,
     points: Sequence[ChoicePoint],
     partition: str,
-    since: Sequence[LaterDraw] | None = None,
+    since: Sequence[LaterDraw] | None,
     *,
-    is_tabulation: bool = False,
+    is_tabulation: bool,
 ) -> None:
     """Refuse a draw under choices if another branch was taken, or if a tabulation drew all branches.
 
@@ -32,11 +34,15 @@ def refuse_other_branch(
     Raises:
         AlreadyDrawn: one of these was drawn; the error names the draw.
     """
+    own = {} if partition == WHOLE else _taken(connection, release_id, points, (partition, WHOLE))
     for point in points:
         tabulated = None if is_tabulation else _tabulation(connection, release_id, point, partition, since)
         if tabulated is not None:
             raise AlreadyDrawn(tabulated, "this partition has been tabulated")
-        taken = _other_branch(connection, release_id, point, partition)
+        if partition == WHOLE:
+            taken = _other_branch(connection, release_id, point)
+        else:
+            taken = next((draw for branch, draw in own.get(_place(point), ()) if branch != point.branch), None)
         if taken is not None:
             raise AlreadyDrawn(taken, _OTHER_TAKEN)
 
@@ -64,12 +70,32 @@ def _tabulation(
     return tabulated_groups.tabulation_with(connection, *of_level, [partition], since)
 
 
-def _other_branch(connection: Connection, release_id: str, point: ChoicePoint, partition: str) -> str | None:
-    """Return a draw of another branch for a partition; of the whole input, for any partition."""
-    given = {"release": release_id, "node": point.pointer, "turn": point.turn, "branch": point.branch}
-    if partition != WHOLE:
-        of = given | {"partitions": (partition, WHOLE)}
-        return connection.execute(_OTHER_BRANCH, of).scalar_one_or_none()
+def _place(point: ChoicePoint) -> tuple[str, int]:
+    return point.pointer, point.turn
+
+
+def _taken(
+    connection: Connection, release_id: str, points: Sequence[ChoicePoint], partitions: Sequence[str]
+) -> dict[tuple[str, int], list[tuple[int, str]]]:
+    """Return the branches that some partitions took of choices, each with its draw.
+
+    One statement reads them for all choices: between statements a writer waits for the interpreter, and others for it.
+
+    Returns:
+        By the place and the turn of each choice, also of choices in each other's turns; none for a choice of which no
+        branch was taken.
+    """
+    found = defaultdict[tuple[str, int], list[tuple[int, str]]](list)
+    if points:
+        nodes, turns = [point.pointer for point in points], list({point.turn for point in points})
+        given = {"release": release_id, "partitions": partitions, "nodes": nodes, "turns": turns}
+        for row in connection.execute(_TAKEN_AT, given):
+            found[row.node, row.turn].append((row.branch, row.draw_id))
+    return found
+
+
+def _other_branch(connection: Connection, release_id: str, point: ChoicePoint) -> str | None:
+    """Return a draw of another branch for any partition."""
     level = {"choice": release_id + point.pointer, "turn": point.turn, "branch": point.branch}
     found = (connection.execute(query, level).scalar_one_or_none() for query in (_LOWER_BRANCH, _HIGHER_BRANCH))
     return next(filter(None, found), None)
@@ -94,8 +120,14 @@ _ANY_TABULATED = (
     .limit(1)
 )
 _TAKEN = select(BranchTaken.draw_id).where(BranchTaken.turn == bindparam("turn")).limit(1)
-_OTHER_BRANCH = _TAKEN.where(*_AT, _OF_PARTITION, BranchTaken.branch != bindparam("branch"))
+_TAKEN_AT = select(BranchTaken.node, BranchTaken.turn, BranchTaken.branch, BranchTaken.draw_id).where(
+    BranchTaken.release_id == bindparam("release"),
+    _OF_PARTITION,
+    BranchTaken.node.in_(bindparam("nodes", expanding=True)),  # of pairs SQLite would use no index
+    BranchTaken.turn.in_(bindparam("turns", expanding=True)),
+)
 _OF_CHOICE = _TAKEN.where(BranchTaken.release_id + BranchTaken.node == bindparam("choice")).order_by(BranchTaken.branch)
+_TAKE = insert(BranchTaken)
 _LOWER_BRANCH = _OF_CHOICE.where(BranchTaken.branch < bindparam("branch"))
 _HIGHER_BRANCH = _OF_CHOICE.where(BranchTaken.branch > bindparam("branch"))
 
@@ -108,13 +140,14 @@ def take_branches(
     Raises:
         AlreadyDrawn: the recorded branch is another one, written since ``refuse_other_branch``.
     """
+    taken = _taken(connection, release_id, points, (partition,))
+    rows = []
     for point in points:
-        at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}
-        held = select(BranchTaken.branch, BranchTaken.draw_id).where(
-            *(getattr(BranchTaken, column) == value for column, value in at.items())
-        )
-        found = connection.execute(held).one_or_none()
-        if found is None:
-            connection.execute(insert(BranchTaken).values(**at, branch=point.branch, draw_id=draw_id))
-        elif found.branch != point.branch:
-            raise AlreadyDrawn(found.draw_id, _OTHER_TAKEN)
+        for branch, drawn in taken.get(_place(point), ()):  # one at most
+            if branch != point.branch:
+                raise AlreadyDrawn(drawn, _OTHER_TAKEN)
+        if _place(point) not in taken:
+            at = {"release_id": release_id, "node": point.pointer, "partition": partition, "turn": point.turn}
+            rows.append(at | {"branch": point.branch, "draw_id": draw_id})
+    if rows:
+        connection.execute(_TAKE, batch(rows))

@@ -90,7 +90,7 @@ def _code(secret: Secret, row: Row[*tuple[Any, ...]]) -> str | None:
         return None
     if not isinstance(entry.content, Drawn):
         return None
-    (said,) = entry.content.rows(entry.filing(row.account_id)).added[Draw]
-    if said != {name: row._mapping[name] for name in _NAMES}:
+    (expected,) = entry.content.rows(entry.filing(row.account_id)).added[Draw]
+    if expected != {name: row._mapping[name] for name in _NAMES}:
         return None
     return seal_of(secret, row._mapping, row.hash, entry.content.layout_hash)

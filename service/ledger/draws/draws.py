@@ -3,7 +3,6 @@
 True counts are arguments and are never stored: only the noisy result is.
 """
 
-import math
 import uuid
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
@@ -13,22 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, insert, select
 
-from service.errors import AlreadyDrawn, Conflict, InvalidInput, ServiceError
+from service.errors import AlreadyDrawn, Conflict, ServiceError
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
 from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
 from service.ledger.draws.branch_rows import refuse_other_branch, take_branches
-from service.ledger.draws.choice_branches import (
-    WHOLE,
-    ChoiceBound,
-    ChoicePoint,
-    LaterDraw,
-    bounds_above,
-    choice_points_above,
-    path_to,
-)
+from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
+from service.ledger.draws.places import Place, place_of
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
@@ -42,35 +34,7 @@ from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.tables import Draw
 from service.ledger.storage.transaction import count_metric, secret_of
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A mechanism's place in its plan, with the choices that a draw of it in some turn depends on.
-
-    Attributes:
-        repetitions: the number of times that the plan repeats it.
-        choice_points, bounds: the choices above it, with their branches and their bounds.
-        is_tabulation: whether the draw is of groups, so that its partition is the set of them.
-    """
-
-    mechanism: Mechanism
-    turn: Turn
-    repetitions: int
-    choice_points: list[ChoicePoint]
-    bounds: list[ChoiceBound]
-    is_tabulation: bool = False
-
-    def is_in(self, later: LaterDraw) -> bool:
-        """Return whether the place may be in a tabulation whose groups take long to compare: a large one of its level.
-
-        Args:
-            later: a draw of the same release.
-        """
-        of_level = later.is_tabulation and any(point.tabulated == later.mechanism for point in self.choice_points)
-        return of_level and not later.is_small
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,41 +85,6 @@ class AnsweredDraw(NamedTuple):
 
     answer: Answer
     record: DrawRecord
-
-
-def find_mechanism(plan: Plan, name: str, pointer: str) -> Mechanism:
-    """Return the mechanism of a plan by its name.
-
-    Raises:
-        InvalidInput: there is none; the fault is at ``pointer``.
-    """
-    for mechanism in mechanisms_of(plan):
-        if mechanism.name == name:
-            return mechanism
-    raise no_mechanism(pointer)
-
-
-def no_mechanism(pointer: str) -> InvalidInput:
-    """Return the error for a name that no mechanism has."""
-    return InvalidInput.at(pointer, "expected the name, or else the path, of a mechanism of the release's plan")
-
-
-def place_of(plan: Plan, mechanism: Mechanism, turn: Turn) -> Place:
-    """Return the place of a mechanism in its plan."""
-    return Place(
-        mechanism,
-        turn,
-        repetitions=math.prod(node.times for node, _ in path_to(plan, mechanism)),
-        choice_points=choice_points_above(plan, mechanism, turn.repetition),
-        bounds=[] if turn.partition == WHOLE else bounds_above(plan, mechanism, turn.repetition),
-    )
-
-
-def check_turn(place: Place, pointer: str) -> None:
-    """Refuse a repetition that the plan does not have."""
-    if place.turn.repetition >= place.repetitions:
-        detail = f"expected a repetition below {place.repetitions}, the product of the repeats above"
-        raise InvalidInput.at(pointer, detail)
 
 
 def draw(
@@ -311,12 +240,6 @@ def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
     )
 
 
-def bounds_of(plan: Plan, taken: PartitionsPerMechanism, repetition: int) -> list[ChoiceBound]:
-    """Return the bounds of the choices above all mechanisms that are drawn for partitions, each once."""
-    found = [bound for mechanism, number in taken if number for bound in bounds_above(plan, mechanism, repetition)]
-    return list({(bound.pointer, bound.turn, bound.most): bound for bound in found}.values())
-
-
 def store(
     connection: Connection,
     account: AccountRecord,
@@ -395,8 +318,3 @@ def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn
     drawn = connection.execute(query.limit(1)).scalar_one_or_none()
     if drawn is not None:
         raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
-
-
-def choice_points_of(plan: Plan, name: str, repetition: int) -> list[ChoicePoint]:
-    """Return the choices above the mechanism of this name, with the branches that a draw of it takes."""
-    return choice_points_above(plan, find_mechanism(plan, name, ""), repetition)

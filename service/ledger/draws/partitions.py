@@ -168,7 +168,8 @@ def branch_runs_of(connection: Connection, release_id: str, bounds: Sequence[Cho
     given = json.dumps([(name, repetitions.start, repetitions.stop) for name, repetitions in turns])
     statement = text(_GREATEST_OF_TURNS[connection.dialect.name])
     rows = connection.execute(statement, {"release": release_id, "turns": given}).all() if turns else []
-    sealed = {(row.mechanism, row.repetition): _sealed(connection, row) for row in rows}
+    unlike = {(row.mechanism, row.repetition): row for row in rows}  # a counter may be the greatest of many turns
+    sealed = {place: _sealed(connection, row) for place, row in unlike.items()}
     greatest = {(row.mechanism, row.first): sealed[row.mechanism, row.repetition].drawn for row in rows}
     return [
         _most_of_each(

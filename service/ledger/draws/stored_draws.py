@@ -15,13 +15,13 @@ from sqlalchemy import Connection, Row, Select, case, func, literal, select
 
 from service.errors import AlreadyDrawn, Altered, Conflict, Gone, NotFound
 from service.ledger.accounts.accounts import AccountRecord, read_account
-from service.ledger.accounts.kept_figures import KeptFigures, is_kept
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
 from service.ledger.journal.linked_heads import contains
+from service.ledger.spending.kept_figures import KeptFigures, is_kept, read_kept
 from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.tables import Account, Draw, Entry, KnownCost, Tabulation
@@ -148,6 +148,13 @@ def taken_by(draw_id: str, layout_hash: str, taken: PartitionsPerMechanism) -> K
     """
     numbers = [(mechanism.name or "", number) for mechanism, number in taken if number]
     return KeptFigures(_TAKEN_BY + draw_id, layout_hash, json.dumps(numbers))
+
+
+def known_taken(connection: Connection, draw_id: str, layout_hash: str) -> list[tuple[str, int]] | None:
+    """Return the numbers of partitions that were stored for a tabulation with ``taken_by``; None if there are none."""
+    subject = _TAKEN_BY + draw_id
+    cost = read_kept(connection, secret_of(connection), layout_hash, [subject]).get(subject)
+    return None if cost is None else [(mechanism, number) for mechanism, number in json.loads(cost)]
 
 
 def taken_after(connection: Connection, release_id: str, seq: int) -> Counter[tuple[str, int]]:

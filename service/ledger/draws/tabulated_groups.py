@@ -10,25 +10,28 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Row, TextClause, bindparam, literal, select, text
 
 from service.errors import AlreadyDrawn, Altered, Unavailable
-from service.ledger.accounts import kept_figures
-from service.ledger.accounts.kept_figures import KeptFigures
 from service.ledger.draws import draw_rows, stored_draws
 from service.ledger.draws.choice_branches import SMALL, WHOLE, LaterDraw
 from service.ledger.draws.tabulation_layout import Layout, by_branch
+from service.ledger.spending import kept_figures
+from service.ledger.spending.kept_figures import KeptFigures
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw, KnownCost, Release, Tabulation
 from service.ledger.storage.transaction import secret_of
+from service.privacy.partitions import distinct
 from service.privacy.planning.levels import Level, find_level
 from service.privacy.plans.notation import read_plan
 
 _RECORDED = "recorded "  # the beginning of a mark's subject in `known_costs`
-_AT_ONCE = 2_000  # groups that are looked up by one statement
+_AT_ONCE = 2_000  # groups that are looked up by one statement, or sorted while no other thread runs
 
 _log = structlog.get_logger("service.tabulations")
 
@@ -42,7 +45,7 @@ def refuse_drawn_groups(
         since: the draws of the account since the last time that this was asked; None: it was not asked before.
 
     Raises:
-        AlreadyDrawn: one was; the error names the draw.
+        AlreadyDrawn: a group was drawn; the error names the draw.
     """
     name = level.step_2.name or ""
     if since is None:
@@ -60,7 +63,7 @@ def refuse_drawn_groups(
 def _drawn_among(connection: Connection, release_id: str, node: str, groups: Sequence[str]) -> str | None:
     for start in range(0, len(groups), _AT_ONCE):
         given = {"release": release_id, "node": node, "groups": _array(groups[start : start + _AT_ONCE])}
-        drawn: str | None = connection.execute(_given(connection, _DRAWN), given).scalar_one_or_none()
+        drawn: str | None = connection.execute(_statement(connection, _DRAWN), given).scalar_one_or_none()
         if drawn is not None:
             return drawn
     return None
@@ -85,10 +88,10 @@ def tabulation_with(
         of_level = release_id, mechanism
         later = [one for one in since if one.is_tabulation and (one.release_id, one.mechanism) == of_level]
         small, large = [one.id for one in later if one.is_small], [one.id for one in later if not one.is_small]
-    wanted = set(groups)
+    wanted = distinct(groups) if small or large else ()
     for draw_ids, at_once in ((small, True), (large, False)):
         for draw_id, layout in stored_draws.read_layouts(connection, draw_ids, at_once=at_once):
-            if not wanted.isdisjoint(layout.groups):
+            if any(group in wanted for group in layout.groups):  # meanwhile other threads run
                 return draw_id
     return None
 
@@ -188,9 +191,10 @@ def _is_marked(connection: Connection, row: Row[*tuple[Any, ...]]) -> bool:
 def _pieces(level: Level, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Yield the groups in the order of the primary key, so that each of its pages is read and written once or twice."""
     for branch, groups in zip(level.branches, by_branch(layout), strict=True):
-        groups.sort()
-        for start in range(0, len(groups), SMALL):
-            yield branch, groups[start : start + SMALL]
+        runs = (groups[start : start + _AT_ONCE] for start in range(0, len(groups), _AT_ONCE))
+        in_order = merge(*map(sorted, runs))  # sorting all would keep other threads waiting
+        while piece := list(islice(in_order, SMALL)):
+            yield branch, piece
 
 
 def _take(connection: Connection, release_id: str, node: str, branch: int, groups: Sequence[str], draw_id: str) -> None:
@@ -200,8 +204,8 @@ def _take(connection: Connection, release_id: str, node: str, branch: int, group
         Altered: the row of a group is not that of this tabulation.
     """
     given = {"release": release_id, "node": node, "branch": branch, "draw": draw_id, "groups": _array(groups)}
-    written = connection.execute(_given(connection, _TAKE), given).rowcount
-    if written != len(groups) and connection.execute(_given(connection, _TAKEN), given).scalar_one() != len(groups):
+    written = connection.execute(_statement(connection, _TAKE), given).rowcount
+    if written != len(groups) and connection.execute(_statement(connection, _TAKEN), given).scalar_one() != len(groups):
         raise draw_rows.altered(draw_id)
 
 
@@ -245,5 +249,5 @@ def _array(groups: Sequence[str]) -> str:
     return json.dumps(groups, ensure_ascii=False)  # escapes would take up to three times the bytes
 
 
-def _given(connection: Connection, statement: str) -> TextClause:
+def _statement(connection: Connection, statement: str) -> TextClause:
     return text(statement.format(each=_EACH[connection.dialect.name]))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pickle
 import zlib
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ MOST_BYTES = 10**9
 _LEVEL = 6
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _TOTAL_ONLY = "0"
+_AT_ONCE = 2_000  # names that are pickled while no other thread runs
+_PART = 1 << 16  # bytes of names that are read while no other thread runs
+_BEFORE_NAMES, _BETWEEN_NAMES, _AFTER_NAMES = b',"groups":["', b'","', b'"],"details":"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,19 @@ class Layout:
     groups: list[str]
     details: str
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the layout for a pickle, with the names in parts, between which other threads run at both ends."""
+        starts = range(0, len(self.groups), _AT_ONCE)
+        parts = [pickle.dumps(self.groups[start : start + _AT_ONCE], pickle.HIGHEST_PROTOCOL) for start in starts]
+        return _of_parts, (self.level, self.terms, parts, self.details)
+
+
+def _of_parts(level: str, terms: dict[str, Any], parts: list[bytes], details: str) -> Layout:
+    groups: list[str] = []
+    for part in parts:
+        groups += pickle.loads(part)  # noqa: S301 - of our own process
+    return Layout(level, terms, groups, details)
+
 
 @dataclass(frozen=True, slots=True)
 class SealedLayout:
@@ -48,8 +65,9 @@ def seal_layout(layout: Layout) -> SealedLayout:
         TooLarge: it is larger than a stored layout may be for reading.
     """
     document = {"level": layout.level, "terms": layout.terms, "groups": layout.groups, "details": layout.details}
-    parts = _ENCODER.iterencode(document)  # as between these parts other threads run
-    written = b"".join(part.encode() for part in parts)
+    written = bytearray()
+    for part in _ENCODER.iterencode(document):  # joining the parts would keep other threads waiting
+        written += part.encode()
     if len(written) > MOST_BYTES:
         raise TooLarge(f"expected groups whose names take at most {MOST_BYTES} bytes; tabulate them in parts")
     return SealedLayout(layout, zlib.compress(written, _LEVEL), digest_of(written))
@@ -73,7 +91,7 @@ def checked_layout(packed: bytes, digest: str, level: object, groups: object) ->
     return layout
 
 
-def digest_of(written: bytes) -> str:
+def digest_of(written: bytes | bytearray) -> str:
     """Return the hash of a layout's bytes before compression."""
     return hashlib.sha256(written).hexdigest()
 
@@ -85,7 +103,8 @@ def read_layout(written: bytes) -> Layout:
         ValueError: they hold none.
     """
     try:
-        layout = Layout(**json.loads(written))
+        document = _read_in_parts(written)
+        layout = Layout(**(json.loads(written) if document is None else document))
         whole = len(layout.groups) == len(layout.details) and set(layout.details) <= set("01234")
         named = all(isinstance(group, str) for group in layout.groups)
     except (TypeError, RecursionError):
@@ -93,6 +112,49 @@ def read_layout(written: bytes) -> Layout:
     if not (whole and named):
         raise ValueError("expected a layout")
     return layout
+
+
+def _read_in_parts(written: bytes) -> dict[str, Any] | None:
+    """Return the document of a layout, with the names read in parts, between which other threads run.
+
+    A part that begins at a name and is JSON between brackets ends behind a name: cut elsewhere, it would end within a
+    text. So the names are those that the whole would give.
+
+    Returns:
+        None where a part is no JSON, or what is around the names is not written as ``seal_layout`` does.
+    """
+    start, end = written.find(_BEFORE_NAMES), written.rfind(_AFTER_NAMES)
+    if not 0 <= start < end:
+        return None
+    first, last = start + len(_BEFORE_NAMES) - 1, end + 1  # the quotes of the first name and after the last one
+    groups: list[Any] = []
+    try:
+        document: dict[str, Any] = json.loads(written[:start] + _BEFORE_NAMES[:-1] + written[last:])
+        around = {"level": document["level"], "terms": document["terms"]}, {"details": document["details"]}
+        before, after = (_ENCODER.encode(part).encode() for part in around)
+        if written[:start] != before[:-1] or written[last:] != b"]," + after[1:]:
+            return None
+        while first < last:
+            names, beyond = _names_from(written, first, last)
+            groups += names
+            first = beyond + 1
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return document | {"groups": groups}
+
+
+def _names_from(written: bytes, first: int, last: int) -> tuple[list[Any], int]:
+    """Return the names from one on, at least ``_PART`` bytes of them or all, and the place behind them."""
+    cut = first + _PART
+    while True:
+        cut = written.find(_BETWEEN_NAMES, cut, last)
+        beyond = last if cut < 0 else cut + 1
+        try:
+            return json.loads(b"[" + written[first:beyond] + b"]"), beyond
+        except ValueError:
+            if cut < 0:
+                raise
+            cut = beyond  # within a name: at most two places of each look like its end and are not
 
 
 def by_branch(layout: Layout) -> tuple[list[str], list[str]]:

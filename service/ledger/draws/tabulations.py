@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
 from service.errors import ServiceError
-from service.ledger.accounts import kept_figures
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.draws import draws, stored_draws, tabulated_groups
+from service.ledger.draws import draws, places, stored_draws, tabulated_groups
 from service.ledger.draws.choice_branches import SMALL, LaterDraw
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
+from service.ledger.spending import kept_figures
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Tabulation
@@ -52,10 +52,10 @@ def tabulate(
         AlreadyDrawn: one of the groups has been drawn at this level, or the whole input has.
     """
     turn = Turn(f"tabulation {uuid.uuid4()}")
-    sealed, sealed_layout = draws.seal(draws.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
+    sealed, sealed_layout = draws.seal(places.place_of(plan, level.step_2, turn), noisy), seal_layout(layout)
     at_once = len(noisy) <= SMALL
     taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, layout)]
-    place = replace(sealed.place, bounds=draws.bounds_of(plan, taken, turn.repetition), is_tabulation=True)
+    place = replace(sealed.place, bounds=places.bounds_of(plan, taken, turn.repetition), is_tabulation=True)
     sealed = replace(sealed, taken=taken, place=place)
 
     def check(connection: Connection, since: Sequence[LaterDraw] | None) -> None:

@@ -81,9 +81,9 @@ def waits_for_adoption(connection: Connection, secret: Secret) -> bool:
     return bool(older_tables(connection)) and not sealed.issuperset(SEALED_ROWS)
 
 
-def sealed_rows(said: Iterable[Mapping[str, Any]]) -> set[str]:
+def sealed_rows(entries: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the kinds of rows that were sealed, or found to have no older rows, as entries of the journal say."""
-    return {of for entry in said if entry["kind"] == "rows_sealed" for of in entry["content"]}
+    return {of for entry in entries if entry["kind"] == "rows_sealed" for of in entry["content"]}
 
 
 def older_tables(connection: Connection) -> frozenset[str]:

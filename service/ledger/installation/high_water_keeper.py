@@ -26,12 +26,12 @@ from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import Walk, is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.boundaries import OTHER_VERSION
+from service.ledger.storage.connections.boundaries import OTHER_VERSION
+from service.ledger.storage.connections.open_files import OpenFiles, open_files
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.newest_heads import KnownHead
-from service.ledger.storage.open_files import OpenFiles, open_files
 from service.ledger.storage.schema import unexpected
 
 _PAUSE = 0.5  # seconds between checks for committed entries
@@ -55,10 +55,14 @@ class MarkKeeper:
     Attributes:
         file: the mark's file.
         written_at: the moment at which the mark was last written.
-        serves: False for a command, which advances the mark once and does not record whether a server is running.
     """
 
     def __init__(self, database: Database, file: HighWaterFile, *, serves: bool = True) -> None:
+        """Begin a keeper, and let the database remember what it commits.
+
+        Args:
+            serves: False for a command, which advances the mark once and does not record whether a server is running.
+        """
         self._database, self.file, self._serves = database, file, serves
         self._failing, self._altered = False, list[str]()
         self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked

@@ -34,7 +34,7 @@ _AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
 _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
 _OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
-_AT_ONCE = 500  # entries that a reader holds at a time
+_AT_ONCE = 100  # entries that a reader holds at a time; one may have 100,000 bytes
 
 
 def lock_installation(connection: Connection) -> None:
@@ -118,9 +118,9 @@ def read(connection: Connection, secret: Secret) -> Iterator[dict[str, Any]]:
         Unavailable: its last entries, which this process has seen, are missing.
     """
     last = BEFORE_FIRST
-    for head, said in read_after(connection, secret, BEFORE_FIRST):
+    for head, members in read_after(connection, secret, BEFORE_FIRST):
         last = head
-        yield said
+        yield members
     require_present(connection, KnownHead(INSTALLATION, last.seq, last.hash))
 
 
@@ -132,12 +132,12 @@ def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[t
     """
     while rows := connection.execute(_ENTRY.where(InstallationEntry.seq > last.seq).limit(_AT_ONCE)).all():
         for row in rows:
-            said = _said(secret, last, row)
+            members = _checked_members(secret, last, row)
             last = Head(row.seq, row.hash)
-            yield last, said
+            yield last, members
 
 
-def _said(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
+def _checked_members(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
     try:
         return _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
     except BrokenChain as broken:
@@ -160,8 +160,8 @@ def follow(database: Database, secret: Secret) -> int:
         if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
             raise database.went_back(INSTALLATION, 0)
         while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
-            said = _said(secret, last, row)
-            database.remember_ends(_ends(said["kind"], said["content"]))
+            members = _checked_members(secret, last, row)
+            database.remember_ends(_ends(members["kind"], members["content"]))
             last = Head(row.seq, row.hash)
             if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
                 database.require_present(KnownHead(INSTALLATION, last.seq, last.hash), moment)
@@ -178,7 +178,7 @@ def _checked(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> 
     check_link(previous, entry)
     if not secret.is_seal(seal, _PURPOSE, entry.seq, entry.hash):
         raise BrokenChain("the entry was not written with the installation's secret")
-    said = read_body(entry.body)
-    if (said.get("seq"), said.get("kind")) != (entry.seq, entry.kind):
+    members = read_body(entry.body)
+    if (members.get("seq"), members.get("kind")) != (entry.seq, entry.kind):
         raise BrokenChain(MISFILED)
-    return said
+    return members

@@ -21,7 +21,7 @@ _ADVICE = (
 )
 
 
-def check_mark(database: Database, file: HighWaterFile, *, check_file: bool = False) -> Mark | None:
+def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> Mark | None:
     """Refuse a ledger that lacks entries of its high-water mark, and a clock that is behind the mark.
 
     Afterwards neither the process's time nor any journal that it reads may go back behind the mark.

@@ -72,7 +72,7 @@ def installation_of(public_key: str) -> str:
     return hashlib.sha256(bytes.fromhex(public_key)).hexdigest()[:32]
 
 
-def check_signature(document: dict[str, Any], statement: str, public_key: str | None = None) -> None:
+def check_signature(document: dict[str, Any], statement: str, public_key: str | None) -> None:
     """Refuse a statement that is incomplete, of another kind, or not signed.
 
     Without ``public_key`` the statement is checked against the key that it names itself. That only shows that it was

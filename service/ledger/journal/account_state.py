@@ -7,16 +7,11 @@ distinct plans is a thousand counts.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.allotments import AllottedSum, Funding
-from service.ledger.accounts.metadata import Metadata
-from service.ledger.accounts.spending_rows import Subplans
-from service.ledger.accounts.subplans import allotted_to, charged_to
-from service.ledger.accounts.window_rows import Window
-from service.ledger.accounts.window_state import WindowState
+from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal import chains
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.charge_sums import CapPrices, CapStates, ChargeSum
@@ -24,6 +19,10 @@ from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_of_k
 from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.journal.window_sums import WindowSums
 from service.ledger.releases.reservation_rows import expires
+from service.ledger.spending.spending_rows import Subplans
+from service.ledger.spending.subplans import allotted_to, charged_to
+from service.ledger.spending.window_rows import Window
+from service.ledger.spending.window_state import WindowState
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, add_prices, add_totals
 from service.privacy.periods import Periods
@@ -252,8 +251,8 @@ class AccountState:
         release: str,
         was: PriceKey,
         amount: PriceKey,
-        caps: Mapping[str, tuple[PriceKey, PriceKey]] = MappingProxyType({}),
-        periods: str | None = None,
+        caps: Mapping[str, tuple[PriceKey, PriceKey]],
+        periods: str | None,
     ) -> None:
         """Count a release at another price.
 

@@ -16,8 +16,10 @@ _HASH = re.compile("[0-9a-f]{64}")
 _CHAINED = 500  # entries that are read at a time
 
 
-def is_hashed(previous: str, body: str, stored: str) -> bool:
+def is_hashed(previous: object, body: object, stored: str) -> bool:
     """Return whether an entry's text, after this hash, has the stored hash; a sealed hash thereby authenticates it."""
+    if not isinstance(previous, str) or not isinstance(body, str):  # SQLite stores values of any type in a column
+        return False
     return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
 
 
@@ -109,22 +111,22 @@ def read_entry(account: str, previous: Head, entry: JournalEntry) -> dict[str, A
         BrokenChain: it is not the next one, not the hashed text, or filed under other columns.
     """
     check_link(previous, entry)
-    said = read_body(entry.body)
-    if (said.get("account"), said.get("seq"), said.get("kind"), said.get("release")) != (
+    members = read_body(entry.body)
+    if (members.get("account"), members.get("seq"), members.get("kind"), members.get("release")) != (
         account,
         entry.seq,
         entry.kind,
         entry.release_id,
     ):
         raise BrokenChain(MISFILED)
-    return said
+    return members
 
 
 def check_link(previous: Head, entry: JournalEntry) -> None:
     """Require that an entry follows this head and was not changed since.
 
     Raises:
-        BrokenChain: it does not, or was.
+        BrokenChain: the entry follows another head, or was changed.
     """
     if entry.seq != previous.seq + 1:
         raise BrokenChain(MISSING)
@@ -142,12 +144,12 @@ def read_body(body: str) -> dict[str, Any]:
         BrokenChain: it is not the canonical JSON of an object.
     """
     try:
-        said = read_canonical(body)
+        members = read_canonical(body)
     except (TypeError, ValueError, RecursionError):
         raise BrokenChain("the entry is not canonical JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(members, dict):
         raise BrokenChain("the entry is not canonical JSON")
-    return said
+    return members
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class CapStates(dict[str, CapState]):
         """Return the cap on a tag.
 
         Raises:
-            BrokenChain: there is none.
+            BrokenChain: the tag has no cap.
         """
         cap = self.get(tag)
         if cap is None:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from service.ledger.accounts import budgets, subplans
-from service.ledger.accounts.spending_rows import Subplans
+from service.ledger.accounts import budgets
+from service.ledger.spending import subplans
+from service.ledger.spending.spending_rows import Subplans
 from service.privacy.accounting.pricing import Price
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan, walk
@@ -104,6 +105,8 @@ def tags_of(subject: SpendingKey) -> frozenset[str]:
 @lru_cache(maxsize=_REMEMBERED)
 def _all_tags(subject: SpendingKey) -> frozenset[str]:
     plan, tags = subject
+    if '"tags":[' not in plan:  # most have none, and parsing a plan takes longest
+        return frozenset(tags)
     return frozenset(tag for _, node in walk(read_text(plan)) for tag in node.tags).union(tags)
 
 

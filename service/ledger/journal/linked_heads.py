@@ -32,6 +32,11 @@ _OF_INSTALLATION = (
 
 def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: int) -> Iterator[Head]:
     """Yield the heads that follow from a head, by the texts up to an entry's number, as far as there are texts."""
+    return (head for head, _ in texts_after(connection, account_id, lower, last_seq))
+
+
+def texts_after(connection: Connection, account_id: int, lower: Head, last_seq: int) -> Iterator[tuple[Head, str]]:
+    """Yield the heads that follow from a head, as ``heads_after`` does, each with the text that it was found from."""
     query = _OF_INSTALLATION if account_id == NO_ACCOUNT else _OF_ACCOUNT
     last, places = lower, {"after": lower.seq, "last": last_seq}
     if account_id != NO_ACCOUNT:
@@ -41,7 +46,7 @@ def heads_after(connection: Connection, account_id: int, lower: Head, last_seq: 
             if row.seq != last.seq + 1 or not isinstance(row.body, str):
                 break
             last = Head(row.seq, entry_hash(last.hash, row.body))
-            yield last
+            yield last, row.body
 
 
 def is_linked(connection: Connection, account_id: int, lower: Head, higher: Head) -> bool:
@@ -74,7 +79,7 @@ def contains(connection: Connection, account: AccountHead, entries: Iterable[Hea
         if last != end or wanted:
             return False
         if is_known:
-            database.points.add(account.name, [_known(account.name, point) for point in points])
+            database.points.add(_known(account.name, point) for point in points)
         waiting = [entry for entry in waiting if entry.seq > end.seq]
     return True
 
@@ -96,16 +101,24 @@ def require_linked(connection: Connection, account_id: int, head: KnownHead) -> 
     if LINKED not in info or info[LINKED].get(head.account) == head:
         return
     database: Database = info[DATABASE]
-    known = database.newest.up_to(head.account, head.seq)
-    if known is not None:
-        if known.seq == head.seq:  # whether it is the same entry then, `require_present` checks
+    while True:
+        known = database.newest.up_to(head.account, head.seq)
+        if known is not None:
+            if known.seq == head.seq:  # it was known before, or another thread recorded it meanwhile
+                if known.hash != head.hash:
+                    raise database.went_back(head.account, head.seq)
+                return
+            if not is_linked(connection, account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
+                raise database.went_back(head.account, head.seq)
+        info[LINKED][head.account] = head
+        # A write transaction's row may be one that it wrote itself, which is not committed yet.
+        if EFFECTS in info:
             return
-        if not is_linked(connection, account_id, Head(known.seq, known.hash), Head(head.seq, head.hash)):
-            raise database.went_back(head.account, head.seq)
-    info[LINKED][head.account] = head
-    # A write transaction's row may be one that it wrote itself, which is not committed yet.
-    if EFFECTS not in info and database.newest.add_linked(head, known):
-        database.note_read([NewEntry(account_id, head.seq, head.hash, head.account)])
+        if database.newest.add_linked(head, known):
+            database.note_read([NewEntry(account_id, head.seq, head.hash, head.account)])
+            return
+        if database.newest.number(head.account) > head.seq and database.newest.up_to(head.account, head.seq) == known:
+            return  # only a later head was recorded, and nothing is known of this one's number
 
 
 class Walk:

@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import chains, entries, journal
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.journal import Head, JournalEntry
+from service.ledger.spending.spending_rows import Subplans
 from service.privacy.accounting.totals import Totals
 
 

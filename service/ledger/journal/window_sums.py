@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 
 from service.ledger.accounts import account_periods
-from service.ledger.accounts.window_rows import EMPTY, Window
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
+from service.ledger.spending.window_rows import EMPTY, Window
 from service.privacy.periods import Periods
 
 _DISTINCT = 4096  # amounts over the same periods that are counted before they are added up

@@ -17,11 +17,11 @@ from service.ledger.accounts.account_periods import name_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.window_state import WindowState, read_at
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entry_texts import price_key_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
+from service.ledger.spending.window_state import WindowState, read_at
 from service.privacy.accounting.leading_windows import decisive_windows, leading, worst_places
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.privacy_filter import Budget, Shortfall, Weights, shortfalls, spent_alone
@@ -129,11 +129,12 @@ def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool)
         One for each account, root first.
     """
     accounts_asked = zip(line, prepared.prices, prepared.caps, prepared.periods, strict=True)
+    several = sum(account.windows is not None and account.windows.several is not None for account in line)
     return [
         _charge_to(account, asked, caps.prices, held=held)
         if periods is None or account.periods is None or account.windows is None
         else _charge_to_windows(
-            account, account.periods, account.windows, asked, caps.prices, periods.places, held=held
+            account, account.periods, account.windows, asked, caps.prices, periods.places, held=held, several=several
         )
         for account, asked, caps, periods in accounts_asked
     ]
@@ -188,11 +189,13 @@ def _charge_to_windows(
     *,
     held: bool,
     of_release: bool = True,
+    several: int = 1,
 ) -> AccountCharge:
     """Return the charge to each window that a release touches, one amount for all of them, and to the caps on tags.
 
     Args:
         of_release: False: it is the charge of an allotment, which no release counts and no settlement commits.
+        several: the number of accounts of the line in whose windows a unit may be in several.
 
     Raises:
         Conflict: the account would have too many windows.
@@ -202,8 +205,8 @@ def _charge_to_windows(
     committed, kept = ([], [(amount, 1)]) if held and of_release else ([(amount, 1)], [])
     seq = account.head.seq + 1
     after = windows.charged(account.weights, places, seq, committed=committed, held=kept, releases=int(of_release))
-    most = after.most_windows(account.weights)
-    if after.number > most:
+    most = after.most_windows(account.weights, several)
+    if after.number > max(most, windows.number):  # an older ledger may have more
         raise Conflict(
             f"an account of the line would have more than {most} windows, the most that it can have: open another"
             " account for further periods"

@@ -13,14 +13,14 @@ from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import AllotmentRow, AllottedSum, amount_in, amount_of, leaf_of, text_of
 from service.ledger.accounts.caps import read_prices, write_prices
-from service.ledger.accounts.spending_rows import ReplacedSubplan, SpendingChange, Subplans, UnlikeChanges
-from service.ledger.accounts.subplans import allotted_to, charged_to
 from service.ledger.journal.entries import Allotted
 from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of, price_of_key, read_text
 from service.ledger.journal.journal import Actor
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge
 from service.ledger.releases.held_charges import HeldCharge, caps_without, without
+from service.ledger.spending.spending_rows import ReplacedSubplan, SpendingChange, Subplans, UnlikeChanges
+from service.ledger.spending.subplans import allotted_to, charged_to
 from service.ledger.storage.tables import Account, Allotment
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.privacy_filter import Budget, spent_alone
@@ -143,7 +143,7 @@ def reprice(
         leaf = leaf_for(child)
         if former.plan == text_of(leaf) and _is_right(former, prices_of(account, leaf)):
             continue
-        charged = _charge(connection, account, former, child.name, leaf)
+        charged = _charge(connection, account, former, child.name, leaf, 1)
         found.append(RepricedAllotment(child.name, price_key_of(json.loads(former.price)), charged.entry.price))
         (account,) = _write(connection, [charged], child, actor, at) if apply else (charged.account,)
     return account, found
@@ -201,7 +201,7 @@ def set_allotment(
         for account in reversed(line):
             if account.state == "closed":
                 raise AccountClosed(account.name)
-    charged = [_charge(connection, account, former.get(account.id), child.name, leaf) for account in line]
+    charged = [_charge(connection, account, former.get(account.id), child.name, leaf, len(line)) for account in line]
     failures = admission.failures_of([one.charge for one in charged]) if greater else ()
     if failures:
         lines.refuse_due(line, at)
@@ -223,16 +223,26 @@ def _leaf(row: AllotmentRow) -> Declared:
 
 
 def _charge(
-    connection: Connection, account: AccountRecord, former: AllotmentRow | None, child: str, leaf: Declared
+    connection: Connection,
+    account: AccountRecord,
+    former: AllotmentRow | None,
+    child: str,
+    leaf: Declared,
+    number: int,
 ) -> _Charged:
+    """Return an account of a line after the charge of an allotment, admitted or not.
+
+    Args:
+        number: of the accounts of the line; in all of them together as many windows may be read as in one.
+    """
     asked = prices_of(account, leaf)
     rest = account if former is None else _without(account, former)
-    present = admission.with_all_windows(connection, rest, [asked.price])
+    present = admission.with_all_windows(connection, rest, [asked.price], times=number)
     charge = admission.charge_of_allotment(present, asked.price, asked.under_caps)
     amount = charge.amount
     gone = [] if former is None else [(budgets.read_price(json.loads(former.price)), -1)]
-    number, totals = account.allotted or AllottedSum(0, Totals())
-    allotted = AllottedSum(number + (former is None), add_prices(totals, [*gone, (amount, 1)]))
+    children, totals = account.allotted or AllottedSum(0, Totals())
+    allotted = AllottedSum(children + (former is None), add_prices(totals, [*gone, (amount, 1)]))
     entry = Allotted(
         accountant=ACCOUNTANT,
         before=None if former is None else former.plan,

@@ -11,12 +11,12 @@ from service.ledger.accounts import budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.window_state import WindowState, read_at
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge, Limit
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.releases.several_capacity import SeveralPeriods
+from service.ledger.spending.window_state import WindowState, read_at
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.privacy.accounting.capacity import (
@@ -250,7 +250,7 @@ def _share(bound: _Bound) -> Fraction | None:
     """Return the part of a budget that one release takes in an unused account; None is infinite."""
     limit = bound.limit
     if bound.several is not None:
-        return _used(limit, [bound.several.alone()])
+        return _used(limit, [bound.several.sum_alone()])
     return share_alone(limit.budget, limit.weights, limit.amount)
 
 

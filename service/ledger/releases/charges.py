@@ -13,7 +13,6 @@ from service.errors import BudgetExceeded
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import write_prices
-from service.ledger.accounts.spending_rows import ChargedSubplans, SpendingChange, UnlikeChanges
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, OwnMembers, Proposed, Registration, Reserved
@@ -25,6 +24,7 @@ from service.ledger.releases.budget_refusals import refusal_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.spending.spending_rows import ChargedSubplans, SpendingChange, UnlikeChanges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
@@ -248,7 +248,7 @@ class _Rows:
             ]
         entry = _entry(registered, written[-1])
         heads: list[Head] = []
-        for account, content in zip(line, entry.along(written[:-1], Origin(own.name, seq)), strict=True):
+        for account, content in zip(line, entry.contents_in_line(written[:-1], Origin(own.name, seq)), strict=True):
             row, head = journal.following(
                 account.chain,
                 entry.KIND,

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import structlog
@@ -18,6 +18,7 @@ from service.ledger.storage.writing_pace import rest_after
 
 _PAUSE = 0.2  # seconds between checks for expired holds that a charge left
 _LOOKS = 50  # checks after which the holds of all accounts are read, whichever process left some
+_LONGEST_REST = 3.0  # seconds that a call waits for an account; a later call expires the holds after a longer rest
 _log = structlog.get_logger("service.expiry")
 
 
@@ -37,29 +38,42 @@ class ExpiryKeeper:
     def expire_all(self, stopping: threading.Event) -> None:
         """Expire all overdue holds, or as many as possible until the server stops.
 
-        Where some of an account took long, because they touch many windows, the others wait until a later call.
+        After some of an account took long to expire, the account rests, and those of others are next. Where the rest
+        is long too, because the holds touch many windows, its others wait until a later call.
 
         Raises:
             Unavailable: the database does not answer.
         """
-        query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
-        with self._database.read() as connection:
-            due = connection.execute(query).scalars().all()
+        done: dict[int, float] = {}  # the time at which an account without holds to expire is looked at again
         self._resting = {one: until for one, until in self._resting.items() if until > time.monotonic()}
-        for account_id in due:
-            if account_id in self._resting:
-                continue
+
+        def until(account_id: int) -> float:
+            return max(self._resting.get(account_id, 0.0), done.get(account_id, 0.0))
+
+        while due := self._due():  # each time anew: one account may always have some
+            account_id = min(due, key=until)
+            rest = until(account_id) - time.monotonic()
+            if rest > _LONGEST_REST or (rest > 0 and stopping.wait(rest)):
+                return
+            began, used = time.monotonic(), time.thread_time()
             try:
-                began, used = time.monotonic(), time.thread_time()
-                while expire(self._database, account_id):
-                    if rest := rest_after(time.thread_time() - used):
-                        self._resting[account_id] = time.monotonic() + rest
-                        break
-                    if stopping.wait(time.monotonic() - began):  # as long as it took, so that half is for requests
-                        return
-                    began, used = time.monotonic(), time.thread_time()
+                if not (charged := expire(self._database, account_id)):
+                    done[account_id] = time.monotonic() + _PAUSE * _LOOKS
+                    continue
             except ServiceError as error:  # of one account, for example where its row was altered
                 _log.warning("expiry", error=type(error).__name__, detail=error.for_operator or str(error))
+                done[account_id] = time.monotonic() + _PAUSE * _LOOKS
+                continue
+            ended = time.monotonic()
+            # The accounts above count the same holds.
+            self._resting |= dict.fromkeys(charged, ended + rest_after(time.thread_time() - used))
+            if stopping.wait(ended - began):  # as long as it took, so that half is for requests
+                return
+
+    def _due(self) -> Sequence[int]:
+        query = select(Account.id).where(Account.next_expiry <= clock.now()).order_by(Account.id)
+        with self._database.read() as connection:
+            return connection.execute(query).scalars().all()
 
     def _keep_expiring(self, stopping: threading.Event) -> None:
         looks = 0

@@ -4,16 +4,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
-from service.ledger.accounts import account_periods, budgets, caps, window_state
+from service.ledger.accounts import account_periods, budgets, caps
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import Cap
-from service.ledger.journal.chains import UNREADABLE
 from service.ledger.releases import reservation_rows
-from service.ledger.storage.tables import Hold
+from service.ledger.releases.releases import HELD
+from service.ledger.spending import window_state
+from service.ledger.storage.tables import Hold, Release
 from service.privacy.accounting.totals import Totals, add_prices
 from service.privacy.periods import set_of
 
@@ -24,6 +25,17 @@ class HeldCharge(NamedTuple):
     price: str
     caps: str | None
     periods: str | None
+
+
+def of_held(row: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
+    """Return a row of holds with the state of its release, after checking that the release is held.
+
+    Raises:
+        Altered: it was settled, and its hold with it: the row was put back.
+    """
+    if row.state not in HELD:
+        raise reservation_rows.altered(row.release_id)
+    return row
 
 
 def without(account: AccountRecord, charges: Iterable[HeldCharge]) -> AccountRecord:
@@ -51,8 +63,9 @@ def held_totals(connection: Connection, account: AccountRecord, at: str) -> Tota
         Altered: a hold is not as the service wrote it.
     """
     counts: Counter[str] = Counter()
-    for row in connection.execute(select(*reservation_rows.COLUMNS).where(Hold.account_id == account.id)):
-        reservation_rows.require_seal(connection, row)
+    query = select(*reservation_rows.COLUMNS, Release.state).join(Release, Release.id == Hold.release_id)
+    for row in connection.execute(query.where(Hold.account_id == account.id)):
+        reservation_rows.require_seal(connection, of_held(row))
         if row.expires_at is None or row.expires_at > at:
             counts[row.price] += 1
     return add_prices(Totals(), [(budgets.read_price(json.loads(price)), count) for price, count in counts.items()])
@@ -92,18 +105,3 @@ def with_settled_windows(
         state = window_state.lowered(connection, account.id, account.weights, state, before.present)
         account = replace(account, caps=caps_without(account, charges))
     return replace(account, windows=state, totals=state.bound)
-
-
-def windows_of(account: str | None, stated: str | None) -> int:
-    """Return the number of windows that a held release touches, by texts of rows that may not be as they were written.
-
-    Args:
-        account: the periods of the account; None: it has none.
-        stated: the periods of the release.
-    """
-    if account is None or stated is None:
-        return 0
-    try:
-        return account_periods.stated(account_periods.read(account), stated).places.number
-    except UNREADABLE:  # its settlement will refuse it
-        return 0

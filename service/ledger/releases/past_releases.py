@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from service.ledger.accounts.metadata import Metadata
+from service.ledger.descriptions.metadata import Metadata
 from service.ledger.draws import partitions, stored_draws as drawn
 from service.ledger.draws.partitions import DrawnFor
 from service.ledger.releases import releases
@@ -27,9 +27,9 @@ def omitted_parts_at(connection: Connection, account_id: int, release_id: str, s
     Raises:
         Altered: a counter or a draw is not as the service wrote it, or a description.
     """
-    said = releases.metadata_of(connection, account_id, release_id, until=seq)
+    metadata = releases.metadata_of(connection, account_id, release_id, until=seq)
     tags = connection.execute(select(Release.tags).where(Release.id == release_id)).scalar_one()
-    return OmittedParts(json.loads(tags), said, _drawn_for(connection, release_id, seq))
+    return OmittedParts(json.loads(tags), metadata, _drawn_for(connection, release_id, seq))
 
 
 def _drawn_for(connection: Connection, release_id: str, seq: int) -> list[DrawnFor]:

@@ -13,11 +13,11 @@ from service.ledger.accounts import account_periods, budgets, lines
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.caps import Cap, identity_of
 from service.ledger.accounts.lines import AccountCaps, Line
-from service.ledger.accounts.spending_rows import ManySubplans, Subplans
-from service.ledger.accounts.subplans import charged_to, repeated_sizes, subplans_of
 from service.ledger.journal import canonical_json
 from service.ledger.releases import reservation_rows
 from service.ledger.releases.request_bounds import RequestBounds
+from service.ledger.spending.spending_rows import ManySubplans, Subplans
+from service.ledger.spending.subplans import charged_to, repeated_sizes, subplans_of
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
@@ -245,7 +245,7 @@ def _require_few(line: Line, releases: Sequence[Prepared], pointer: str, repeate
 # that is only read and compared. That of a window is for windows of unlike totals, each of which is compared.
 _RELEASE, _ENTRY, _ORDER, _CAP, _HOLD, _SUBPLAN, _TAG, _CHARACTER = 100, 45, 0.6, 15, 35, 10, 10, 0.01
 _REPEATED = 0.05
-_WINDOW, _WINDOW_ORDER = 220, 2
+_WINDOW, _WINDOW_ORDER = 170, 1.4
 _COMPARED, _COMPARED_ORDER = 60, 1.1
 
 
@@ -274,7 +274,7 @@ def require_statements(caps: Sequence[AccountCaps], release: NewRelease) -> None
     """Require that each mechanism says what it reads, if an account of the line has caps.
 
     Raises:
-        InvalidInput: one does not, or its tags contradict its promise.
+        InvalidInput: a mechanism does not say it, or its tags contradict its promise.
     """
     faults: dict[str, Fault] = {}  # by pointer: of the release's own account first
     for above, (account, own) in enumerate(reversed(caps)):
@@ -309,7 +309,7 @@ def charged_periods(line: Line, release: NewRelease, bounds: RequestBounds) -> t
     if own is not None and release.periods is None:
         raise InvalidInput.at(at, f"expected the periods that the release reads, as {line.name!r} counts by periods")
     stated = None if own is None else read_periods(own.calendar, release.periods, at)
-    along = account_periods.along(line.periods, stated)
+    along = account_periods.in_line(line.periods, stated)
     for account, periods in zip(line.periods, along, strict=True):
         if account is not None and periods is not None:
             bounds.pair(pairs_of(account.participation, periods))

@@ -6,22 +6,50 @@ can keep the rows of a transaction that failed, and show them for a moment. So a
 """
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import is_hashed
-from service.ledger.journal.entries import Settlement, read_text
-from service.ledger.journal.journal import Head, hash_before
+from service.ledger.journal.entries import Content, PriceChanged, Registration, Settlement, read, read_text
+from service.ledger.journal.entries_about import entries_about
+from service.ledger.journal.entry_texts import PriceKey
+from service.ledger.journal.journal import Head, Kind, hash_before
 from service.ledger.journal.linked_heads import contains
 from service.ledger.releases import release_rows
-from service.ledger.releases.releases import ReleaseRecord, read_release
+from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
 from service.ledger.storage.tables import Entry
 
-_STEPS = ("approved", "committed", "voided", "expired")
+_STEPS: tuple[Kind, ...] = ("approved", "committed", "voided", "expired")
 _TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _END = re.compile(r',"kind":"([a-z_]+)","release":"([^"]*)","seq":([0-9]+),"time":"[^"]*"\}\Z')
+_AT_ONCE = 500  # entries that are read together
+_HASHES = select(Entry.seq, Entry.hash).where(
+    Entry.account_id == bindparam("account"), Entry.seq.in_(bindparam("numbers", expanding=True))
+)
+_ENTRIES = _HASHES.add_columns(Entry.kind, Entry.release_id, Entry.body).order_by(Entry.seq)
+_MISFILED = "the journal's entries about it are not filed as the service filed them"
 _END_LENGTH = 300  # characters in which the end of an entry's text lies; the plan before it may be long
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCharge:
+    """The charge of a release to its account, as the account's journal states it.
+
+    Attributes:
+        entry: the entry that registered the release.
+        price: the price that is charged, the last one of a release that was priced again.
+        accountant: the version of the accountant that found this price.
+        caps: the prices under the caps that the account had when the release was registered, by tag.
+    """
+
+    entry: Mapping[str, Any]
+    price: PriceKey
+    accountant: str
+    caps: Mapping[str, PriceKey] = field(default_factory=dict)
 
 
 def read_recorded(connection: Connection, account: AccountRecord, release_id: str) -> ReleaseRecord:
@@ -73,13 +101,81 @@ def _has_step(connection: Connection, account: AccountRecord, release: ReleaseRe
         Entry.kind.in_(_STEPS),
     )
     for row in connection.execute(query.order_by(Entry.seq).limit(2)).all():  # at most an approval, and the end
-        step = Head(row.seq, row.hash)
-        if not is_hashed(hash_before(connection, account.id, row.seq), row.body, row.hash):
+        if not _is_hashed(connection, account.id, row):
             return False
-        if not contains(connection, account.chain, [release.head, step]):
+        if not contains(connection, account.chain, [release.head, Head(row.seq, row.hash)]):
             return False
         entry = read_text(row.body)  # as the service wrote it
         state = entry.content.next_state() if isinstance(entry.content, Settlement) else None
         if (entry.release, state) == (release.id, release.state):
             return True
     return False
+
+
+def _is_hashed(connection: Connection, account_id: int, row: Row[*tuple[Any, ...]]) -> bool:
+    """Return whether the text of an entry's row gives the row's hash, after the entry before it."""
+    return is_hashed(hash_before(connection, account_id, row.seq), row.body, row.hash)
+
+
+def charge_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> RecordedCharge:
+    """Return the charge of a recorded release.
+
+    The price and the accountant in its row are not sealed, and the servers' role may change them.
+
+    Raises:
+        Altered: the entry that registered it, or one that priced it again, is not as the service wrote it.
+    """
+    entry = entry_of(connection, account.id, release)
+    content = read(entry).content
+    if not isinstance(content, Registration):
+        raise release_rows.altered(release.id)
+    charge = RecordedCharge(entry, content.price, content.accountant, dict(content.caps or ()))
+    for again in contents_about(connection, account, release, [PriceChanged.KIND]):
+        if not isinstance(again, PriceChanged):
+            raise release_rows.altered(release.id)
+        later = again.caps or {}
+        caps = {tag: later[tag][1] if tag in later else amount for tag, amount in charge.caps.items()}
+        charge = replace(charge, price=again.price, accountant=again.accountant, caps=caps)
+    return charge
+
+
+def require_present(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> None:
+    """Refuse a release whose row has an earlier state than the journal.
+
+    Args:
+        release: in the state of its row.
+
+    Raises:
+        Altered: the journal has a later state.
+    """
+    states = [content.next_state() for content in contents_about(connection, account, release, _STEPS)]
+    if states and states[-1] != release.state:
+        raise release_rows.altered(release.id, f"the journal records that it is {states[-1]}")
+
+
+def contents_about(
+    connection: Connection, account: AccountRecord, release: ReleaseRecord, kinds: Sequence[Kind]
+) -> Iterator[Content]:
+    """Yield the contents of all later entries of some kinds about a release, in their order.
+
+    Raises:
+        Altered: one is not as the service wrote it, or filed under another kind or release than it states.
+    """
+    found = entries_about(connection, account.chain, release.id, release.head, kinds)
+    numbers = sorted(number for of_kind in found.values() for number in of_kind)
+    for start in range(0, len(numbers), _AT_ONCE):
+        wanted = numbers[start : start + _AT_ONCE]
+        rows = connection.execute(_ENTRIES, {"account": account.id, "numbers": wanted}).all()
+        if not contains(connection, account.chain, [release.head, *(Head(row.seq, row.hash) for row in rows)]):
+            raise release_rows.altered(release.id)
+        before = _hashes(connection, account.id, [number - 1 for number in wanted])
+        filed = [row.seq for row in rows if row.kind in kinds and row.release_id == release.id]
+        if filed != wanted or not all(is_hashed(before.get(row.seq - 1, ""), row.body, row.hash) for row in rows):
+            raise release_rows.altered(release.id, _MISFILED)
+        yield from (read_text(row.body).content for row in rows)
+
+
+def _hashes(connection: Connection, account_id: int, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the stored hashes of some entries by their numbers."""
+    rows = connection.execute(_HASHES, {"account": account_id, "numbers": numbers}).all()
+    return {row.seq: row.hash for row in rows}

@@ -51,7 +51,7 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash:
     """Refuse a row that the service did not write.
 
     Raises:
-        Altered: it is one.
+        Altered: the row is not as the service wrote it.
     """
     if not is_sealed(secret_of(connection), row, entry_hash):
         raise altered(row.id)
@@ -72,11 +72,21 @@ def sealed_plan_and_tags(connection: Connection, release_id: str) -> tuple[str, 
     Raises:
         Altered: the row is not as the service wrote it.
     """
-    row = connection.execute(WITH_HASH, {"release": release_id}).one()
-    if row.id != release_id:
-        raise altered(release_id)
-    require_seal(connection, row, row.hash)
-    return str(row.plan), str(row.tags)
+    return sealed_plans_and_tags(connection, [release_id])[release_id]
+
+
+def sealed_plans_and_tags(connection: Connection, release_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return the plans of some releases, and their own tags, by their ids.
+
+    Raises:
+        Altered: a row is missing, or not as the service wrote it.
+    """
+    found = {row.id: row for row in connection.execute(_WITH_HASH.where(Release.id.in_(release_ids)))}
+    for release_id in release_ids:
+        if release_id not in found:
+            raise altered(release_id)
+        require_seal(connection, found[release_id], found[release_id].hash)
+    return {release_id: (str(found[release_id].plan), str(found[release_id].tags)) for release_id in release_ids}
 
 
 def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
@@ -86,7 +96,7 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
         row: id, state and seal.
 
     Raises:
-        Altered: it is one.
+        Altered: id or state are not as the service wrote them.
     """
     digest = str(row.seal)[:_DIGITS]
     secret = secret_of(connection)
@@ -147,11 +157,10 @@ def altered(release_id: str, reason: str = "run verify") -> Altered:
     return Altered("the release", f"the row of release {release_id!r}", reason)
 
 
-WITH_HASH = (
-    select(*FIXED, Release.state, Release.seal, Entry.hash)
-    .join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
-    .where(Release.id == bindparam("release"))
+_WITH_HASH = select(*FIXED, Release.state, Release.seal, Entry.hash).join(
+    Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq)
 )
+WITH_HASH = _WITH_HASH.where(Release.id == bindparam("release"))
 _STATES = select(Release.id, Release.state, Release.seal)
 _UPDATE_STATE = (
     update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"), seal=bindparam("code"))

@@ -9,8 +9,8 @@ from typing import Any, cast
 from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
 
 from service.errors import NotFound
-from service.ledger.accounts.description_rows import last_description, read_metadata
-from service.ledger.accounts.metadata import Metadata
+from service.ledger.descriptions.description_rows import last_description, read_metadata
+from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal.chains import is_hashed
 from service.ledger.journal.journal import Head, hash_before
 from service.ledger.releases import release_rows
@@ -118,14 +118,14 @@ def state_at(connection: Connection, account_id: int, release: ReleaseRecord, at
     return "expired" if state in HELD and connection.execute(due).first() is not None else state
 
 
-def metadata_of(connection: Connection, account_id: int, release_id: str, until: int | None = None) -> Metadata:
-    """Return the metadata of a release, now or when the account's journal ended with the entry ``until``.
+def metadata_of(connection: Connection, account_id: int, release_id: str, until: int) -> Metadata:
+    """Return the metadata of a release when the account's journal ended with the entry ``until``.
 
     Raises:
         Altered: the text of its last description does not have its hash.
     """
-    said = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
-    return read_metadata(said, f"release {release_id!r}")
+    text = connection.execute(select(last_description(account_id, release_id, until))).scalar_one()
+    return read_metadata(text, f"release {release_id!r}")
 
 
 def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) -> dict[str, Any]:
@@ -142,8 +142,8 @@ def entry_of(connection: Connection, account_id: int, release: ReleaseRecord) ->
     previous = hash_before(connection, account_id, release.head.seq)
     if body is None or not is_hashed(previous, body, release.head.hash):
         raise release_rows.altered(release.id)
-    said: dict[str, Any] = json.loads(body)
-    return said
+    members: dict[str, Any] = json.loads(body)
+    return members
 
 
 def plan_size(connection: Connection, release_id: str, account_id: int | None = None) -> int:
@@ -178,7 +178,7 @@ def list_releases(
     tag: str | None,
     state: State | None,
     at: str,
-    before_reading: BeforeReading | None = None,
+    before_reading: BeforeReading,
 ) -> Page[ReleaseRecord]:
     """Return a page of an account's releases in the order of their registration.
 

@@ -45,7 +45,7 @@ def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row that the service did not write.
 
     Raises:
-        Altered: it is one.
+        Altered: the row is not as the service wrote it.
     """
     if not is_sealed(secret_of(connection), row):
         raise altered(row.release_id)
@@ -69,16 +69,16 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
     query = query.order_by(Hold.release_id, Hold.account_id).limit(limit)
     rows = connection.execute(query).all()
     if rows:
-        connection.execute(_UPDATE, batch([_given(secret, row._mapping) for row in rows]))
+        connection.execute(_UPDATE, batch([_update_values(secret, row._mapping) for row in rows]))
     return [(row.release_id, row.account_id) for row in rows]
 
 
 def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None:
     """Write new prices of a present hold, with the row's new seal."""
-    connection.execute(_UPDATE, _given(secret, row))
+    connection.execute(_UPDATE, _update_values(secret, row))
 
 
-def _given(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
+def _update_values(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
     given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"], "under_caps": row["caps"]}
     return given | {"code": sealed(secret, row)["seal"]}
 

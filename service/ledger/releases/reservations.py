@@ -231,7 +231,7 @@ def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -
     """Refuse to continue with a release that is still held although its time is over.
 
     Raises:
-        ReservationsDue: it is.
+        ReservationsDue: the release's time is over, and it is still held.
     """
     query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line.account_id)
     if connection.execute(query.where(Hold.expires_at <= at)).first() is not None:

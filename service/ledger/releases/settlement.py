@@ -14,19 +14,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
 
-from service.ledger.accounts import accounts, lines, subplans
-from service.ledger.accounts.account_periods import EVERY_PERIOD
+from service.ledger.accounts import accounts, lines
+from service.ledger.accounts.account_periods import EVERY_PERIOD, number_of
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.lines import Line
-from service.ledger.accounts.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.journal import journal
 from service.ledger.journal.entries import Expired, Settlement
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows, reservation_rows
-from service.ledger.releases.held_charges import HeldCharge, caps_without, windows_of, with_settled_windows, without
+from service.ledger.releases.held_charges import (
+    HeldCharge,
+    caps_without,
+    of_held,
+    with_settled_windows,
+    without,
+)
+from service.ledger.releases.recorded_releases import require_recorded
 from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
+from service.ledger.spending import subplans
+from service.ledger.spending.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Hold, Release
@@ -170,7 +176,7 @@ def _first_expiry(connection: Connection, account_id: int) -> str | None:
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
-def expire(database: Database, account_id: int, release_id: str | None = None) -> bool:
+def expire(database: Database, account_id: int, release_id: str | None = None) -> frozenset[int]:
     """Expire some overdue holds of an account, in one transaction for each account below that registered some.
 
     One thread of a server does it for an account at a time. Requests that find the same holds wait, and then find them
@@ -180,17 +186,18 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
         release_id: the one release that is to expire; None: those that were due first.
 
     Returns:
-        Whether there were any.
+        The ids of the accounts that they were charged to; empty if there were none.
 
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
     places = database.expiring.setdefault(account_id, WaitingLine(1))  # none waits for another account's plans
+    charged: set[int] = set()
     with places.place(time.monotonic() + database.lock_timeout):
-        due = _some_due(database, account_id, release_id)
-        for name, release_ids in due.items():
-            _expire(database, lines.line_of(database, name), release_ids)
-    return bool(due)
+        for name, release_ids in _some_due(database, account_id, release_id).items():
+            _expire(database, name, release_ids)
+            charged.update(lines.line_of(database, name).ids)
+    return frozenset(charged)
 
 
 def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
@@ -212,16 +219,20 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
         periods = connection.execute(select(Account.periods).where(Account.id == account_id)).scalar_one()
         for row in connection.execute(query):
             size += row.size
-            windows += windows_of(periods, row.periods)
+            windows += number_of(periods, row.periods)
             if due and (size > _CHARACTERS or windows > _WINDOWS):
                 break
             due[row.name].append(row.id)
     return due
 
 
-def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
-    with database.read() as connection:
+def _expire(database: Database, name: str, release_ids: Sequence[str]) -> None:
+    line = lines.line_of(database, name)
+    with database.read() as connection:  # following the journal takes long, so it is not done under the lock
+        account = accounts.read_account(connection, name)
         releases = read_some(connection, line.account_id, release_ids)
+        for release in releases:
+            require_recorded(connection, account, release)
     found = [held_of(release) for release in releases]
 
     def work(connection: Connection) -> AccountRecord | None:
@@ -229,7 +240,7 @@ def _expire(database: Database, line: Line, release_ids: Sequence[str]) -> None:
         locked = lines.lock_line(connection, line, None)
         query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
         query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
-        due = {row.release_id for row in map(_of_held, connection.execute(query))}
+        due = {row.release_id for row in map(of_held, connection.execute(query))}
         expired = [held for held in found if held.id in due]
         if not expired:
             return None
@@ -258,14 +269,16 @@ def present_account(connection: Connection, account: AccountRecord, at: str) -> 
     """
     expired: Subplans = Counter()
     stated: Counter[tuple[str, str, str | None]] = Counter()
-    charges: list[HeldCharge] = []
-    for row in _due(connection, account, at, Release.plan, Release.tags):
-        charges.append(HeldCharge(row.price, row.caps, row.periods))
-        stated[row.plan, row.tags, row.periods] += 1
+    due = list(_due(connection, account, at))
+    for start in range(0, len(due), _PAGE):
+        page = due[start : start + _PAGE]
+        plans = release_rows.sealed_plans_and_tags(connection, [row.release_id for row in page])
+        stated.update((*plans[row.release_id], row.periods) for row in page)
     for (plan, tags, periods), count in stated.items():
         counted = subplans.subplans_of(read_plan(json.loads(plan)), json.loads(tags))
         for subplan, occurrences in subplans.charged_to(counted, periods).items():
             expired[subplan] += occurrences * count
+    charges = [HeldCharge(row.price, row.caps, row.periods) for row in due]
     return PresentAccount(_left_by(connection, account, charges), expired)
 
 
@@ -306,15 +319,13 @@ def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[H
     return replace(left, releases=account.releases - len(charges))
 
 
-def _due(
-    connection: Connection, account: AccountRecord, at: str, *columns: InstrumentedAttribute[str]
-) -> Iterator[Row[*tuple[Any, ...]]]:
+def _due(connection: Connection, account: AccountRecord, at: str) -> Iterator[Row[*tuple[Any, ...]]]:
     if account.next_expiry is None or account.next_expiry > at:
         return
     last = ""
     while True:
         query = (
-            select(*reservation_rows.COLUMNS, Release.state, *columns)
+            select(*reservation_rows.COLUMNS, Release.state)
             .join(Release, Release.id == Hold.release_id)
             .where(Hold.account_id == account.id, Hold.expires_at <= at, Hold.release_id > last)
             .order_by(Hold.release_id)
@@ -322,19 +333,8 @@ def _due(
         )
         page = connection.execute(query).all()
         for row in page:
-            reservation_rows.require_seal(connection, _of_held(row))
+            reservation_rows.require_seal(connection, of_held(row))
             yield row
         if len(page) < _PAGE:
             return
         last = page[-1].release_id
-
-
-def _of_held(row: Row[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]]:
-    """Return a row of holds with the state of its release, after checking that the release is held.
-
-    Raises:
-        Altered: it was settled, and its hold with it: the row was put back.
-    """
-    if row.state not in HELD:
-        raise reservation_rows.altered(row.release_id)
-    return row

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from service.ledger.accounts import budgets
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.window_rows import Window
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.releases import admission
 from service.ledger.releases.admission import Limit
+from service.ledger.spending.window_rows import Window
+from service.ledger.spending.window_state import WindowState
 from service.privacy.accounting.capacity import BudgetCharge, fitting, most_admitted
 from service.privacy.accounting.leading_windows import leading, summed_exactly
 from service.privacy.accounting.pricing import Price
@@ -57,7 +57,7 @@ class SeveralPeriods:
         unlike = {budgets.write_totals(one): one for one in sums}.values()
         return [add_totals(windows.common.totals, one) for one in unlike]
 
-    def alone(self) -> Totals:
+    def sum_alone(self) -> Totals:
         """Return the largest sum of periods after one of these releases in an unused account."""
         one = add_price(Totals(), self.amount)
         most = min(self._number, self.places.number)

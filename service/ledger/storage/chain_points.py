@@ -1,4 +1,4 @@
-"""Entries of the journals that this process itself linked with a known head, by the texts between them.
+"""Entries of the journals that this process committed, or linked with a known head by the texts between them.
 
 They stand at equal distances. So an old entry is linked with the head by the few texts up to the next of them.
 """
@@ -33,14 +33,17 @@ class ChainPoints:
                     return KnownHead(account, number, hashes[number])
         return None
 
-    def add(self, account: str, linked: Iterable[KnownHead]) -> None:
+    def add(self, linked: Iterable[KnownHead]) -> None:
         """Keep those of some linked entries that are points."""
+        points = [head for head in linked if is_point(head.seq)]
+        if not points:
+            return
         with self._changing:
-            hashes = self._hashes.setdefault(account, {})
-            self._hashes.move_to_end(account)
-            before = len(hashes)
-            hashes.update((head.seq, head.hash) for head in linked if is_point(head.seq))
-            self._number += len(hashes) - before
+            for head in points:
+                hashes = self._hashes.setdefault(head.account, {})
+                self._hashes.move_to_end(head.account)
+                self._number += head.seq not in hashes
+                hashes[head.seq] = head.hash
             while self._number > _MOST and len(self._hashes) > 1:
                 _, dropped = self._hashes.popitem(last=False)
                 self._number -= len(dropped)

@@ -20,17 +20,18 @@ from sqlalchemy import Connection, Engine, Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import Unavailable
-from service.ledger.storage.boundaries import begin_read, begin_write, commit, require_open
 from service.ledger.storage.chain_points import ChainPoints
-from service.ledger.storage.engines import session_settings
-from service.ledger.storage.failures import RETRIED, FailureKind, failure_of, refusal
+from service.ledger.storage.connections.boundaries import begin_read, begin_write, commit, require_open
+from service.ledger.storage.connections.engines import session_settings
+from service.ledger.storage.connections.failures import RETRIED, FailureKind, failure_of, refusal
+from service.ledger.storage.connections.location import DatabaseLocation, place_of
+from service.ledger.storage.connections.pools import AT_ONCE, READERS, Pools, open_pools
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
-from service.ledger.storage.location import DatabaseLocation, place_of
 from service.ledger.storage.newest_heads import KnownHead, NewestHeads
-from service.ledger.storage.pools import AT_ONCE, READERS, Pools, open_pools
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import DATABASE, LINKED, QUEUE, SINCE
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
+from service.ledger.storage.walked_journals import WalkedJournals
 from service.ledger.storage.writing_pace import WritingPace
 
 T = TypeVar("T")
@@ -114,10 +115,12 @@ class Database:
         self._done = Effects()
         self.pace = WritingPace()
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
-        self.points = ChainPoints()  # entries that this process linked with those heads
+        self.points = ChainPoints()  # entries that this process committed, or linked with those heads
+        self.walked = WalkedJournals()  # what the texts say that entries are about
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
+        self.seen_keys: Any = None  # `key_events.SeenKeys` of the last such entry up to which the keys were read
         self._counting = threading.Lock()
         self._ended, self._commits = False, _UnderWay()
 
@@ -148,7 +151,15 @@ class Database:
                 self._done.entries += entries
 
     def learn(self, entries: Sequence[NewEntry]) -> None:
-        """Record entries that a helper was the first to read."""
+        """Record entries that a helper was the first to read.
+
+        Raises:
+            Unavailable: one differs from the known entry of its number. All further writes are refused.
+        """
+        for entry in entries:
+            known = self.newest.up_to(entry.account, entry.seq)
+            if known is not None and known.seq == entry.seq and known.hash != entry.hash:
+                raise self.went_back(entry.account, entry.seq)
         self.newest.add(KnownHead(entry.account, entry.seq, entry.hash) for entry in entries)
         self.note_read(entries)
 
@@ -362,7 +373,9 @@ class Database:
         return Unavailable(_WENT_BACK, retry_after=60)
 
     def _count(self, value: T, done: Effects) -> T:
-        self.newest.add(KnownHead(entry.account, entry.seq, entry.hash) for entry in done.entries)
+        heads = [KnownHead(entry.account, entry.seq, entry.hash) for entry in done.entries]
+        self.newest.add(heads)
+        self.points.add(heads)
         self.remember_ends(done.ends)
         with self._counting:
             if not self.remembers:

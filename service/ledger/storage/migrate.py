@@ -12,8 +12,8 @@ from sqlalchemy import Connection, String, column, inspect, select, table, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import StartupRefused
+from service.ledger.storage.connections.failures import FailureKind, failure_of
 from service.ledger.storage.database import Database, open_database
-from service.ledger.storage.failures import FailureKind, failure_of
 from service.ledger.storage.schema import require_one_place
 
 _SCRIPTS = Path(__file__).resolve().parents[3] / "migrations"

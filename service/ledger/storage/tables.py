@@ -236,7 +236,8 @@ class Spending(Base):
     )
 
 
-_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')")
+OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')")
+"""The entries that propose a change of an account or end a proposal, worded as in the partial index."""
 
 
 class Entry(Base):
@@ -257,7 +258,7 @@ class Entry(Base):
             postgresql_where=text("kind IN ('account_opened', 'budget_changed')"),
             sqlite_where=text("kind IN ('account_opened', 'budget_changed')"),
         ),
-        Index("journal_changes", "account_id", "seq", postgresql_where=_CHANGES, sqlite_where=_CHANGES),
+        Index("journal_changes", "account_id", "seq", postgresql_where=OF_CHANGES, sqlite_where=OF_CHANGES),
     )
 
 

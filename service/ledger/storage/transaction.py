@@ -99,7 +99,7 @@ def require_present(connection: Connection, head: KnownHead, *, locked: bool = F
         locked: whether the transaction holds the lock that every writer of the journal needs.
 
     Raises:
-        Unavailable: it was, or had another entry of this number. All further writes are refused.
+        Unavailable: the journal was further, or had another entry of this number. All further writes are refused.
     """
     info = connection.info
     if SINCE in info:

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from service.errors import Conflict, StartupRefused, Unavailable
 from service.ledger.journal.journal import Head
+from service.ledger.storage.connections.failures import refusal, sqlite_failure
+from service.ledger.storage.connections.location import place_of_file
 from service.ledger.storage.database import Database
-from service.ledger.storage.failures import refusal, sqlite_failure
-from service.ledger.storage.location import place_of_file
 
 _WAIT = 30.0  # seconds to wait for a process that recovers the ledger after a crash
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from service.ledger.accounts import caps
 from service.ledger.accounts.budgets import write_price
 from service.ledger.accounts.caps import Cap
-from service.ledger.accounts.spending_rows import Subplans
 from service.ledger.journal import entry_texts
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entries import CapsChanged
 from service.ledger.journal.entry_texts import NOTHING, PriceKey, SpendingKey
+from service.ledger.spending.spending_rows import Subplans
 from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.totals import is_charge_of
 from service.privacy.plans.tagged import statement_faults, tagged_part
@@ -32,12 +32,22 @@ class CapCheck:
         self._known: caps.KnownPrices = {}
 
     def take(self, content: CapsChanged) -> None:
-        """Remember what new caps count."""
+        """Remember what new caps count.
+
+        Raises:
+            BrokenChain: a cap leaves out a release that is held and not free under it, or counts one that is not held.
+                This does not depend on the version of the accountant that priced them.
+        """
         for stated in content.caps:
             if stated.admission is not None:
                 self._before[stated.tag] = Counter(self._chain.spent)
-            for release, _ in stated.held:
+            counted = {release for release, _ in stated.held}
+            for release in counted:
                 self._late.setdefault(release, set()).add(stated.tag)
+            if stated.admission is not None and not (
+                {release for release, _ in self.held_under(stated.tag)} <= counted <= self._chain.held.keys()
+            ):
+                raise BrokenChain("a cap does not count what is held")
 
     def tags_of(self, subject: SpendingKey) -> list[str]:
         """Return the present caps whose tags a release carries."""
@@ -48,47 +58,49 @@ class CapCheck:
         """Require that each mechanism of a release says what it reads.
 
         Raises:
-            BrokenChain: one does not.
+            BrokenChain: a mechanism does not say it.
         """
         plan, capped = entry_texts.read_text(subject[0]), self._chain.caps.keys()
         if next(statement_faults(plan, capped, self._chain.name, "", subject[1]), None) is not None:
             raise BrokenChain("a mechanism does not say whether it reads what a cap is on")
 
-    def asked(self, release: str, subject: SpendingKey, tag: str) -> Price:
+    def present_price(self, release: str, subject: SpendingKey, tag: str) -> Price:
         """Return the price of a release under a cap that it is charged to."""
         if tag in self._late.get(release, ()):
-            return self._earlier(entry_texts.subplans_of(subject), tag)
+            return self._price_of_earlier(entry_texts.subplans_of(subject), tag)
         part = tagged_part(entry_texts.read_text(subject[0]), subject[1], tag)
         if part is None:
             raise BrokenChain("the release does not carry the tag of a cap that it is charged to")
         return caps.price_under(part, self._chain.caps.find(tag).weights, self._chain.neighbouring)
 
-    def asked_before(self, tag: str) -> Price:
+    def present_price_before(self, tag: str) -> Price:
         """Return the price of the releases that had committed before a cap was set."""
-        return self._earlier(self._before[tag], tag)
+        return self._price_of_earlier(self._before[tag], tag)
 
-    def _earlier(self, subplans: Subplans, tag: str) -> Price:
+    def _price_of_earlier(self, subplans: Subplans, tag: str) -> Price:
         cap = self._chain.caps.find(tag)
         present = Cap(tag, cap.budget, cap.weights, cap.since)
         stated = any(one.since == caps.OPENING for one in self._chain.caps.values())
         return caps.price_of_earlier(subplans, present, self._chain.neighbouring, stated=stated, known=self._known)
 
-    def wrong(self, release: str, subject: SpendingKey, prices: CapPrices) -> Mapping[str, tuple[PriceKey, Price]]:
+    def wrong_prices(
+        self, release: str, subject: SpendingKey, prices: CapPrices
+    ) -> Mapping[str, tuple[PriceKey, Price]]:
         """Return the prices that are not the present accountant's, with that price, by the tags of the caps."""
-        asked = ((tag, amount, self.asked(release, subject, tag)) for tag, amount in prices)
+        present = ((tag, amount, self.present_price(release, subject, tag)) for tag, amount in prices)
         return {
             tag: (amount, right)
-            for tag, amount, right in asked
+            for tag, amount, right in present
             if not is_charge_of(entry_texts.price_of_key(amount), right)
         }
 
-    def wrong_before(self, content: CapsChanged) -> Mapping[str, tuple[PriceKey, Price]]:
+    def wrong_prices_before(self, content: CapsChanged) -> Mapping[str, tuple[PriceKey, Price]]:
         """Return the prices of what caps count that are not the present accountant's, with that price, by tag."""
         counted = ((cap.tag, cap.counted) for cap in content.caps if cap.counted is not None)
-        asked = ((tag, amount, self.asked_before(tag)) for tag, amount in counted)
+        present = ((tag, amount, self.present_price_before(tag)) for tag, amount in counted)
         return {
             tag: (amount, right)
-            for tag, amount, right in asked
+            for tag, amount, right in present
             if not is_charge_of(entry_texts.price_of_key(amount), right)
         }
 
@@ -96,7 +108,7 @@ class CapCheck:
         """Return the prices of what is held under a cap that was just set, by release."""
         found = []
         for release, held in sorted(self._chain.held.items()):
-            price = self._earlier(entry_texts.subplans_of(held.charge.subject), tag)
+            price = self._price_of_earlier(entry_texts.subplans_of(held.charge.subject), tag)
             amount = entry_texts.price_key_of(write_price(price))
             if amount != NOTHING:
                 found.append((release, amount))

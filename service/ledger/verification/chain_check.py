@@ -3,6 +3,7 @@
 It needs no database, so the same code checks a journal that another party keeps.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -34,9 +35,12 @@ from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.totals import is_charge_of
 from service.privacy.mechanisms.declared import Declared, declared_in
+from service.privacy.numerics.keyed import KeptResults
 from service.privacy.plans.notation import check_relation
 
 _REMEMBERED = 4096  # distinct plans with their prices
+_long_prices = KeptResults[Price](1024)
+"""The present accountant's prices of long plans, so that a journal that is verified again is not priced again."""
 
 
 _BY_ONE = "was proposed and approved by one principal"
@@ -116,15 +120,15 @@ class Audit:
         Raises:
             BrokenChain: it is invalid here; the text says how.
         """
-        said = read_body(body)
-        around = read_members(said)
+        members = read_body(body)
+        around = read_members(members)
         check_link(self.chain.head, JournalEntry(around.seq, around.kind, around.release, body, said_hash))
         if around.account != self.chain.name:
             raise BrokenChain(MISFILED)
-        return self._take(said, said_hash)
+        return self._take(members, said_hash)
 
-    def _take(self, said: dict[str, Any], said_hash: str) -> ParsedEntry:
-        chain, entry = self.chain, entries.read(said)
+    def _take(self, members: dict[str, Any], said_hash: str) -> ParsedEntry:
+        chain, entry = self.chain, entries.read(members)
         proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
         entry.follow(chain, Head(entry.seq, said_hash))
         if isinstance(content, Decided) and content.proposal is not None:
@@ -167,7 +171,8 @@ class Audit:
         self._check_under_caps(content.accountant, release, charged)
 
     def _take_caps(self, content: CapsChanged) -> None:
-        self.caps.take(content)
+        with _readable():
+            self.caps.take(content)
         for cap in content.caps:
             for release, amount in cap.held:
                 charged = self._charged.get(release)
@@ -177,7 +182,7 @@ class Audit:
             return
         with _readable():
             held = all(cap.held == self.caps.held_under(cap.tag) for cap in content.caps if cap.admission is not None)
-            right = held and not self.caps.wrong_before(content)
+            right = held and not self.caps.wrong_prices_before(content)
         if not right:
             raise BrokenChain("a cap does not count the earlier releases at their price")
 
@@ -185,7 +190,7 @@ class Audit:
         """Require that an entry counts the mechanism of an allotment at the present accountant's prices.
 
         Raises:
-            BrokenChain: it does not.
+            BrokenChain: the entry counts another mechanism, or other prices.
         """
         with _readable():
             leaf = declared_in(entry_texts.read_text(content.plan))
@@ -218,7 +223,7 @@ class Audit:
     def _check_under_caps(self, accountant: str, release: str, charge: Charge) -> None:
         """Require that prices of the present accountant under caps are its prices; others' are not checked."""
         with _readable():
-            wrong = accountant == ACCOUNTANT and self.caps.wrong(release, charge.subject, charge.caps)
+            wrong = accountant == ACCOUNTANT and self.caps.wrong_prices(release, charge.subject, charge.caps)
         if wrong:
             raise BrokenChain("the price under a cap is not that of the tagged part")
 
@@ -301,14 +306,26 @@ class Audit:
         return (self._known if len(plan) < entry_texts.SHORT else self._is_right)(plan, amount)
 
     def _is_right(self, plan: str, amount: PriceKey) -> bool:
-        return is_charge_of(entry_texts.price_of_key(amount), self.asked(plan))
+        return is_charge_of(entry_texts.price_of_key(amount), self.present_price(plan))
 
-    def asked(self, plan: str) -> Price:
+    def present_price(self, plan: str) -> Price:
         """Return the present accountant's price of a plan for this account.
 
         Raises:
             InvalidInput: the plan has no meaning under the account's relation.
         """
+        if len(plan) < entry_texts.SHORT:
+            return self._price_of(plan)
+        orders = " ".join(map(str, self.chain.weights.orders))
+        inputs = f"{self.chain.neighbouring} {orders} {plan}"  # neither of the first two has a brace
+        digest = hashlib.sha256(inputs.encode()).hexdigest()
+        found = _long_prices.get(digest)
+        if found is None:
+            found = self._price_of(plan)
+            _long_prices.put(digest, found)
+        return found
+
+    def _price_of(self, plan: str) -> Price:
         value = entry_texts.read_text(plan)
         check_relation(value, self.chain.neighbouring)
         return price(value, self.chain.neighbouring, self.chain.weights.orders)

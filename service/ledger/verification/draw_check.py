@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 
 from service.ledger.draws import tabulated_groups
 from service.ledger.draws.choice_branches import WHOLE
-from service.ledger.draws.draws import choice_points_of
+from service.ledger.draws.places import choice_points_of
 from service.ledger.draws.tabulation_layout import Layout, by_branch
 from service.ledger.journal.entries import Drawn
 from service.ledger.journal.ordered_rows import BadRow
@@ -37,26 +37,26 @@ class DrawOverlaps:
         self._tabulations: set[str] = set()
         self._tabulated: set[tuple[str, str]] = set()  # choices
 
-    def take(self, seq: int, release: str, said: Drawn) -> None:
+    def take(self, seq: int, release: str, content: Drawn) -> None:
         """Take the next draw, of which nothing but its entry is known."""
-        self._drawn_once.take(seq, release, said)
+        self._drawn_once.take(seq, release, content)
 
     def check_repeats(self) -> None:
         """Require that no draw repeats an earlier one.
 
         Raises:
-            BadRow: one does, for a partition or for the whole input beside a partition.
+            BadRow: a draw repeats an earlier one, for a partition or for the whole input beside a partition.
         """
         self._drawn_once.check()
 
-    def take_branches(self, seq: int, release: str, said: Drawn, plan: Plan) -> None:
+    def take_branches(self, seq: int, release: str, content: Drawn, plan: Plan) -> None:
         """Check a draw, or the second step of a tabulation, at the choices above it in its release's plan.
 
         Raises:
             BadRow: another branch of one was drawn from, or a tabulation has drawn them all.
         """
-        draw, partition = said.draw, said.partition
-        for point in choice_points_of(plan, said.mechanism, said.repetition):
+        draw, partition = content.draw, content.partition
+        for point in choice_points_of(plan, content.mechanism, content.repetition):
             choice, at = (release, point.pointer), (release, point.pointer, point.turn)
             if partition == WHOLE:
                 others, tabulated = self._branches[at] - {point.branch}, choice in self._tabulated
@@ -126,11 +126,11 @@ class _DrawnOnce:
         self._records = bytearray()
         self._marked = set[bytes]()  # some of the places that have a mark
 
-    def take(self, seq: int, release: str, said: Drawn) -> None:
+    def take(self, seq: int, release: str, content: Drawn) -> None:
         """Record a draw."""
-        place = release, said.mechanism, said.repetition
-        self._record(_digest(*place, said.partition), seq, mark=False)
-        if said.partition == WHOLE:
+        place = release, content.mechanism, content.repetition
+        self._record(_digest(*place, content.partition), seq, mark=False)
+        if content.partition == WHOLE:
             return
         whole = _digest(*place, WHOLE)
         if whole not in self._marked:

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 from service.errors import ServiceError
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.draws import count_codec
-from service.ledger.draws.draws import find_mechanism
 from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.draws.partitions import PartitionsPerMechanism
+from service.ledger.draws.places import find_mechanism
 from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import Layout, checked_layout
 from service.ledger.draws.tabulations import tabulated
@@ -204,10 +204,10 @@ class Reader:
                 self._funding.open(audit.chain.name, opening.parent, allotted=opening.funding is not None)
             case Registration(plan=plan) if '"partitions"' in plan or '"choice"' in plan:
                 self._planned[entry.release_id] = self._plans.setdefault(plan, plan)
-            case Drawn() as said:
-                drawn = self._draw(said, entry.time)
+            case Drawn() as content:
+                drawn = self._draw(content, entry.time)
                 if entry.release in self._planned:
-                    self._hold_to_plan(audit, entry, said, drawn)
+                    self._hold_to_plan(audit, entry, content, drawn)
         is_last = audit.chain.head.seq >= expected.head.seq
         if is_last:
             if audit.chain.head != expected.head:
@@ -230,15 +230,15 @@ class Reader:
         if not same or expected.depth > MAX_DEPTH:
             raise BrokenChain("the account cannot be under its parent")
 
-    def _draw(self, said: Drawn, drawn_at: str) -> DrawnCounts:
+    def _draw(self, content: Drawn, drawn_at: str) -> DrawnCounts:
         """Read the line after the entry of a draw: its stored bytes."""
         document = self._next()
         if document is None:
             raise BadExport(self.line + 1, "the file ends before the noisy counts of a draw")
         removed = document.get("noisy_removed_at")
-        fields = {"draw", "noisy"} | ({"layout"} if said.layout_hash is not None else set())
+        fields = {"draw", "noisy"} | ({"layout"} if content.layout_hash is not None else set())
         fields |= set() if removed is None else {"noisy_removed_at"}
-        if document.keys() != fields or document["draw"] != said.draw:
+        if document.keys() != fields or document["draw"] != content.draw:
             raise BrokenChain("expected the noisy counts of the draw")
         if removed is not None and (document["noisy"] is not None or not is_removal(removed, drawn_at)):
             raise BrokenChain("expected no noisy counts, and when they were removed")
@@ -247,33 +247,33 @@ class Reader:
             packed = base64.b64decode(document["layout"], validate=True) if "layout" in fields else None
         except (TypeError, ValueError):
             raise BrokenChain("expected the noisy counts of the draw") from None
-        if removed is None and not count_codec.is_pack_of(noisy, said.size, said.noisy_hash):
+        if removed is None and not count_codec.is_pack_of(noisy, content.size, content.noisy_hash):
             raise BrokenChain("the noisy counts are not those of the draw")
-        if packed is None or said.layout_hash is None:
+        if packed is None or content.layout_hash is None:
             return DrawnCounts(noisy, removed)
         try:
-            layout = checked_layout(packed, said.layout_hash, said.level, said.groups)
+            layout = checked_layout(packed, content.layout_hash, content.level, content.groups)
         except ValueError:
             raise BrokenChain("the groups are not those of the tabulation") from None
         return DrawnCounts(noisy, removed, packed, layout)
 
-    def _hold_to_plan(self, audit: Audit, entry: ParsedEntry, said: Drawn, drawn: DrawnCounts) -> None:
+    def _hold_to_plan(self, audit: Audit, entry: ParsedEntry, content: Drawn, drawn: DrawnCounts) -> None:
         """Check a draw against its release's plan: the branches of choices, and the declared numbers of partitions."""
         release = entry.release_id
         text = self._planned[release]
         plan = self._read_plan(text)
         taken: PartitionsPerMechanism = ()
         if '"choice"' in text:
-            audit.draws.take_branches(entry.seq, release, said, plan)
+            audit.draws.take_branches(entry.seq, release, content, plan)
         if drawn.layout is not None:
             level = find_level(plan, drawn.layout.level)
             if level is None:
                 raise BrokenChain("the release does not have the level of the tabulation")
-            audit.draws.take_groups(entry.seq, release, said.draw, level, drawn.layout)
+            audit.draws.take_groups(entry.seq, release, content.draw, level, drawn.layout)
             taken = [(mechanism, len(groups)) for mechanism, groups in tabulated(level, drawn.layout)]
-        elif said.partition:
-            taken = [(find_mechanism(plan, said.mechanism, ""), 1)]
-        self._numbers.take(release, plan, said.repetition, taken)
+        elif content.partition:
+            taken = [(find_mechanism(plan, content.mechanism, ""), 1)]
+        self._numbers.take(release, plan, content.repetition, taken)
 
     def _check_families(self) -> None:
         """Require that the charges of an account are those registered in it and in the accounts under it."""

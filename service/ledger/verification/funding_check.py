@@ -86,7 +86,7 @@ def check_funding(connection: Connection, chain: AccountState, account: Row[Any]
     for row in rows.values():
         if not allotments.is_sealed(secret, row):
             raise BadRow(last, "a row of allotments was not written by the service")
-        if not _states(row.body, chain.name, row.plan):
+        if not _states_allotment(row.body, chain.name, row.plan):
             raise BadRow(last, UNFUNDED)
         if not Funded.of(chain).is_amount(row.plan):
             raise BadRow(last, OTHER_AMOUNT)
@@ -111,7 +111,7 @@ def _check_allotted(connection: Connection, chain: AccountState, account: Row[An
         raise BadRow(last, "an allotment has no row in allotments")
 
 
-def _states(body: str | None, child: str, plan: str) -> bool:
+def _states_allotment(body: str | None, child: str, plan: str) -> bool:
     try:
         content = None if body is None else read_text(body).content
     except UNREADABLE:

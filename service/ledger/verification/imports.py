@@ -13,8 +13,7 @@ from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import AllotmentRow, write_rows
 from service.ledger.accounts.caps import write_prices
-from service.ledger.accounts.spending_rows import ChargedSubplans
-from service.ledger.draws import branch_rows, draw_rows, draws, partitions, tabulated_groups
+from service.ledger.draws import branch_rows, draw_rows, partitions, places, tabulated_groups
 from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
@@ -25,6 +24,7 @@ from service.ledger.journal.entry_texts import price_of, read_text
 from service.ledger.journal.journal import BEFORE_FIRST, Head, has_entry
 from service.ledger.journal.replay import as_row
 from service.ledger.releases import release_rows, reservation_rows
+from service.ledger.spending.spending_rows import ChargedSubplans
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
@@ -162,7 +162,7 @@ class _Writer:
         if rows.changed:
             self._changes.append((entry.release_id, account, rows.changed))
 
-    def _draw(self, account: int, entry: ParsedEntry, said: Drawn, drawn: DrawnCounts) -> None:
+    def _draw(self, account: int, entry: ParsedEntry, content: Drawn, drawn: DrawnCounts) -> None:
         release = entry.release_id
         self._flush()
         found = self._connection.execute(_PLAN, {"release": release, "account": account}).one_or_none()
@@ -170,18 +170,18 @@ class _Writer:
             raise BadExport(self._reader.line, "the draw belongs to no committed release of its account")
         if '"choice"' in found.plan:
             plan = self._plan_of(release, found.plan)
-            points = draws.choice_points_of(plan, said.mechanism, said.repetition)
-            branch_rows.take_branches(self._connection, release, points, said.partition, said.draw)
+            points = places.choice_points_of(plan, content.mechanism, content.repetition)
+            branch_rows.take_branches(self._connection, release, points, content.partition, content.draw)
         if drawn.layout is not None and drawn.packed is not None:
             level = find_level(self._plan_of(release, found.plan), drawn.layout.level)
             if level is None:
                 raise BadExport(self._reader.line, "the release does not have the level of the tabulation")
-            write_layout(self._connection, said.draw, drawn.packed)
-            tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, said.draw, said.size)
-            self._count(release, said, tabulated(level, drawn.layout))
-        elif said.partition:
-            mechanism = draws.find_mechanism(self._plan_of(release, found.plan), said.mechanism, "")
-            self._count(release, said, ((mechanism, (said.partition,)),))
+            write_layout(self._connection, content.draw, drawn.packed)
+            tabulated_groups.record_at_once(self._connection, release, level, drawn.layout, content.draw, content.size)
+            self._count(release, content, tabulated(level, drawn.layout))
+        elif content.partition:
+            mechanism = places.find_mechanism(self._plan_of(release, found.plan), content.mechanism, "")
+            self._count(release, content, ((mechanism, (content.partition,)),))
 
     def _plan_of(self, release: str, text: str) -> Plan:
         """Return the plan of a drawn release, parsed once because its draws mostly come together."""
@@ -189,7 +189,7 @@ class _Writer:
             self._drawn_from = release, read_text(text)
         return self._drawn_from[1]
 
-    def _count(self, release: str, said: Drawn, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
+    def _count(self, release: str, content: Drawn, drawn: Sequence[tuple[Mechanism, Sequence[str]]]) -> None:
         """Count the partitions of a draw, each for a mechanism that is drawn for it.
 
         Raises:
@@ -200,7 +200,9 @@ class _Writer:
             if declared is not None and declared.names is not None and not declared.names.issuperset(names):
                 raise BadExport(self._reader.line, "the draw is of a partition that the plan does not declare")
             if names:
-                partitions.count(self._connection, release, mechanism.name or "", said.repetition, len(names), declared)
+                partitions.count(
+                    self._connection, release, mechanism.name or "", content.repetition, len(names), declared
+                )
 
     def _flush(self) -> None:
         for table, rows in self._rows.items():

@@ -27,7 +27,7 @@ class PeriodAudit:
                 raise BrokenChain("the account cannot be under its parent")
             above = other.parent
 
-    def check_release(self, account: Periods | None, release: str, said: Registration) -> None:
+    def check_release(self, account: Periods | None, release: str, content: Registration) -> None:
         """Require that an account is charged for the periods that a release of an account under it reads.
 
         Args:
@@ -36,15 +36,15 @@ class PeriodAudit:
         Raises:
             BrokenChain: it is charged for others.
         """
-        if said.origin is None:
-            if said.periods is not None:
-                self._releases[release] = said.periods
+        if content.origin is None:
+            if content.periods is not None:
+                self._releases[release] = content.periods
             return
         if account is None:
             return
-        origin = self._accounts.get(said.origin.account)
+        origin = self._accounts.get(content.origin.account)
         if origin is None:
             raise BrokenChain("the release was not registered where the entry states")
         below = None if origin.periods is None else account_periods.write(origin.periods)
-        if said.periods != account_periods.read_by_another(account, below, self._releases.get(release)):
+        if content.periods != account_periods.read_by_another(account, below, self._releases.get(release)):
             raise BrokenChain("the release's periods are not those that it reads")

@@ -1,27 +1,23 @@
 """Receipts: the signed cost of a release, for readers who cannot ask the ledger."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.budgets import write_price
-from service.ledger.accounts.caps import price_under
-from service.ledger.draws import partitions
+from service.ledger.draws.journalled_partitions import greatest_counters
+from service.ledger.draws.partitions import DrawnFor, drawn_for
 from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries import Content, Registration, read
-from service.ledger.journal.entry_texts import PriceKey, price_key_of, price_of as key_text, price_of_key
-from service.ledger.releases import release_rows
-from service.ledger.releases.recorded_releases import read_recorded
-from service.ledger.releases.releases import ReleaseRecord, entry_of
-from service.ledger.storage.tables import Release
-from service.privacy.accounting.pricing import ACCOUNTANT, price as price_of
-from service.privacy.accounting.totals import is_charge_of
+from service.ledger.journal.entries import Drawn, Registration, read
+from service.ledger.journal.entry_texts import price_of
+from service.ledger.releases.recorded_releases import charge_of, contents_about, require_present, require_recorded
+from service.ledger.releases.release_rows import altered
+from service.ledger.releases.releases import ReleaseRecord, read_release
 from service.privacy.numerics.numbers import exact_text
-from service.privacy.plans.tagged import tagged_part
 
 STATEMENT = "receipt"
 _FIELDS = ("account", "release", "cost", "charged", "entry", "previous", "hash", "head", "issued_at")
@@ -31,18 +27,21 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     """Return the ledger's statement of a release for signing, without its cost in the notions for readers.
 
     Args:
-        at: the moment of issue, at which the release's state is stated.
+        at: the moment of issue.
 
     Raises:
         NotFound: the account has no such release.
         Unavailable: its row, or an entry of it, is not as the service wrote it.
     """
-    release = read_recorded(connection, account, release_id).seen(at)
-    charged = connection.execute(select(Release.price, Release.accountant).where(Release.id == release.id)).one()
-    entry, price = entry_of(connection, account.id, release), json.loads(charged.price)
-    content = read(entry).content
-    _require_price(account, release, content, price_key_of(price), charged.accountant)
-    under_caps = _under_caps(account, release, content, charged.accountant)
+    # In the state that the journal records, even where a reservation is over: a settlement that began before its end
+    # may still be committed.
+    release = read_release(connection, account.id, release_id)
+    require_present(connection, account, release)
+    require_recorded(connection, account, release)
+    charged = charge_of(connection, account, release)
+    counters = drawn_for(connection, [release.id]).get(release.id, [])
+    _require_counted(connection, account, release, counters)
+    under_caps = {tag: price_of(amount) for tag, amount in charged.caps.items()}
     return {
         "account": account.name,
         "unit": account.unit,
@@ -58,9 +57,13 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
             "expires_at": release.expires_at,
             **({} if release.periods is None else {"periods": json.loads(release.periods)}),
         },
-        "partitions": [drawn._asdict() for drawn in partitions.drawn_for(connection, [release.id]).get(release.id, ())],
-        "charged": {"price": price, "accountant": charged.accountant, **({"caps": under_caps} if under_caps else {})},
-        "entry": entry,
+        "partitions": [counter._asdict() for counter in counters],
+        "charged": {
+            "price": price_of(charged.price),
+            "accountant": charged.accountant,
+            **({"caps": under_caps} if under_caps else {}),
+        },
+        "entry": charged.entry,
         "previous": journal.hash_before(connection, account.id, release.head.seq),
         "hash": release.head.hash,
         "head": {"seq": account.head.seq, "hash": account.head.hash},
@@ -68,34 +71,17 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     }
 
 
-def _require_price(
-    account: AccountRecord, release: ReleaseRecord, content: Content, price: PriceKey, accountant: str
+def _require_counted(
+    connection: Connection, account: AccountRecord, release: ReleaseRecord, counters: Sequence[DrawnFor]
 ) -> None:
-    """Refuse to sign a price that is neither the entry's nor the present accountant's.
+    """Refuse counters of partitions that are not those of the draws in the journal.
 
     Raises:
-        Unavailable: the row has another price.
+        Altered: they are not.
     """
-    if isinstance(content, Registration) and (price, accountant) == (content.price, content.accountant):
-        return
-    asked = price_of(release.plan, account.neighbouring, account.weights.orders)
-    if accountant != ACCOUNTANT or not is_charge_of(price_of_key(price), asked):
-        raise release_rows.altered(release.id)
-
-
-def _under_caps(account: AccountRecord, release: ReleaseRecord, content: Content, accountant: str) -> dict[str, Any]:
-    """Return the prices under the account's caps: those of the entry, or of the accountant that priced it again."""
-    if not isinstance(content, Registration) or content.caps is None:
-        return {}
-    if accountant == content.accountant:
-        return {tag: key_text(amount) for tag, amount in content.caps}
-    caps = {cap.tag: cap for cap in account.caps}
-    parts = {tag: tagged_part(release.plan, release.tags, tag) for tag, _ in content.caps}
-    return {
-        tag: write_price(price_under(part, caps[tag].weights, account.neighbouring))
-        for tag, part in parts.items()
-        if part is not None
-    }
+    drawn = (one for one in contents_about(connection, account, release, [Drawn.KIND]) if isinstance(one, Drawn))
+    if {counter.mechanism: counter.drawn for counter in counters} != greatest_counters(connection, release, drawn):
+        raise altered(release.id, "its counters of partitions are not those of the journal's draws")
 
 
 def check_receipt(receipt: object, public_key: str) -> None:

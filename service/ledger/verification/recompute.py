@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from service.errors import Conflict
-from service.ledger.accounts import account_periods, accounts, budgets, lines, window_state
+from service.ledger.accounts import account_periods, accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import read_prices, write_prices
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal import chains, entry_texts, journal
 from service.ledger.journal.account_state import Charge
+from service.ledger.journal.chains import BrokenChain, altered
 from service.ledger.journal.entries import (
     CapsChanged,
     ChangedCap,
@@ -35,6 +35,9 @@ from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.releases.allotment_charges import RepricedAllotment, reprice
+from service.ledger.spending import window_state
+from service.ledger.spending.window_state import WindowState
+from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Hold, Release
@@ -62,7 +65,7 @@ class Difference:
 
     release: str
     old: PriceKey
-    asked: Price
+    present: Price
     periods: str | None = None
     caps: Mapping[str, tuple[PriceKey, Price]] = field(default_factory=dict)
     held: bool = False
@@ -130,7 +133,8 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
         priced = _with_prices(connection, account, found)
         after, allotted = reprice(connection, priced.account, ACTOR, clock.now(), apply=False)
         if not apply or not (found.releases or found.counted or allotted):
-            return _result(after, priced.prices, priced.under_caps, allotted)
+            stored = after if priced.prices or priced.under_caps else as_worst_window(connection, after)
+            return _result(after, stored, priced.prices, priced.under_caps, allotted)
     done = _apply(database, account, found)
     if not allotted:
         return done
@@ -142,7 +146,9 @@ def recompute(database: Database, name: str, *, apply: bool) -> RepricedRelease:
     after, allotted = database.write(
         work, is_committed=lambda connection, written: has_entry(connection, written[0].id, written[0].head)
     )
-    return _result(after, done.prices, done.under_caps, allotted)
+    with database.read() as connection:
+        worst = as_worst_window(connection, after)
+    return _result(after, worst, done.prices, done.under_caps, allotted)
 
 
 def differences(connection: Connection, account: AccountRecord) -> Differences:
@@ -169,7 +175,10 @@ def differences(connection: Connection, account: AccountRecord) -> Differences:
                 under = tuple((tag, new) for tag, (_, new) in (caps or {}).items())
                 found.note(stated.release_id, Charge(amount, subject, True, under, periods))
             case CapsChanged() as changed:
-                found.take_caps(changed)
+                try:
+                    found.take_caps(changed)
+                except BrokenChain as broken:
+                    raise altered(account.id, entry.seq, broken) from None
     held = audit.chain.held
     return Differences([replace(one, held=one.release in held) for one in found.wrong.values()], found.counted)
 
@@ -186,10 +195,11 @@ class _Found:
         """Compare the prices that an entry states of a release; other prices of it stay as they were."""
         before = self.wrong.pop(release, None)
         caps = {} if before is None else {tag: one for tag, one in before.caps.items() if tag not in dict(charge.caps)}
-        caps |= self._audit.caps.wrong(release, charge.subject, charge.caps)
+        caps |= self._audit.caps.wrong_prices(release, charge.subject, charge.caps)
         plan = charge.subject[0]
         if caps or not self._audit.is_right(plan, charge.amount):
-            self.wrong[release] = Difference(release, charge.amount, self._audit.asked(plan), charge.periods, caps)
+            present = self._audit.present_price(plan)
+            self.wrong[release] = Difference(release, charge.amount, present, charge.periods, caps)
 
     def forget(self, release: str) -> None:
         """Leave out a release that counts no more."""
@@ -205,7 +215,7 @@ class _Found:
             for release, amount in cap.held:
                 held = chain.require_held(release).charge
                 self.note(release, held._replace(caps=((cap.tag, amount),)))
-        self.counted |= check.wrong_before(changed)
+        self.counted |= check.wrong_prices_before(changed)
 
 
 class _Priced(NamedTuple):
@@ -227,34 +237,34 @@ def _with_prices(connection: Connection, account: AccountRecord, found: Differen
         account, prices = _with_prices_in_windows(connection, account, account.periods, account.windows, found.releases)
     else:
         for difference in found.releases:
-            totals, amount = _exchanged(difference.release, account.totals, difference.old, difference.asked)
+            totals, amount = _repriced_totals(difference.release, account.totals, difference.old, difference.present)
             account = replace(account, totals=totals)
             prices.append((difference.release, difference.old, amount))
     for difference in found.releases:
-        for tag, (old, asked) in difference.caps.items():
-            account, amount = _exchanged_under(difference.release, account, tag, old, asked)
+        for tag, (old, present) in difference.caps.items():
+            account, amount = _repriced_under(difference.release, account, tag, old, present)
             under_caps.append(CapDifference(difference.release, tag, old, amount))
-    for tag, (old, asked) in found.counted.items():
-        account, amount = _exchanged_under("", account, tag, old, asked)
+    for tag, (old, present) in found.counted.items():
+        account, amount = _repriced_under("", account, tag, old, present)
         under_caps.append(CapDifference(None, tag, old, amount))
     return _Priced(account, prices, under_caps)
 
 
-def _exchanged(release: str, totals: Totals, old: PriceKey, asked: Price) -> tuple[Totals, PriceKey]:
+def _repriced_totals(release: str, totals: Totals, old: PriceKey, present: Price) -> tuple[Totals, PriceKey]:
     """Return totals with another price of a release, and the price as it is added."""
     totals = add_prices(totals, [(price_of_key(old), -1)])
     if totals.is_below_zero:
         raise release_rows.altered(release)
-    amount = price_as_charged(totals, asked, held=True)  # as a hold's: a later repricing takes it away
+    amount = price_as_charged(totals, present, held=True)  # as a hold's: a later repricing takes it away
     return add_price(totals, amount), entry_texts.price_key_of(budgets.write_price(amount))
 
 
-def _exchanged_under(
-    release: str, account: AccountRecord, tag: str, old: PriceKey, asked: Price
+def _repriced_under(
+    release: str, account: AccountRecord, tag: str, old: PriceKey, present: Price
 ) -> tuple[AccountRecord, PriceKey]:
     """Return an account with another price under a cap, and the price as it is added."""
     (cap,) = (cap for cap in account.caps if cap.tag == tag)
-    totals, amount = _exchanged(release, cap.totals, old, asked)
+    totals, amount = _repriced_totals(release, cap.totals, old, present)
     caps = tuple(replace(cap, totals=totals) if cap.tag == tag else cap for cap in account.caps)
     return replace(account, caps=caps), amount
 
@@ -290,7 +300,7 @@ def _with_prices_in_windows(
         if state.is_below_zero:
             raise release_rows.altered(difference.release)
         totals = [state.common.totals] if places.everything else list(state.totals_at(places).values())
-        amount = price_as_charged_to_windows(totals, difference.asked, held=True)
+        amount = price_as_charged_to_windows(totals, difference.present, held=True)
         state = charged(state, amount, 1)
         prices.append((difference.release, difference.old, entry_texts.price_key_of(budgets.write_price(amount))))
     state = window_state.lowered(connection, account.id, account.weights, state, before.present)
@@ -299,14 +309,20 @@ def _with_prices_in_windows(
 
 def _result(
     account: AccountRecord,
+    worst: AccountRecord,
     prices: list[tuple[str, PriceKey, PriceKey]],
     under_caps: list[CapDifference],
     allotted: Sequence[RepricedAllotment] = (),
 ) -> RepricedRelease:
+    """Return the result for an account.
+
+    Args:
+        worst: the account with the totals that its budget must be above.
+    """
     over_caps = [
         (cap.tag, gap) for cap in account.caps for gap in shortfalls(cap.budget, cap.weights, Totals(), cap.totals)
     ]
-    over = shortfalls(account.budget, account.weights, Totals(), account.totals)
+    over = shortfalls(account.budget, account.weights, Totals(), worst.totals)
     return RepricedRelease(account, prices, over, under_caps, over_caps, list(allotted))
 
 
@@ -323,7 +339,9 @@ def _apply(database: Database, account: AccountRecord, found: Differences) -> Re
         account, seen = done.account, done.account.head
         prices += done.prices
         under_caps += done.under_caps
-    return _result(account, prices, under_caps)
+    with database.read() as connection:
+        worst = as_worst_window(connection, account)
+    return _result(account, worst, prices, under_caps)
 
 
 def _write(connection: Connection, line: Line, seen: Head, found: Differences) -> _Priced:

@@ -47,8 +47,8 @@ class RowVerifier:
         self._tags = SeqCursor(connection, tags.order_by(ReleaseTag.seq), "release_tags", until)
         drawn = select(*_DRAW).where(Draw.account_id == account_id).order_by(Draw.seq)
         self._draws = SeqCursor(connection, drawn, "draws", until)
-        said = select(*_DESCRIPTION).where(Description.account_id == account_id).order_by(Description.seq)
-        self._descriptions = SeqCursor(connection, said, "descriptions", until)
+        query = select(*_DESCRIPTION).where(Description.account_id == account_id).order_by(Description.seq)
+        self._descriptions = SeqCursor(connection, query, "descriptions", until)
         has_children = connection.execute(select(Account.id).where(Account.parent_id == account_id).limit(1)).first()
         below = _BELOW.where(Entry.account_id == account_id if has_children else false())
         self._below = SeqCursor(connection, below, "releases", until)
@@ -140,22 +140,22 @@ class RowVerifier:
             case Described():
                 self._check_description(entry, content)
 
-    def _check_release(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
-        self._check_stated(entry, said, row)
-        self._check_tags(entry.seq, said.charge.subject)
-        stored, journalled = (price_key_in(row.price), row.accountant), (said.price, said.accountant)
+    def _check_release(self, entry: ParsedEntry, content: Registration, row: Row[*tuple[Any, ...]]) -> None:
+        self._check_stated(entry, content, row)
+        self._check_tags(entry.seq, content.charge.subject)
+        stored, journalled = (price_key_in(row.price), row.accountant), (content.price, content.accountant)
         if stored != journalled:
             self._prices[row.id] = (entry.seq, stored, journalled)
-        if said.next_state() != "committed":
+        if content.next_state() != "committed":
             self._states[row.id] = (entry.seq, row.state)
-        elif row.state != said.next_state():
+        elif row.state != content.next_state():
             raise BadRow(entry.seq, "the release's state does not follow from the journal")
 
-    def _check_below(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
+    def _check_below(self, entry: ParsedEntry, content: Registration, row: Row[*tuple[Any, ...]]) -> None:
         """Check a release of an account under this one: its own account must agree with the entry here."""
-        if said.origin != (row.origin, row.origin_seq):
+        if content.origin != (row.origin, row.origin_seq):
             raise BadRow(entry.seq, "the release was not registered where the entry states")
-        self._check_stated(entry, said, row)
+        self._check_stated(entry, content, row)
 
     def _periods_of(self, row: Row[*tuple[Any, ...]], *, own: bool) -> str | None:
         """Return the periods that the account is charged for by the release of a row, here or in an account below."""
@@ -166,13 +166,13 @@ class RowVerifier:
             return None
         return account_periods.read_by_another(account, row.origin_periods, row.periods)
 
-    def _check_stated(self, entry: ParsedEntry, said: Registration, row: Row[*tuple[Any, ...]]) -> None:
-        stated = said.row(entry.filing(self._account), row.plan)
+    def _check_stated(self, entry: ParsedEntry, content: Registration, row: Row[*tuple[Any, ...]]) -> None:
+        stated = content.row(entry.filing(self._account), row.plan)
         if any(stated[column] != row._mapping[column] for column in _SAME):
             raise BadRow(entry.seq, "the release's name, delta or time is not that of its entry")
-        if said.periods != self._periods_of(row, own=said.own):
+        if content.periods != self._periods_of(row, own=content.own):
             raise BadRow(entry.seq, "the release's periods are not those of its entry")
-        if spending_key_in(row.plan, row.tags)[0] != said.charge.subject:
+        if spending_key_in(row.plan, row.tags)[0] != content.charge.subject:
             raise BadRow(entry.seq, "the release's plan or tags are not those of its entry")
 
     def _check_tags(self, seq: int, subject: SpendingKey) -> None:
@@ -188,7 +188,7 @@ class RowVerifier:
         if stored != state:
             raise BadRow(seq, "the release's state does not follow from the journal")
 
-    def _check_repriced(self, entry: ParsedEntry, said: PriceChanged) -> None:
+    def _check_repriced(self, entry: ParsedEntry, content: PriceChanged) -> None:
         """Check a release's price as later entries left it; a release of an account below has its price there.
 
         The audit compared the earlier price with the one that this chain charged, and the new one with the present
@@ -202,11 +202,11 @@ class RowVerifier:
             return
         stored = (price_key_in(row.price), row.accountant)
         registered = self._prices[release][0] if release in self._prices else row.seq
-        self._prices[release] = (registered, stored, (said.price, said.accountant))
+        self._prices[release] = (registered, stored, (content.price, content.accountant))
 
-    def _check_description(self, entry: ParsedEntry, said: Described) -> None:
+    def _check_description(self, entry: ParsedEntry, content: Described) -> None:
         seq, release, rows = entry.seq, entry.release, self._descriptions.of(entry.seq)
-        expected = said.rows(entry.filing(self._account)).added[Description]
+        expected = content.rows(entry.filing(self._account)).added[Description]
         if [dict(row._mapping) for row in rows] != expected:
             raise BadRow(seq, "the description is not the one in its entry")
         if release is not None:
@@ -214,18 +214,18 @@ class RowVerifier:
             if found is None or found.account_id != self._account:
                 raise BadRow(seq, "the description belongs to no release of the account")
 
-    def _check_draw(self, entry: ParsedEntry, said: Drawn) -> None:
+    def _check_draw(self, entry: ParsedEntry, content: Drawn) -> None:
         seq, rows = entry.seq, self._draws.of(entry.seq)
         if len(rows) != 1:
             raise BadRow(seq, "the draw is missing")
-        (row,), (stated,) = rows, said.rows(entry.filing(self._account)).added[Draw]
+        (row,), (stated,) = rows, content.rows(entry.filing(self._account)).added[Draw]
         if {**row._mapping} != stated | {"seal": row.seal}:
             raise BadRow(seq, "the draw is not the one in its entry")
-        if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, said.layout_hash):
+        if not draw_rows.is_sealed(self._secret, row, self._audit.chain.head.hash, content.layout_hash):
             raise BadRow(seq, draw_rows.unsealed(row.seal))
         stored = self._connection.execute(_NOISY, {"id": row.id}).one()
         if stored.noisy_removed_at is None:
-            as_drawn = count_codec.is_pack_of(stored.noisy, said.size, said.noisy_hash)
+            as_drawn = count_codec.is_pack_of(stored.noisy, content.size, content.noisy_hash)
         else:
             as_drawn = not stored.noisy and is_removal(stored.noisy_removed_at, row.created_at)
         if not as_drawn:
@@ -234,17 +234,17 @@ class RowVerifier:
         if (release.row.account_id, release.row.state) != (self._account, "committed"):
             raise BadRow(seq, "the draw belongs to no committed release of the account")
         if '"choice"' in release.row.plan:
-            self._audit.draws.take_branches(seq, row.release_id, said, release.plan)
-        self._check_layout(seq, said, row, release)
+            self._audit.draws.take_branches(seq, row.release_id, content, release.plan)
+        self._check_layout(seq, content, row, release)
 
-    def _check_layout(self, seq: int, said: Drawn, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
+    def _check_layout(self, seq: int, content: Drawn, row: Row[*tuple[Any, ...]], release: DrawnRelease) -> None:
         """Check a draw's partition, or a tabulation's layout with the groups that it took."""
         packed = self._connection.execute(_LAYOUT, {"id": row.id}).scalar_one_or_none()
-        if packed is None and said.layout_hash is None:
+        if packed is None and content.layout_hash is None:
             self._recount.check_draw(seq, row, release)
             return
         try:
-            layout = checked_layout(packed or b"", said.layout_hash or "", said.level, said.groups)
+            layout = checked_layout(packed or b"", content.layout_hash or "", content.level, content.groups)
         except ValueError:
             raise BadRow(seq, "the groups are not those of the tabulation") from None
         level = find_level(release.plan, layout.level)

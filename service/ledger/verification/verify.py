@@ -19,7 +19,6 @@ from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import account_periods, account_rows, budgets
 from service.ledger.accounts.caps import write_cap_totals, write_caps, write_prices
-from service.ledger.accounts.spending_rows import is_sum
 from service.ledger.journal.account_state import AccountState, ends_by_itself
 from service.ledger.journal.chains import MISSING, UNREADABLE, BadEntry, BrokenChain
 from service.ledger.journal.entry_texts import price_key_in
@@ -28,6 +27,7 @@ from service.ledger.journal.linked_heads import require_linked
 from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.journal.replay import caps_of
 from service.ledger.releases import reservation_rows
+from service.ledger.spending.spending_rows import is_sum
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of

@@ -50,11 +50,11 @@ def _is_new(connection: Connection) -> bool:
 def _sealed_again(connection: Connection, secret: Secret) -> Iterator[str]:
     """Yield the entries that sealed a kind of rows again: only the first time can they be an older version's."""
     before: set[str] = set()
-    for said in installation_journal.read(connection, secret):
-        if said["kind"] == "rows_sealed":
-            if not before.isdisjoint(said["content"]):
-                yield f"installation_journal: entry {said['seq']} sealed rows that had been sealed before"
-            before |= said["content"].keys()
+    for members in installation_journal.read(connection, secret):
+        if members["kind"] == "rows_sealed":
+            if not before.isdisjoint(members["content"]):
+                yield f"installation_journal: entry {members['seq']} sealed rows that had been sealed before"
+            before |= members["content"].keys()
 
 
 def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:

@@ -5,10 +5,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from service.ledger.accounts import budgets, window_rows, window_state
-from service.ledger.accounts.window_state import WindowState
+from service.ledger.accounts import budgets
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.ordered_rows import BadRow, stream
+from service.ledger.spending import window_rows, window_state
+from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.windows import in_quanta, maximum
 

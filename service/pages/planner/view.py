@@ -6,33 +6,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of
-from service.pages.shell.figures import down, epsilon_of, part_of, rho_of, up
+from service.pages.shell.figures import down, loss_in, loss_text, part_of, up
 
 
 def _cap_of(budget: Mapping[str, Any]) -> Fraction:
     return Fraction(repr(budget["rho" if budget["definition"] == "zcdp" else "epsilon"]))
-
-
-class Charge(NamedTuple):
-    """The loss that a plan adds to an account; ``nats`` is None where it is infinite."""
-
-    nats: Fraction | None
-
-
-def charge_of(proposal: Proposal, account: Mapping[str, Any]) -> Charge | None:
-    """Return the loss that a plan adds under the account's definition: the plan's own loss.
-
-    None for an (epsilon, delta) account, which counts one epsilon of all its releases together.
-    """
-    cost = dict(proposal.cost)
-    match account["budget"]["definition"]:
-        case "pure":
-            return Charge(epsilon_of(cost))
-        case "zcdp":
-            return Charge(rho_of(cost))
-        case "rdp":
-            return Charge(_exact(cost["rdp"][-1]["epsilon"]))
-    return None
 
 
 class Taken(NamedTuple):
@@ -55,10 +33,6 @@ def taken_by(proposal: Proposal, account: Mapping[str, Any]) -> Taken | None:
     return Taken(None if used is None or after is None else after - used)
 
 
-def _exact(figure: float | None) -> Fraction | None:
-    return None if figure is None else Fraction(repr(figure))
-
-
 def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
     return None if statement is None else float(statement["epsilon"])
 
@@ -74,13 +48,16 @@ def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[
 
 def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
     best, taken = proposal.cost["best"][0], taken_by(proposal, account)
+    charge = loss_in(account["budget"], proposal.cost)
     return {
         "mechanism": proposal.mechanism,
         "title": MECHANISMS[proposal.mechanism],
-        "charge": charge_of(proposal, account),
+        "loss": None if charge is None else loss_text(charge),
+        "cost": proposal.cost,
         "taken": taken,
         "percent": None if taken is None else _percent(taken.part),
         "capacity": proposal.capacity,
+        "statement": best["adaptive"] or best["fixed"],
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),

@@ -1,10 +1,16 @@
 """Formatting of figures: upper bounds are rounded up, lower bounds are rounded down."""
 
 import math
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
+from service.api.schemas.exact_numbers import number_down, stated
+
+GLOSSARY = "/guide/glossary"
 _NAMES = {
     "pure": "pure differential privacy",
     "zcdp": "zero-concentrated",
@@ -67,7 +73,7 @@ def _usage(body: dict[str, Any], share: Fraction | None) -> Usage:
     return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}", False, None)
 
 
-def _figure(budget: dict[str, Any]) -> str:
+def _figure(budget: Mapping[str, Any]) -> str:
     return "rho" if budget["definition"] == "zcdp" else "epsilon"
 
 
@@ -83,38 +89,117 @@ def more_releases(number: int, like: str) -> str:
     return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
 
 
-def budget_text(budget: dict[str, Any]) -> str:
-    """Return a budget in words."""
+def budget_text(budget: Mapping[str, Any]) -> Markup:
+    """Return a budget in words; its definition is a link to the glossary."""
     match budget:
         case {"definition": "zcdp", "rho": rho}:
             text = f"ρ = {rho}"
         case {"definition": "rdp", "alpha": alpha, "epsilon": epsilon}:
             text = f"ε = {epsilon} at order α = {alpha}"
         case {"definition": "approximate", "epsilon": epsilon, "delta": delta}:
-            text = f"ε = {epsilon} at δ = {delta}"
+            text = f"ε = {epsilon} at δ = {delta_text(delta)}"
         case _:
             text = f"ε = {budget['epsilon']}"
-    declared = budget.get("declared_delta" if budget["definition"] == "approximate" else "delta")
-    beside = f", declared δ up to {declared}" if declared not in (None, "0") else ""
-    return f"{text} ({_NAMES[budget['definition']]}{beside})"
+    definition: str = budget["definition"]
+    declared = budget.get("declared_delta" if definition == "approximate" else "delta")
+    beside = f", declared δ up to {delta_text(declared)}" if declared not in (None, "0") else ""
+    return Markup("{} ({}{})").format(text, term(_NAMES[definition], definition), beside)
 
 
-def share_of(budget: dict[str, Any], cost: dict[str, Any]) -> str | None:
-    """Return the percentage of a budget's cap that a guarantee takes, as its gauge counts, rounded up, at most 100.
+def term(words: str, anchor: str) -> Markup:
+    """Return words that lead to the glossary's entry for them."""
+    return Markup('<a class="term" href="{}#{}">{}</a>').format(GLOSSARY, anchor, words)
 
-    None for an (epsilon, delta) budget, of which no guarantee tells its part; for an RDP budget at an order that the
-    guarantee does not state; for an infinite loss; and for a cap of 0.
+
+def loss_text(charge: Mapping[str, Any], digits: int = 4) -> str:
+    """Return the loss of a charge, rounded up."""
+    name = _figure(charge)
+    return up(part_of(charge[name], charge.get(f"{name}_exact")), digits)
+
+
+def charge_text(charge: Mapping[str, Any], digits: int = 4) -> Markup:
+    """Return the charge of a release in the definition of its account's budget, rounded up."""
+    definition, loss = charge["definition"], loss_text(charge, digits)
+    text = f"{_SYMBOLS[definition]} {'is' if loss == 'infinite' else '='} {loss}"
+    if definition == "rdp":
+        return Markup('{} <span class="whole">at α = {}</span>').format(text, f"{charge['alpha']:g}")
+    if definition == "approximate":
+        return Markup('{} <span class="whole">at δ = {}</span>').format(text, delta_text(charge["delta"]))
+    return Markup("{}").format(text)
+
+
+def charged_percent(charge: Mapping[str, Any]) -> str | None:
+    """Return the percentage of the budget that a charge takes, rounded up, at most 100; None if it is unknown."""
+    share = charge.get("share")
+    if share is None:
+        return None
+    return up(min(Fraction(100), 100 * _exact(share)), 3)
+
+
+def delta_text(delta: float | str) -> str:
+    """Return the text of a delta, the same one whether an answer states it as a number or as an exact text."""
+    return up(_exact(delta), 12)
+
+
+def one_in(delta: float | str) -> str:
+    """Return the largest round number so that a chance of 1 in it is at least delta."""
+    number = math.floor(1 / _exact(delta))
+    unit = 10 ** max(0, len(str(number)) - 3)
+    return f"{number // unit * unit:,}"
+
+
+class Belief(NamedTuple):
+    """The percentages between which a loss lets a belief move: the least, rounded down, and the most, rounded up."""
+
+    least: str
+    most: str
+
+
+_EXPONENTIAL = Context(prec=40, Emax=10**6)
+_LEAST_SHOWN, _NEAR_ONE = Fraction(1, 10**4), Fraction(99, 100)
+_LARGEST_EPSILON = 10**5  # above it, the bounds are 0 % and 100 % in as many digits as are ever shown
+
+
+def belief_after(epsilon: float | str, prior: str) -> Belief:
+    """Return how far a loss of at most epsilon can move a belief, by Bayes' rule.
+
+    The loss multiplies the odds of any statement about one unit by a factor between exp(-epsilon) and exp(epsilon).
+    Both bounds are monotone in the factor, for which an upper bound is taken, so both are rounded outward.
+
+    Args:
+        epsilon: an upper bound on the loss.
+        prior: the belief before, in percent.
     """
-    match budget["definition"]:
-        case "zcdp":
-            figure, cap = rho_of(cost), Fraction(budget["rho"])
-        case "pure":
-            figure, cap = epsilon_of(cost), Fraction(budget["epsilon"])
-        case "rdp":
-            figure, cap = _rdp_of(cost, Fraction(budget["alpha"])), Fraction(budget["epsilon"])
-        case _:
+    exact, before = _exact(epsilon), Fraction(prior) / 100
+    if exact > _LARGEST_EPSILON:
+        return Belief("0", "100")
+    quotient = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(exact.numerator), Decimal(exact.denominator))
+    # The exponential is rounded to nearest, and exact for 0 alone.
+    factor = Fraction(quotient.exp(_EXPONENTIAL).next_plus(_EXPONENTIAL)) if exact else Fraction(1)
+    least, most = before / (before + (1 - before) * factor), before * factor / (1 - before + before * factor)
+    return Belief(down(100 * least, 3) if least > _LEAST_SHOWN else "0", up(100 * most, 3 if most < _NEAR_ONE else 4))
+
+
+def loss_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a guarantee's loss in the definition of a budget, as the answers of ``/v1`` state a charge.
+
+    None for an RDP budget at an order that the guarantee does not state. ``share`` is the part of the cap; it is left
+    out for an (epsilon, delta) budget, of which no guarantee tells its part.
+    """
+    definition = budget["definition"]
+    if definition == "approximate":
+        best = best_epsilon(cost)
+        return {"definition": definition, "epsilon": None, "delta": budget["delta"]} | (best or {})
+    name = _figure(budget)
+    figure = cost["zcdp" if definition == "zcdp" else "pure"] or {name: None}
+    if definition == "rdp":
+        alpha = stated(Fraction(budget["alpha"]), number_down)  # as guarantees state their orders
+        at_order = [one for one in cost["rdp"] if one["alpha"] == alpha]
+        if not at_order:
             return None
-    return None if figure is None or not cap else up(min(Fraction(100), 100 * figure / cap), 3)
+        figure = at_order[0]
+    loss, cap = part_of(figure[name], figure.get(f"{name}_exact")), Fraction(budget[name])
+    return {"definition": definition, "share": loss / cap if loss is not None and cap else None} | figure
 
 
 def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
@@ -125,12 +210,6 @@ def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
 def rho_of(cost: dict[str, Any]) -> Fraction | None:
     """Return the rho of a guarantee, exact if the guarantee states it so; None if it is infinite."""
     return _exactly(cost["zcdp"], "rho")
-
-
-def _rdp_of(cost: dict[str, Any], alpha: Fraction) -> Fraction | None:
-    """Return the loss of a guarantee at an order; None if it is infinite or not stated."""
-    stated = [one["epsilon"] for one in cost["rdp"] if Fraction(repr(one["alpha"])) == alpha]
-    return Fraction(repr(stated[0])) if stated and stated[0] is not None else None
 
 
 def _exactly(figure: dict[str, Any] | None, name: str) -> Fraction | None:
@@ -144,30 +223,38 @@ def relation_text(neighbouring: str) -> str:
     return _RELATIONS[neighbouring]
 
 
-def best_epsilon(cost: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the statement with the least epsilon at the first delta of a guarantee; None if there is none."""
+def best_epsilon(cost: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the statement at the first delta of a guarantee that pages and registry entries show; None: no epsilon.
+
+    It is the least epsilon that holds under adaptive choice, or where there is none the least of all.
+    """
     for best in cost["best"]:
-        statement: dict[str, Any] | None = best["fixed"] or best["adaptive"]
+        statement: dict[str, Any] | None = best["adaptive"] or best["fixed"]
         return statement
     return None
 
 
-def up(value: float | Fraction | None, digits: int = 4) -> str:
+def up(value: float | str | Fraction | None, digits: int = 4) -> str:
     """Return the text of an upper bound, rounded up; None is infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
 
 
-def down(value: float | Fraction | None, digits: int = 4) -> str:
+def down(value: float | str | Fraction | None, digits: int = 4) -> str:
     """Return the text of a lower bound, rounded down; None is infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
 
 
-def _rounded(value: float | Fraction, digits: int, rounding: str) -> str:
-    exact = value if isinstance(value, Fraction) else Fraction(repr(value))
+def _rounded(value: float | str | Fraction, digits: int, rounding: str) -> str:
+    exact = _exact(value)
     rounded = Context(prec=digits, rounding=rounding).divide(Decimal(exact.numerator), Decimal(exact.denominator))
     rounded = rounded.normalize()
     plain = rounded == 0 or -5 < rounded.adjusted() < 7
     return f"{rounded:f}" if plain else f"{rounded:e}".replace("e+", "e")
+
+
+def _exact(value: float | str | Fraction) -> Fraction:
+    """Return the number that an answer states, as a number or as an exact text."""
+    return Fraction(repr(value) if isinstance(value, float) else value)
 
 
 def moment(text: str) -> str:

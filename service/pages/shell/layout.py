@@ -94,6 +94,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "up": figures.up,
         "down": figures.down,
+        "delta": figures.delta_text,
+        "one_in": figures.one_in,
         "moment": figures.moment,
         "budget": figures.budget_text,
         "relation": figures.relation_text,
@@ -111,8 +113,12 @@ def _environment() -> Environment:
         "usage": figures.usage,
         "cap_usage": figures.cap_usage,
         "more_releases": figures.more_releases,
-        "share_of": figures.share_of,
+        "loss_in": figures.loss_in,
+        "charge_text": figures.charge_text,
+        "charged_percent": figures.charged_percent,
         "best_epsilon": figures.best_epsilon,
+        "belief_after": figures.belief_after,
+        "term": figures.term,
     }
     return environment
 

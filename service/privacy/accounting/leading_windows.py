@@ -210,11 +210,13 @@ def _whole(values: Sequence[Fraction]) -> Sequence[int | Fraction]:
 
 def _common(values: Iterable[Fraction]) -> int | None:
     """Return the least common denominator of values, or None if it is 10^60 or more."""
-    bottom = 1
-    for denominator in {value.denominator for value in values}:
-        bottom = math.lcm(bottom, denominator)
-        if bottom >= FINE_DENOMINATOR:
-            return None
+    bottom = last = 1
+    for value in values:
+        if value.denominator != last:  # no set of them: clients can choose numbers with equal hashes
+            last = value.denominator
+            bottom = math.lcm(bottom, last)
+            if bottom >= FINE_DENOMINATOR:
+                return None
     return bottom
 
 

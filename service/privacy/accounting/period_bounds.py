@@ -6,6 +6,7 @@ is composed for each period, and its largest values are summed, one figure at a 
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import groupby
 
 from service.privacy.accounting.guarantee import USUAL_ORDERS
 from service.privacy.accounting.leading_windows import leading
@@ -17,12 +18,12 @@ from service.privacy.periods import PeriodSet
 from service.privacy.plans import Plan, Sequence
 from service.privacy.plans.walking import Neighbouring, Priced
 
-CURVE = Weights(tuple(sorted({*USUAL_ORDERS, *ORDERS[::5]})))
+CURVE = Weights(tuple(order for order, _ in groupby(sorted((*USUAL_ORDERS, *ORDERS[::5])))))
 """The orders of the curve: between neighbours, order less 1 grows by half at most, which costs an epsilon some 2 %."""
 
 
 def dominating(
-    releases: Iterable[tuple[PeriodSet, Priced]], neighbouring: Neighbouring, number: int, period: int | None = None
+    releases: Iterable[tuple[PeriodSet, Priced]], neighbouring: Neighbouring, number: int, period: int | None
 ) -> Plan:
     """Return a plan whose declared guarantee bounds the loss of every unit.
 

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import cast
 
 from service.privacy.accounting.pricing import Price
 
@@ -92,19 +93,17 @@ def _round_up(value: Fraction, steps: int) -> Fraction:
 
 def add_price(totals: Totals, amount: Price) -> Totals:
     """Return the totals after a charge."""
+    finite, infinite = amount.quanta, list[bool]()
+    if None in finite:  # almost never
+        finite, infinite = tuple(one or 0 for one in finite), [one is None for one in finite]
     return Totals(
         epsilon=totals.epsilon.plus(amount.epsilon),
         rho=totals.rho.plus(amount.rho),
-        delta=totals.delta + amount.delta,
-        linear=totals.linear + amount.linear,
-        quanta=_sums(totals.quanta, [quanta or 0 for quanta in amount.quanta]),
-        infinite=_sums(totals.infinite, _infinite(amount.quanta)),
+        delta=totals.delta + amount.delta if amount.delta else totals.delta,  # it is mostly 0
+        linear=totals.linear + amount.linear if amount.linear else totals.linear,
+        quanta=_sums(totals.quanta, cast("tuple[int, ...]", finite)),
+        infinite=_sums(totals.infinite, infinite),
     )
-
-
-def _infinite(quanta: tuple[int | None, ...]) -> list[bool]:
-    """Return the places at which a curve is infinite; there are almost never any."""
-    return [one is None for one in quanta] if None in quanta else []
 
 
 def _sums(totals: tuple[int, ...], added: Sequence[int]) -> tuple[int, ...]:

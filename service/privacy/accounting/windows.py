@@ -53,7 +53,7 @@ class Worst:
     totals: Totals
 
 
-def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held: bool = False) -> Price:
+def price_as_charged_to_windows(totals: Iterable[Totals], asked: Price, *, held: bool) -> Price:
     """Return one amount that can be added to all given totals, with each figure exact or rounded up for all of them.
 
     A figure is rounded up if ``price_as_charged`` rounds it for any of the totals. It is not rounded a second time.
@@ -72,7 +72,7 @@ def decisive_window(
     common: Totals,
     windows: Mapping[int, Totals],
     amount: Price,
-    most: Totals | None = None,
+    most: Totals | None,
 ) -> Worst:
     """Return totals before a charge such that it fits them if and only if it fits every window that it touches (P-1).
 

@@ -26,9 +26,9 @@ class LadderLoss(Keyed):
     values: int = 2
 
     @property
-    def figures(self) -> tuple[Fraction, ...]:
+    def figures(self) -> tuple[Fraction | int, ...]:
         """The numbers that must be in the range of doubles."""
-        return self.e, Fraction(self.s)
+        return self.e, self.s
 
     @property
     def is_zero(self) -> bool:
@@ -40,7 +40,7 @@ class LadderLoss(Keyed):
         """The weight of the rungs between the ends."""
         if self.values > 2:
             return (self.values - 2) * math.exp(-float(self.e) / 2)
-        return -math.expm1(-float(self.e / self.s))
+        return -math.expm1(-(self.e.numerator / (self.e.denominator * self.s)))
 
 
 class _PositiveLoss(Keyed):

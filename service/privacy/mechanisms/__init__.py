@@ -30,9 +30,16 @@ MECHANISMS = _by_name(
 )
 """All mechanisms, by their names in documents."""
 
-_DRAWN = [name for name, mechanism in MECHANISMS.items() if mechanism.DRAWN]
-DRAWN = f"{', '.join(_DRAWN[:-1])} or {_DRAWN[-1]}"
+
+def _in_words(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+DRAWN = _in_words([name for name, mechanism in MECHANISMS.items() if mechanism.DRAWN])
 """The names of the mechanisms that are drawn, in words."""
+
+ADDITIVE = _in_words([name for name, mechanism in MECHANISMS.items() if mechanism.ADDITIVE])
+"""The names of the mechanisms that add noise, in words."""
 
 OffsetTails = Osgt | DiscreteOsgt
 
@@ -43,6 +50,7 @@ def is_offset_tails(mechanism: Mechanism) -> TypeGuard[OffsetTails]:
 
 
 __all__ = [
+    "ADDITIVE",
     "DRAWN",
     "MECHANISMS",
     "Continuous",

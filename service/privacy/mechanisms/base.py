@@ -110,9 +110,11 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     BEFORE: ClassVar[Fields] = (TAGS, READS, NAME)
     DRAWN: ClassVar[bool] = False
-    """Whether its noise is integer, so that it can be drawn exactly; others are only accounted."""
+    """True if its noise is integer, so that it can be drawn exactly; others are only accounted."""
     ADDITIVE: ClassVar[bool] = False
-    """Whether it adds noise to an answer, and so has a sensitivity, a noise scale and cells."""
+    """True if it adds noise to an answer, and so has a sensitivity, a noise scale and cells."""
+    PARAMETER: ClassVar[str | None] = None
+    """The field that alone determines its noise: ``scale`` or ``sigma_squared``; None if there is no such field."""
 
     name: str | None = None
     tags: tuple[str, ...] = ()
@@ -220,9 +222,10 @@ class Mechanism(Keyed, PlanElement, ABC):
 
     @abstractmethod
     def loss_law(self) -> LossLaw | None:
-        """Return the law of the loss, or one that dominates it, if the event of probability delta does not happen.
+        """Return the law of the loss, if the event of probability delta does not happen; None if no law is known.
 
-        None if no law is known.
+        A law that only dominates the loss is allowed for a mechanism that stands for all with its guarantee: its tests
+        compare the tight profile with that of the dominating mechanism, to a millionth.
         """
 
     @abstractmethod

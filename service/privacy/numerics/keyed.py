@@ -5,6 +5,8 @@ n colliding keys takes n² comparisons. Text is hashed under a key that is drawn
 here numbers are hashed by their text. A number that a client states is never itself the key of a dict, a set or a memo.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from fractions import Fraction
@@ -94,6 +96,34 @@ class ValuesKey:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ValuesKey) and self.values == other.values
+
+
+class KeptResults(Generic[R]):
+    """The results that were used last, by a digest of all that they depend on.
+
+    A memoised function would hold its arguments too, which may be plans of megabytes.
+
+    Args:
+        most: the number of results that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._found, self._mutex = most, OrderedDict[str, R](), threading.Lock()
+
+    def get(self, digest: str) -> R | None:
+        """Return the result with this digest; None where it is not kept."""
+        with self._mutex:
+            if digest in self._found:
+                self._found.move_to_end(digest)
+            return self._found.get(digest)
+
+    def put(self, digest: str, result: R) -> None:
+        """Keep a result, in place of the one that was not used for longest."""
+        with self._mutex:
+            self._found[digest] = result
+            self._found.move_to_end(digest)
+            if len(self._found) > self._most:
+                self._found.popitem(last=False)
 
 
 class MemoisedFunction(Generic[P, R]):

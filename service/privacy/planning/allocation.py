@@ -9,6 +9,7 @@ admit.
 from collections.abc import Callable, Sequence as Listed
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from flint import arb
@@ -78,7 +79,7 @@ def with_amount(kind: QueryNoiseType, query: WeightedQuery, amount: Fraction) ->
         amount: in the mechanism's own unit (epsilon or rho, nats), above 0.
     """
     s, c = query.sensitivity, query.cells
-    return _with_parameter(kind, query, _shortened(c * s / amount if _is_pure(kind) else c * s * s / (2 * amount)))
+    return _with_parameter(kind, query, _shortened(c * s / amount if _has_scale(kind) else c * s * s / (2 * amount)))
 
 
 def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, confidence: Fraction) -> QueryNoise:
@@ -97,31 +98,25 @@ def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, co
 
 @memoised(maxsize=4096)
 def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) -> Fraction:
-    if kind is Geometric:
-        return margin_to_scale(int(margin), confidence)
-    if kind is DiscreteGaussian:
-        return margin_to_sigma_squared(int(margin), confidence)
+    if kind.DRAWN:
+        return (margin_to_scale if _has_scale(kind) else margin_to_sigma_squared)(int(margin), confidence)
     excess = excess_of(confidence)
     if margin <= 0:
         raise ValueError("expected a margin above 0 for continuous noise")
-    if kind is Laplace:
+    if _has_scale(kind):
         return value_of_rank(rank_of(lower_bound(lambda: ball(margin) / -ball(excess).log())))
     return value_of_rank(rank_of(lower_bound(lambda: (ball(margin) / ball(excess).erfcinv()) ** 2 / arb(2))))
 
 
-def _is_pure(kind: QueryNoiseType) -> bool:
-    return kind in (Geometric, Laplace)
+def _has_scale(kind: QueryNoiseType) -> bool:
+    """Return whether the noise has a scale, and so a pure loss; the other noise is Gaussian, and has a rational rho."""
+    return kind.PARAMETER == "scale"
 
 
 def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fraction) -> QueryNoise:
-    name, s, cells = query.name, query.sensitivity, query.cells
-    if kind is Geometric:
-        return Geometric(name=name, scale=parameter, sensitivity=int(s), cells=cells)
-    if kind is Laplace:
-        return Laplace(name=name, scale=parameter, sensitivity=s, cells=cells)
-    if kind is DiscreteGaussian:
-        return DiscreteGaussian(name=name, sigma_squared=parameter, sensitivity=int(s), cells=cells)
-    return Gaussian(name=name, sigma_squared=parameter, sensitivity=s, cells=cells)
+    sensitivity = int(query.sensitivity) if kind.DRAWN else query.sensitivity
+    own: dict[str, Any] = {str(kind.PARAMETER): parameter, "sensitivity": sensitivity}
+    return kind(name=query.name, cells=query.cells, **own)
 
 
 def _shortened(value: Fraction) -> Fraction:
@@ -191,11 +186,11 @@ class EmptyAccount:
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
         """Return the cap in the mechanism's own unit (epsilon or rho, nats); None if it is in another unit."""
         match self.budget.definition:
-            case Definition.PURE if _is_pure(kind):
+            case Definition.PURE if _has_scale(kind):
                 return self.budget.cap
-            case Definition.ZCDP if not _is_pure(kind):
+            case Definition.ZCDP if not _has_scale(kind):
                 return self.budget.cap
-            case Definition.RDP if not _is_pure(kind) and self.budget.alpha is not None:
+            case Definition.RDP if not _has_scale(kind) and self.budget.alpha is not None:
                 return self.budget.cap / self.budget.alpha  # tau(alpha) is at most alpha*rho
             case _:
                 return None
@@ -329,9 +324,9 @@ def least_weighted_error(account: EmptyAccount, kind: QueryNoiseType, queries: L
         total = float(np.sum(cells * _loss_of_unit(kind, unit, s, in_rho)))
         if abs(np.log(total / cap)) < 1e-9:
             break
-        target *= (total / cap) ** (3 if _is_pure(kind) and not in_rho else 2)
+        target *= (total / cap) ** (3 if _has_scale(kind) and not in_rho else 2)
         unit = _equal_gain_units(gain, start, target)
-    amounts = (cells * (s / unit if _is_pure(kind) else s * s / (2 * unit * unit)))[:, 0]
+    amounts = (cells * (s / unit if _has_scale(kind) else s * s / (2 * unit * unit)))[:, 0]
     return [Fraction(int(share * _SHARES), _SHARES) for share in (amounts / amounts.sum() * (1 - 1e-14)).tolist()]
 
 
@@ -347,21 +342,17 @@ def _equal_gain_units(gain: Callable[[Doubles], Doubles], start: Doubles, target
 
 
 def _loss_of_unit(kind: QueryNoiseType, unit: Doubles, s: Doubles, in_rho: bool) -> Doubles:
-    if not _is_pure(kind):
+    curve = _with_parameter(kind, WeightedQuery(""), Fraction(1)).rho_curve()
+    if curve is None:
         return np.asarray(s * s / (2 * unit * unit))
-    if not in_rho:
-        return np.asarray(s / unit)
-    example = Geometric(scale=Fraction(1)) if kind is Geometric else Laplace(scale=Fraction(1))
-    return np.asarray(example.rho_curve().formula(unit, s, DOUBLES))
+    return np.asarray(curve.formula(unit, s, DOUBLES) if in_rho else s / unit)
 
 
 def _variance(kind: QueryNoiseType, unit: Doubles) -> Doubles:
-    if kind is Laplace:
-        return 2 * unit * unit
-    if kind is Geometric:
+    if not kind.DRAWN:
+        return 2 * unit * unit if _has_scale(kind) else unit * unit
+    if _has_scale(kind):
         return np.asarray(1 / (2 * np.sinh(np.minimum(1 / (2 * unit), 300)) ** 2))
-    if kind is Gaussian:
-        return unit * unit
     x = np.arange(1, 40.0)[:, None, None]
     mass = 2 * np.exp(-x * x / (2 * np.minimum(unit, 2.0) ** 2))
     return np.asarray(np.where(unit < 2, (x * x * mass).sum(axis=0) / (1 + mass.sum(axis=0)), unit * unit))

@@ -29,10 +29,11 @@ from service.privacy.tight import TightProfile
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_rho_at
 
 CalibratedNoise = Gaussian | DiscreteGaussian | Osgt | DiscreteOsgt
+CalibratedNoiseType = type[Gaussian] | type[DiscreteGaussian] | type[Osgt] | type[DiscreteOsgt]
 EPSILONS = Fraction(1, 100), Fraction(20)
 DELTAS = Fraction(1, 10**30), Fraction(1, 10)
 SENSITIVITIES = Fraction(1, 10**4), Fraction(10**4)
-MOST_CELLS: Mapping[type[CalibratedNoise], int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
+MOST_CELLS: Mapping[CalibratedNoiseType, int] = {Gaussian: 10**6, DiscreteGaussian: 10**6, Osgt: 20, DiscreteOsgt: 20}
 
 _WIDE = 100  # counts squared: from this variance on, integer noise has the best offset of continuous noise
 _LARGEST_OFFSET = 1e3  # in sigmas; beyond it, the variance differs from that of Laplace noise by less than 1e-4 of it
@@ -134,13 +135,23 @@ def _proven_least(mechanism: CalibratedNoise, target: Target, start: Fraction) -
     return replace(mechanism, sigma_squared=value_of_rank(rank))
 
 
-def least_gaussian(
-    kind: type[Gaussian] | type[DiscreteGaussian], sensitivity: Fraction, target: Target
-) -> CalibratedNoise:
-    """Return the Gaussian noise of least variance.
+def least_noise(kind: CalibratedNoiseType, sensitivity: Fraction, target: Target) -> CalibratedNoise:
+    """Return the noise of a kind of least variance; for offset tails Gaussian noise if no offset is better.
 
     Args:
-        sensitivity: counts; whole for ``DiscreteGaussian``.
+        sensitivity: counts; whole for noise on the integers.
+
+    Raises:
+        NoSuchNoise: none is found.
+    """
+    return (least_gaussian if kind.PARAMETER else least_osgt)(kind, sensitivity, target)
+
+
+def least_gaussian(kind: CalibratedNoiseType, sensitivity: Fraction, target: Target) -> CalibratedNoise:
+    """Return the Gaussian noise of least variance, continuous or on the integers as ``kind`` is.
+
+    Args:
+        sensitivity: counts; whole for noise on the integers.
 
     Raises:
         NoSuchNoise: none is found.
@@ -148,38 +159,36 @@ def least_gaussian(
     below = epsilon_to_rho_analytic(target.epsilon, target.delta)
     rho = gaussian_rho_at(target.epsilon, target.delta, below)
     start = target.cells * sensitivity * sensitivity / (2 * rho)
-    if kind is Gaussian:
+    if not kind.DRAWN:
         return least_variance(Gaussian(sigma_squared=start, sensitivity=sensitivity), target)
     plain = least_variance(DiscreteGaussian(sigma_squared=start, sensitivity=int(sensitivity)), target)
     narrow = _least_narrow_noise(DiscreteGaussian, int(sensitivity), target)
     return plain if narrow is None else min(plain, narrow, key=_variance)
 
 
-def _least_narrow_noise(
-    kind: type[DiscreteGaussian] | type[DiscreteOsgt], sensitivity: int, target: Target
-) -> CalibratedNoise | None:
+def _least_narrow_noise(kind: CalibratedNoiseType, sensitivity: int, target: Target) -> CalibratedNoise | None:
     """Return the integer noise of least variance among noise hardly wider than one integer; see ``narrow_noise``."""
     if target.cells > 1 or sensitivity > LARGEST_SENSITIVITY:
         return None
-    largest = 0.0 if kind is DiscreteGaussian else target.largest_offset
+    largest = 0.0 if kind.PARAMETER else target.largest_offset
     parameters = least_narrow_noise(sensitivity, float(target.epsilon), float(target.delta), largest)
     if parameters is None:
         return None
     v, m = (Fraction(value) for value in parameters)
     noise: CalibratedNoise = DiscreteGaussian(sigma_squared=v, sensitivity=sensitivity)
-    if kind is DiscreteOsgt and m:
+    if m and not kind.PARAMETER:
         noise = _with_short_offset(DiscreteOsgt(sigma_squared=v, m=m, sensitivity=sensitivity))
     return _proven_least(noise, target, v)
 
 
-def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, target: Target) -> CalibratedNoise:
-    """Return the noise with offset tails of least variance.
+def least_osgt(kind: CalibratedNoiseType, sensitivity: Fraction, target: Target) -> CalibratedNoise:
+    """Return the noise with offset tails of least variance, continuous or on the integers as ``kind`` is.
 
     The search is over the offset in sigmas, each with the sigma that it needs, in doubles. The offset of narrow integer
     noise is searched by its own deltas, that of all other noise by those of continuous noise.
 
     Args:
-        sensitivity: counts; whole for ``DiscreteOsgt``.
+        sensitivity: counts; whole for noise on the integers.
 
     Returns:
         Gaussian noise if no offset is better.
@@ -197,7 +206,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
         return _of_offset_ratio(DiscreteOsgt, r, _scaled_to_target(of_line(r), r, target).sigma_squared, sensitivity)
 
     best = on_line = _best_offset(of_line, target)
-    if kind is DiscreteOsgt:
+    if kind.DRAWN:
         if _variance(on_line) < _WIDE:
             best = _best_offset(of_integers, target)
         else:
@@ -205,7 +214,7 @@ def least_osgt(kind: type[Osgt] | type[DiscreteOsgt], sensitivity: Fraction, tar
             best = DiscreteOsgt(sigma_squared=v, m=m, sensitivity=int(sensitivity))
     searched = least_variance(_with_short_offset(best), target)
     others = [gaussian]
-    if kind is DiscreteOsgt:
+    if kind.DRAWN:
         narrow = _least_narrow_noise(DiscreteOsgt, int(sensitivity), target)
         others = [least_gaussian(DiscreteGaussian, sensitivity, target), *([] if narrow is None else [narrow])]
     return min(searched, *others, key=_variance)
@@ -218,11 +227,9 @@ def _with_short_offset(mechanism: CalibratedNoise) -> CalibratedNoise:
     return mechanism
 
 
-def _of_offset_ratio(
-    kind: type[Osgt] | type[DiscreteOsgt], r: float, start: Fraction, sensitivity: Fraction
-) -> CalibratedNoise:
+def _of_offset_ratio(kind: CalibratedNoiseType, r: float, start: Fraction, sensitivity: Fraction) -> CalibratedNoise:
     offset = Fraction(r * math.sqrt(start))
-    if kind is Osgt:
+    if not kind.DRAWN:
         return Osgt(sigma_squared=start, m=offset, sensitivity=sensitivity)
     return DiscreteOsgt(sigma_squared=start, m=offset, sensitivity=int(sensitivity))
 

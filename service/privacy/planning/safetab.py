@@ -96,7 +96,7 @@ def step_2_noise(
     Raises:
         ValueError: the margin or the confidence is out of range.
     """
-    if kind is Geometric:
+    if kind.PARAMETER == "scale":
         return Geometric(scale=margin_to_scale(margin, confidence) if exact else safetab_scale(margin), cells=1)
     variance = margin_to_sigma_squared(margin, confidence) if exact else safetab_sigma_squared(margin)
     return DiscreteGaussian(sigma_squared=variance, cells=1)
@@ -148,7 +148,7 @@ def printed_analysis(design: Design, noise: Listed[LevelNoise], delta: Fraction)
         noise: of each level, in the design's order.
         delta: above 0.
     """
-    if design.kind is Geometric:
+    if design.kind.PARAMETER == "scale":
         shares = [(one.step_1, one.step_2, one.total_only) for one in noise]
         return SafeTabAnalysis("rdp, printed formula", _printed_rdp(design, shares, delta), delta, sound=False)
     rho = design.stability * sum((loss_of(one.total_only) for one in noise), Fraction(0))

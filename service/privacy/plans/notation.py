@@ -25,6 +25,8 @@ def read_plan(document: Document, pointer: str = "") -> Plan:
         InvalidInput: something is not valid; each fault has its JSON pointer, below ``pointer``.
     """
     plan = _read(document, pointer, "", _Context())
+    if isinstance(plan, Mechanism):
+        return plan
     mechanisms = [(where, node) for where, node in walk(plan, pointer) if isinstance(node, Mechanism)]
     names = Counter(mechanism.name for _, mechanism in mechanisms)
     faults = [

@@ -71,7 +71,7 @@ def _without_profiles(node: Condensed) -> Condensed:
 
 
 def statement_faults(
-    plan: Plan, capped: Collection[str], account: str | None, pointer: str, release_tags: Collection[str] = ()
+    plan: Plan, capped: Collection[str], account: str | None, pointer: str, release_tags: Collection[str]
 ) -> Iterator[Fault]:
     """Yield a fault for each mechanism without a statement, and for each promise that a tag contradicts.
 

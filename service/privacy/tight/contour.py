@@ -309,7 +309,7 @@ def _trace_points(composition: LossComposition, c: float, t: Doubles) -> tuple[_
         if family is None:
             break
         spend(len(family.count) * len(t) * family.cost)
-        more, uncertain = family.along(c, t)
+        more, uncertain = family.along_line(c, t)
         looked_at += len(family.count)
         with np.errstate(over="ignore", invalid="ignore"):
             change = change + family.count @ more

@@ -186,7 +186,7 @@ def _falls_until(laws: Mapping[ComposedLaw, int], lattice: Lattice, c: float) ->
         of_law = compose_laws({law: count})
         t = 0.2 / (spread * math.sqrt(count))
         while t < math.pi / float(spacing):
-            change = of_law.families[0].along(c, np.array([t]))[0][0, 0].real * count
+            change = of_law.families[0].along_line(c, np.array([t]))[0][0, 0].real * count
             if change < -NEGLIGIBLE:
                 fall = t, math.exp(change) * (1 + 1e-6)
                 best = fall if best is None or fall < best else best

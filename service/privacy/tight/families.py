@@ -36,7 +36,7 @@ class Family(Protocol):
     def cumulant(self, c: Doubles) -> Doubles:
         """Return K(c) of each member (rows) at each real c > 0 (columns)."""
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         """Return K(c+it) - K(c) of each member (rows) at each t, modulo 2 pi i, and the scale of its error.
 
         The error is below ``contour.UNIT`` times the second figure.
@@ -153,7 +153,7 @@ class Ladders(FamilyMembers):
         far = e * c + np.log((1 + np.exp(-2 * e * (c + 0.5)) + inside) / bottom)
         return np.asarray(np.where(e * c < 1, near, far))
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         a, e = c + 0.5, self.e[:, None]
         down = np.exp(-2 * e * a)
         sine, cosine = np.sin(e * t / 2), np.cos(e * t / 2)
@@ -204,7 +204,7 @@ class Laplaces(FamilyMembers):
         far = e * c + np.log1p(c / (2 * a) * np.expm1(-2 * a * e))
         return np.asarray(np.where(use, near, far))
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         a, e = c + 0.5, self.e[:, None]
         up, down = 1 + np.exp(-2 * e * a), -np.expm1(-2 * e * a)  # 2 cosh(ea) and 2 sinh(ea), by exp(-ea)
         sine, cosine = np.sin(e * t / 2), np.cos(e * t / 2)

@@ -65,13 +65,13 @@ def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
     return None if law.is_zero else law
 
 
-def _checked_double(value: Fraction) -> float:
+def _checked_double(value: Fraction | int) -> float:
     """Return a figure as a double, if squares and products of such figures are in the range of doubles too."""
     try:
-        size = float(value)
+        size = value.numerator / value.denominator  # as float() of a fraction, in a third of its time
     except OverflowError:
         raise NotTight from None
-    if value != 0 and not SMALLEST < size < LARGEST:
+    if value.numerator and not SMALLEST < size < LARGEST:
         raise NotTight
     return size
 

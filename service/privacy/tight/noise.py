@@ -55,7 +55,7 @@ class DiscreteGaussians(FamilyMembers):
             wiggle = np.where(v < DUAL, direct - centred - off * off / (2 * narrow), wiggle)
         return np.asarray(s * s / (2 * v) * c * (c + 1) + wiggle)
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         if (self.v >= DUAL).all():
             return self._dual(c, t)
         if (self.v < DUAL).all():
@@ -156,7 +156,7 @@ class Osgts(FamilyMembers):
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(scale + np.log(self._log(np.broadcast_to(c + 0j, scale.shape), scale).real))
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         scale = self.cumulant(np.array([c]))
         z = np.broadcast_to(c + 1j * t, (len(self.v), len(t)))
         value = self._log(z, scale)
@@ -217,7 +217,7 @@ class AtomFamily:
         far = (top + np.log(np.exp(power - top).sum(axis=1, keepdims=True)))[:, 0]
         return np.asarray(np.where(c * np.abs(self.x).max() < 1, near, far)[None, :])
 
-    def along(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
+    def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         power = np.log(np.maximum(self.p, 1e-320)) + c * self.x
         tilted = np.exp(power - power.max())
         tilted /= tilted.sum()

@@ -12,7 +12,7 @@ noise of epsilon 0.1, gets 3.0661, where the truth is 2.9629.
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from service.privacy.accounting.zcdp import plan_rho
@@ -66,11 +66,13 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
 
 
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
-    delta = mechanism.delta().nats or 0
-    law = mechanism_law(mechanism)
-    above = double_up(Fraction(delta))  # above 0 if delta is, even one below all doubles
+    delta, law = mechanism.delta().nats, mechanism_law(mechanism)
+    items = () if law is None else ((law, 1),)
+    if not delta:
+        return LawSum(items)
+    above = double_up(delta)  # above 0 if delta is, even one below all doubles
     kept = -math.inf if above >= 1 else math.log1p(-above)
-    return LawSum(() if law is None else ((law, 1),), kept)
+    return LawSum(items, kept)
 
 
 def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
@@ -121,18 +123,32 @@ def _rank(one: LawSum) -> tuple[object, object]:
     """Return a kind in which sums are totally ordered, and a sum's rank in it.
 
     Gaussians are ordered by rho. Laplace losses are ordered by e, as are geometric ones of equal steps and responses of
-    equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more.
+    equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more. The
+    kind has the laws themselves, without the figures of the rank, so every other field on which a loss depends counts.
     """
     laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw)}
     if len(laws) == len(one.items) and all(isinstance(law, GaussianLoss) for law in laws):
-        return ("gaussian", one.log_finite), total_rho(laws)
+        return (frozenset((_GAUSSIAN, *map(_unranked, laws))), one.log_finite), total_rho(laws)
     if len(one.items) == 1:
         ((law, count),) = one.items
-        if isinstance(law, LaplaceLoss):
-            return ("laplace", count, one.log_finite), law.e
-        if isinstance(law, LadderLoss):
-            return ("ladder", law.s, law.values, count, one.log_finite), law.e
+        if isinstance(law, LadderLoss | LaplaceLoss):
+            return (_unranked(law), count, one.log_finite), law.e
     return one, 0
+
+
+_GAUSSIAN = GaussianLoss(sigma_squared=Fraction(1))
+
+
+def _unranked(law: object) -> object:
+    """Return a law with a constant in the fields that only determine its rank."""
+    match law:
+        case GaussianLoss():
+            return replace(law, sigma_squared=Fraction(1), sensitivity=Fraction(1))
+        case LaplaceLoss():
+            return replace(law, scale=Fraction(1), sensitivity=Fraction(1))
+        case LadderLoss():
+            return replace(law, e=Fraction(0))
+    return law
 
 
 def _contains(two: LawSum, one: LawSum) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, json_of, pointers_of
+from tests.api.calls import Client, json_of, pointers_of, problem_of
 
 GEOMETRIC = {"type": "geometric", "epsilon": "0.4"}
 OSGT = {"type": "osgt", "sigma_squared": "40", "m": "3"}
@@ -81,3 +81,10 @@ def test_noise_beyond_the_doubles_has_no_figures(shared_client: Client) -> None:
 )
 def test_meaningless_questions_are_refused(shared_client: Client, question: Any, pointers: list[str]) -> None:
     assert pointers_of(shared_client.post("/v1/accuracy", json=question)) == pointers
+
+
+def test_a_mechanism_without_noise_is_refused_with_those_that_are_accepted(shared_client: Client) -> None:
+    answer = shared_client.post("/v1/accuracy", json={"mechanism": {"type": "randomized_response", "epsilon": "1"}})
+    (fault,) = problem_of(answer, "validation")["errors"]
+    accepted = "geometric, discrete_gaussian, discrete_osgt, laplace, gaussian or osgt"
+    assert fault == {"pointer": "/mechanism", "detail": f"expected a mechanism that adds noise: {accepted}"}

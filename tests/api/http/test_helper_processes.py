@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from decimal import InvalidOperation
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,12 +19,19 @@ from fastapi.testclient import TestClient
 from starlette.routing import Route
 from starlette.types import Message, Scope
 
-from service.api.http import request_parsing as body
-from service.api.http.helper_processes import Helpers, _BufferedAnswer
+from service.api.http import kept_figures, request_parsing as body
+from service.api.http.buffered_answer import BufferedAnswer
+from service.api.http.helper_processes import Helpers
 from service.api.http.memory_room import ROOM
-from service.api.routes import draws as api_draws, histograms as api_histograms, tabulations as api_tabulations
+from service.api.openapi import contract
+from service.api.routes.noisy_counts import (
+    draws as api_draws,
+    histograms as api_histograms,
+    tabulations as api_tabulations,
+)
 from service.api.routes.release_pricing import check_work
 from service.api.schemas import draw_responses as drawn, tabulation_responses
+from service.api.schemas.guarantees import cost_of
 from service.errors import InvalidInput, TooManyRequests, Unavailable
 from service.ledger.draws import stored_draws as ledger_drawn
 from service.ledger.releases import releases as ledger_releases
@@ -46,7 +54,7 @@ from tests.api.calls import (
     release,
 )
 from tests.api.conftest import serving
-from tests.api.streams import counts, headers
+from tests.api.streams import batches_of, counts, headers, stream
 from tests.ledger.storage.test_newest_heads import put_row, stored_account
 from tests.waiting import until
 
@@ -234,9 +242,11 @@ def test_a_helper_that_was_ended_is_replaced(app: FastAPI) -> None:
     with client_of(app) as client:
         asked = {"plan": concentrated("0.1")}
         json_of(client.post("/v1/compositions", json=asked))
-        app.state.helpers._idle[-1].end()
-        problem_of(client.post("/v1/compositions", json=asked), "unavailable")
+        ended = app.state.helpers._idle[-1]
+        ended.end()
+        until(lambda: not ended.is_alive)
         json_of(client.post("/v1/compositions", json=asked))
+        assert ended not in app.state.helpers._idle
 
 
 def _not_answering() -> FastAPI:
@@ -294,9 +304,24 @@ def test_figures_of_large_plans_are_kept_and_made_up_ones_are_not_taken(client: 
     assert after["spent"]["zcdp"]["rho"] > first[1]["spent"]["zcdp"]["rho"]
 
 
+def test_the_cost_of_a_large_plan_is_kept_when_it_is_registered(
+    alone: TestClient, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(alone, budget={"definition": "zcdp", "rho": 100})
+    costs = [release(alone, plan)["cost"] for plan in (_LARGE, _LARGE)]
+    release(alone, concentrated("0.01"))
+    assert len(_known(database)) == 2, "those of the large ones"
+    computed = Mock(wraps=cost_of)
+    monkeypatch.setattr(kept_figures, "cost_of", computed)
+    listed = json_of(alone.get("/v1/accounts/people/releases"))["items"]
+    assert [one["cost"] for one in listed[:2]] == costs
+    assert computed.call_count == 1, "of the small one"
+
+
 def test_no_figure_is_kept_of_spending_that_somebody_changed(client: TestClient, database: Database) -> None:
     open_account(client, budget={"definition": "zcdp", "rho": 100})
     release(client, _LARGE)
+    kept = _known(database)
 
     def run(*statements: str) -> None:
         def work(connection: Any) -> None:
@@ -308,11 +333,11 @@ def test_no_figure_is_kept_of_spending_that_somebody_changed(client: TestClient,
     run("CREATE TABLE before AS SELECT * FROM spending", "UPDATE spending SET subplan = replace(subplan, '1', '2')")
     for query in ("", "?delta=1e-7"):
         problem_of(client.get(f"/v1/accounts/people/balance{query}"), "unavailable")
-    assert _known(database) == []
+    assert _known(database) == kept, "the cost of the release alone"
     run("DELETE FROM spending", "INSERT INTO spending SELECT * FROM before", "DROP TABLE before")
     balance = json_of(client.get("/v1/accounts/people/balance"))
     assert balance["spent"]["zcdp"]["rho_exact"] == "1.9194"
-    until(lambda: len(_known(database)) == 1)
+    until(lambda: len(_known(database)) == len(kept) + 1)
 
 
 def _known(database: Database) -> list[Any]:
@@ -473,6 +498,32 @@ def test_large_draws_are_computed_by_a_helper_and_stored_once(elsewhere: TestCli
     assert json_of(elsewhere.get("/v1/accounts/people/verify"))["valid"]
 
 
+def test_groups_of_a_large_stream_are_tabulated_by_a_helper_and_stored_once(elsewhere: TestClient) -> None:
+    path = _heavy_path(elsewhere, "tabulations") + "?level=level"
+    before = _entries(elsewhere)
+    content = stream({"group": [f"{k:0100}" for k in range(200)], "total_only": [True] * 200, "total": [5] * 200})
+    first, again = (elsewhere.post(path, content=content, headers=headers("k")) for _ in range(2))
+    assert (first.status_code, again.status_code, again.content) == (201, 201, first.content)
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert len(batches_of(first.content)[0].batch) == 200
+    problem_of(elsewhere.post(path, content=content, headers=headers()), "already_drawn")
+    refused = elsewhere.post(path, content=content[:-1000], headers=headers())
+    assert refused.status_code == 422
+    assert _entries(elsewhere) == before + 1
+    assert json_of(elsewhere.get("/v1/accounts/people/verify"))["valid"]
+
+
+def test_a_stream_for_which_a_helper_has_no_memory_stays_in_the_serving_process(
+    elsewhere: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _heavy_path(elsewhere, "tabulations") + "?level=level"
+    content = stream({"group": [f"{k:0100}" for k in range(200)], "total_only": [True] * 200, "total": [5] * 200})
+    monkeypatch.setattr(
+        app.state, "settings", app.state.settings.model_copy(update={"max_json_bytes": len(content) - 1})
+    )
+    problem_of(elsewhere.post(path, content=content, headers=headers()), "internal")  # as the fixture refuses to do it
+
+
 def test_what_is_refused_when_it_is_written_leaves_the_helper_and_charges_nothing(
     elsewhere: TestClient, app: FastAPI
 ) -> None:
@@ -553,7 +604,7 @@ def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
         sent.append(message["body"])
 
     async def answer() -> None:
-        kept = _BufferedAnswer(Request({"type": "http", "state": {ROOM: take}}), send)
+        kept = BufferedAnswer(Request({"type": "http", "state": {ROOM: take}}), send)
         for number, passed in enumerate((0, 0, 3, 4)):
             await kept.send({"type": "http.response.body", "body": b"%d" % number})
             assert len(sent) == passed
@@ -570,13 +621,24 @@ def test_long_work_of_many_is_answered_in_the_end(served: Client) -> None:
     assert len({answer.text for answer in answers}) == 1
 
 
-def test_the_contract_is_rendered_once_and_not_sent_to_who_has_it(embedded: TestClient) -> None:
-    first = embedded.get("/openapi.json")
+def test_the_contract_is_rendered_once_and_not_sent_to_who_has_it(
+    embedded: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered, describe = list[FastAPI](), contract.describe
+
+    def counted(app: FastAPI) -> dict[str, Any]:
+        rendered.append(app)
+        return describe(app)
+
+    monkeypatch.setattr(contract, "describe", counted)
+    with ThreadPoolExecutor(8) as threads:  # none has been rendered yet when the first ones ask
+        first, *others = threads.map(lambda _: embedded.get("/openapi.json"), range(24))
     assert json_of(first)["openapi"].startswith("3.")
+    assert {other.content for other in others} == {first.content}
     again = embedded.get("/openapi.json", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
-    assert embedded.get("/openapi.json").content == first.content
+    assert len(rendered) == 1
 
 
 def _listed(number: int) -> dict[str, Any]:

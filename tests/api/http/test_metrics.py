@@ -210,7 +210,7 @@ def test_applications_do_not_share_figures(embedded: Client, shown: Client) -> N
 
 
 def test_a_database_that_does_not_answer_is_told(secret: Secret, tmp_path: Path) -> None:
-    app = create_app(Settings(), open_database(f"sqlite:///{tmp_path}/without-tables.db"), secret)
+    app = create_app(Settings(), open_database(f"sqlite:///{tmp_path}/without-tables.db"), secret, None)
     with client_of(app) as client:
         found = samples(client.get("/metrics").text)
     assert found["ledger_database_up", frozenset()] == 0
@@ -219,7 +219,7 @@ def test_a_database_that_does_not_answer_is_told(secret: Secret, tmp_path: Path)
 
 def test_a_database_of_another_version_is_told(database: Database, secret: Secret) -> None:
     """The readiness probe does too, so that an alert explains why a proxy avoids a replica."""
-    with client_of(create_app(Settings(), database, secret)) as client:
+    with client_of(create_app(Settings(), database, secret, None)) as client:
         assert figure(client, "ledger_database_up") == 1
         database.write(
             lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '0001'")),

@@ -143,6 +143,7 @@ _NOW = int(time.time())
         ({"exp": _NOW - 3600}, "has expired"),
         ({"exp": None}, "claims exp, iss and aud"),
         ({"exp": "soon"}, "not valid"),
+        ({"exp": str(_NOW + 3600)}, "not valid"),
         ({"exp": [1]}, "not valid"),
         ({"exp": float("inf")}, "not valid"),
         ({"nbf": _NOW + 36_000}, "not valid yet"),

@@ -176,7 +176,8 @@ def test_a_budget_below_what_is_spent_is_refused(client: Client) -> None:
     release(client, concentrated("0.6"))
     lower = {"budget": {"definition": "zcdp", "rho": "0.5999999999999999999"}}
     problem = problem_of(client.patch("/v1/accounts/people", json=lower), "budget_exceeded")
-    assert (problem["account"], problem["definition"]) == ("people", "zcdp")
+    assert (problem["account"], problem["definition"], problem["pointer"]) == ("people", "zcdp", "/budget")
+    assert problem["title"] == "The new budget is below what is spent"
     assert problem["detail"] == (
         "the new zcdp cap of account 'people' on rho would be 0.6, below what is spent and held: 0.6000000000000001"
     )
@@ -242,6 +243,21 @@ def test_closing_twice_is_one_journal_entry(embedded: Client) -> None:
     assert once["head"]["seq"] == 2
 
 
+@pytest.mark.parametrize(
+    "query", ["after=-1", "after=1.5", "after=NaN", "after=", f"after={2**53 + 1}", "after=1&after=2"]
+)
+def test_a_place_in_the_journal_that_is_none_is_refused(client: Client, query: str) -> None:
+    open_account(client)
+    assert pointers_of(client.get(f"/v1/accounts/people/journal?{query}")) == ["/query/after"]
+
+
+def test_a_page_of_the_journal_follows_a_cursor_or_a_number(client: Client) -> None:
+    open_account(client)
+    release(client, pure("1"))
+    cursor = json_of(client.get("/v1/accounts/people/journal?limit=1"))["next_cursor"]
+    assert pointers_of(client.get(f"/v1/accounts/people/journal?after=1&cursor={cursor}")) == ["/query/after"]
+
+
 def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None:
     """The rule is SHA-256 of the previous hash and the entry in RFC 8785's form.
 
@@ -268,6 +284,9 @@ def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None
         previous = hashlib.sha256(bytes.fromhex(previous) + text.encode()).hexdigest()
         assert item["hash"] == previous
         assert (item["entry"]["seq"], item["entry"]["account"]) == (number, "people")
+    assert json_of(client.get("/v1/accounts/people/journal?after=0&limit=3"))["items"] == entries[:3]
+    assert json_of(client.get("/v1/accounts/people/journal?after=4")) == {"items": entries[4:], "next_cursor": None}
+    assert json_of(client.get(f"/v1/accounts/people/journal?after={2**53}"))["items"] == []
     kinds = [item["entry"]["kind"] for item in entries]
     assert kinds == ["account_opened", "committed", "budget_changed", "committed", "drawn", "account_closed"]
     assert last == {"seq": 5, "hash": entries[4]["hash"]}

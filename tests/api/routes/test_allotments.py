@@ -129,6 +129,24 @@ def test_a_budget_is_raised_lowered_closed_and_opened(client: Client) -> None:
         assert json_of(client.get(f"/v1/accounts/{name}/verify"))["valid"]
 
 
+def test_raising_an_allotment_takes_keys_that_reach_every_charged_account_that_asks_for_approval(
+    client: Client,
+) -> None:
+    """Two stewards could otherwise charge an account above with more than either of them may approve there."""
+    open_account(client, "agency", ZCDP, approval_above="0.1")
+    open_account(client, "people", ZCDP, parent="agency")
+    _share(client, "0.05")
+    raised = {"budget": ZCDP | {"rho": "0.5"}}
+    below = [make_key(client, "steward", who, accounts=["people", "share"]) for who in ("ann", "bob")]
+    for key in below:
+        problem = problem_of(client.patch(PATH, json=raised, headers=key), "forbidden")
+        assert "agency" not in problem["detail"]
+    lowered = client.patch(PATH, json={"budget": ZCDP | {"rho": "0.04"}}, headers=below[0])
+    assert lowered.status_code == 200
+    whole = [make_key(client, "steward", who, accounts=["agency", "people", "share"]) for who in ("eve", "dan")]
+    assert client.patch(PATH, json=raised, headers=whole[0]).status_code == 202
+
+
 def test_a_key_of_the_share_learns_nothing_of_the_room_above(client: Client) -> None:
     open_account(client, budget=ZCDP)
     _share(client)

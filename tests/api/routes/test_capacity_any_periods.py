@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.ledger.accounts import window_state
+from service.ledger.spending import window_state
 from service.privacy.accounting import effort
 from tests.api.calls import Client, concentrated, head_of, json_of, make_key, open_account, problem_of, pure
 from tests.api.capacity_calls import ask_capacity, charge_over, foretells, month_of, on_either_database

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.ledger.accounts import window_state
 from service.ledger.releases import capacity as counting
+from service.ledger.spending import window_state
 from service.privacy.accounting import effort
 from tests.api.calls import (
     Client,

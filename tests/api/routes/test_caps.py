@@ -157,6 +157,7 @@ def test_a_cap_below_what_is_spent_is_refused_with_its_place(client: Client) -> 
     assert refused["detail"] == (
         "the new zcdp cap of account 'people' on rho for tag 'hispanic' would be 0.3, below what is spent and held: 0.4"
     )
+    assert refused["title"] == "The new budget is below what is spent"
     assert refused["pointer"] == "/caps/1/budget"
     assert refused["failures"] == [
         {

@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from sqlalchemy import Connection, text
 
 from service.ledger.access.keys import create_key
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import seal_old
@@ -241,6 +243,7 @@ def test_entries_name_the_key_beside_the_principal(client: Client) -> None:
 _STEWARD = {"role": "steward"}
 _PEOPLE = {"name": "people", "unit": "person", "neighbouring": "add_remove"}
 _PLAN = {"type": "gaussian", "rho": "0.01"}
+_VOID = {"reason": "withdrawn", "attestation": "nothing was published"}
 
 
 def _row(database: Database, key_id: str) -> dict[str, Any]:
@@ -337,3 +340,32 @@ def test_a_row_of_which_nothing_can_be_read_keeps_nothing_else_from_being_shown(
     adopt(database, secret, STEWARD)
     with database.read() as connection:
         assert list(verify_installation(connection, secret)) == ["api_keys: no entry made the key minted of 'm'"]
+
+
+def test_requests_read_no_old_entry_of_the_installations_journal(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys with long lists of accounts must not make the requests of other stewards long."""
+    made = [json_of(client.post("/v1/keys", json={"name": "n", "role": "auditor"}), 201) for _ in range(4)]
+    open_account(client, approval_above=0)
+    proposed = json_of(client.post("/v1/accounts/people/releases", json={"name": "r", "plan": _PLAN}), 201)
+    json_of(client.get("/v1/keys"))
+    numbers: list[int] = []
+    checked = installation_journal._checked
+
+    def check(secret: Secret, previous: Head, entry: JournalEntry, seal: str) -> dict[str, Any]:
+        numbers.append(entry.seq)
+        return checked(secret, previous, entry, seal)
+
+    monkeypatch.setattr(installation_journal, "_checked", check)
+    once = {"Idempotency-Key": "make"}
+    for _ in range(2):
+        json_of(client.post("/v1/keys", json={"name": "m", "role": "steward"}, headers=once), 201)
+    json_of(client.post(f"/v1/keys/{made[0]['id']}/rotate", json={}), 201)
+    assert client.delete(f"/v1/keys/{made[1]['id']}").status_code == 204
+    assert len(json_of(client.get("/v1/keys?limit=1"))["items"]) == 1
+    json_of(client.post(f"/v1/accounts/people/releases/{proposed['id']}/void", json=_VOID), 200)
+    open_account(client, "others")
+    json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))
+    assert numbers
+    assert min(numbers) > len(made), "the entries before were read by then"

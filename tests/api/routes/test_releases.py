@@ -263,6 +263,21 @@ def test_a_batch_is_registered_whole_and_in_order(client: Client) -> None:
     assert head_of(client) == done[-1]["head"]
 
 
+@pytest.mark.parametrize("many", [3, 300], ids=["small", "read by a helper"])
+def test_a_rehearsed_batch_answers_alike_and_stores_nothing(client: Client, many: int) -> None:
+    head = open_account(client)["head"]
+    path = "/v1/accounts/people/releases/batch"
+    releases = [{"name": str(number), "plan": concentrated(f"1/{2 * many}"), "tags": ["t"]} for number in range(many)]
+    rehearsed = json_of(client.post(f"{path}?dry_run=true", json={"releases": releases}))["releases"]
+    assert {(item["id"], item["created_at"], item["head"]["seq"]) for item in rehearsed} == {(None, None, 1)}
+    too_many = {"releases": [*releases, {"name": "x", "plan": concentrated("0.51")}]}
+    problem_of(client.post(f"{path}?dry_run=true", json=too_many), "budget_exceeded")
+    assert head_of(client) == head
+    done = json_of(client.post(f"{path}?dry_run=false", json={"releases": releases}), 201)["releases"]
+    for name in ("name", "cost", "remaining", "tags", "state", "plan"):
+        assert [item[name] for item in rehearsed] == [item[name] for item in done]
+
+
 def test_a_batch_that_does_not_fit_leaves_nothing(client: Client) -> None:
     head = open_account(client)["head"]
     batch = {"releases": [{"name": "x", "plan": concentrated("0.4")}] * 3}

@@ -58,7 +58,7 @@ def test_a_head_is_signed(client: Client) -> None:
     assert head["account"] == "people"
     check_signature(head, "head", _installation(client)["public_key"])
     with pytest.raises(BadSignature):
-        check_signature(head | {"account": "others"}, "head")
+        check_signature(head | {"account": "others"}, "head", None)
 
 
 # Receipts

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.schemas.metadata import Metadata
-from service.ledger.accounts.metadata import LARGEST
+from service.ledger.descriptions.metadata import LARGEST
 from tests.api.calls import (
     Client,
     head_of,

@@ -9,8 +9,9 @@ from sqlalchemy import text
 
 from service.ledger.access.key_lives import KeyLives
 from service.ledger.access.key_records import Role
-from service.ledger.accounts import account_changes, descriptions
+from service.ledger.accounts import account_changes
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.descriptions import descriptions
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.journal import Actor, entry_hash

@@ -50,7 +50,7 @@ def _authenticate(database: Database, token: str, at: str = AT) -> Principal | N
 
 def _listed(database: Database) -> list[KeyRecord]:
     with database.read() as connection:
-        return list_keys(connection, None, 100)
+        return list_keys(connection, None, 100, known={})
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -118,12 +118,12 @@ def test_keys_are_listed_oldest_first_in_pages(database: Database, secret: Secre
     expected = sorted(made, key=lambda record: (record.created_at, record.id))
     found: list[KeyRecord] = []
     with database.read() as connection:
-        while page := list_keys(connection, found[-1].id if found else None, 2):
+        while page := list_keys(connection, found[-1].id if found else None, 2, known={}):
             assert len(page) <= 2
             found += page
         assert found == expected
         with pytest.raises(InvalidInput):
-            list_keys(connection, "nothing", 2)
+            list_keys(connection, "nothing", 2, known={})
 
 
 def test_a_role_may_do_what_the_roles_below_it_may() -> None:
@@ -266,13 +266,13 @@ def test_the_bootstrap_key_is_added_only_while_there_is_none(database: Database,
 
 
 def test_the_first_key_is_made_and_shown_once(database: Database, secret: Secret) -> None:
-    token = ensure_first_key(database, secret, None)
+    token = ensure_first_key(database, secret, None, None)
     assert token is not None
     known = _authenticate(database, token)
     assert known is not None
     assert (known.role, known.accounts) == ("steward", None)
-    assert ensure_first_key(database, secret, None) is None
-    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    assert ensure_first_key(database, secret, None, None) is None
+    assert ensure_first_key(database, secret, BOOTSTRAP, None) is None
     assert len(_listed(database)) == 1
 
 
@@ -287,7 +287,7 @@ def test_a_first_key_ends_where_it_is_told_to(database: Database, secret: Secret
 
 
 def test_the_operators_first_key_is_not_shown(database: Database, secret: Secret) -> None:
-    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    assert ensure_first_key(database, secret, BOOTSTRAP, None) is None
     known = _authenticate(database, BOOTSTRAP)
     assert known is not None
     assert known.role == "steward"
@@ -297,28 +297,28 @@ def test_a_database_whose_only_key_is_revoked_gets_no_new_one(database: Database
     """Else whoever can restart the service and set its environment could take it over."""
     record, _ = _create(database)
     revoke(database, record.id, AT)
-    assert ensure_first_key(database, secret, BOOTSTRAP) is None
+    assert ensure_first_key(database, secret, BOOTSTRAP, None) is None
     assert _authenticate(database, BOOTSTRAP) is None
 
 
 def test_a_short_bootstrap_key_is_refused_and_not_quoted(database: Database, secret: Secret) -> None:
     with pytest.raises(StartupRefused) as refused:
-        ensure_first_key(database, secret, "q" * 31)
+        ensure_first_key(database, secret, "q" * 31, None)
     assert "qq" not in str(refused.value)
     assert _listed(database) == []
 
 
 def test_another_installations_secret_makes_no_first_key(database: Database, secret: Secret) -> None:
-    ensure_first_key(database, secret, None)
+    ensure_first_key(database, secret, None, None)
     with pytest.raises(StartupRefused):
-        ensure_first_key(database, Secret(bytes(32)), None)
+        ensure_first_key(database, Secret(bytes(32)), None, None)
 
 
 def test_replicas_that_start_together_make_one_first_key(database_url: str, secret: Secret) -> None:
     def start(_: int) -> str | None:
         database = open_database(database_url)
         try:
-            return ensure_first_key(database, secret, None)
+            return ensure_first_key(database, secret, None, None)
         finally:
             database.close()
 

@@ -13,13 +13,14 @@ import pytest
 
 from service.cli.ledger_commands import _charge_allotments_again
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Forbidden, InvalidInput, ServiceError
-from service.ledger.accounts import account_changes, budgets, spending
+from service.ledger.accounts import account_changes, budgets
 from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.allotments import Amount, amount_of
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import Allotted, read_text
 from service.ledger.releases import charges, preparation
+from service.ledger.spending import spending
 from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute

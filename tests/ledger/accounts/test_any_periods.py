@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Connection
 
 from service.errors import Altered, BudgetExceeded, Conflict, Overrun
-from service.ledger.accounts import window_rows, window_state
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import charges
+from service.ledger.spending import window_rows, window_state
 from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute

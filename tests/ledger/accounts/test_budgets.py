@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from service.errors import InvalidInput
+from service.ledger.accounts import budgets
 from service.ledger.accounts.budgets import (
     read_budget,
     read_price,
     read_totals,
     read_weights,
+    store_totals,
+    stored_totals,
     write_budget,
     write_price,
     write_totals,
@@ -114,3 +117,14 @@ def test_an_infinite_price_stays_infinite_in_the_totals() -> None:
     totals = read_totals(write_totals(add_price(add_price(Totals(), infinite), finite)))
     assert (totals.epsilon, totals.epsilon.value) == (LossSum(Fraction(1), 1), None)
     assert (totals.rho.infinite, totals.quanta, totals.infinite) == (2, (0, 7), (1, 0))
+
+
+def test_totals_that_were_stored_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A charge often reads the rows that the one before it wrote."""
+    amount = Price(None, Fraction(1, 3), Fraction(1, 10**9), Fraction(1, 7), (5, None, 10**30))
+    totals = add_price(add_price(Totals(), amount), amount)
+    written = store_totals(totals)
+    assert written == write_totals(totals)
+    assert read_totals(written) == totals
+    monkeypatch.setattr(budgets, "read_totals", None)
+    assert stored_totals("".join(written)) == totals

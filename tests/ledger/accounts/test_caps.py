@@ -11,23 +11,25 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, InvalidInput, Unavailable
-from service.ledger.accounts import account_changes, cap_changes
+from service.errors import Altered, BudgetExceeded, Conflict, InvalidInput, Unavailable
+from service.ledger.accounts import account_changes, cap_changes, earlier_releases
 from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
-from service.ledger.accounts.caps import StatedCap
-from service.ledger.accounts.spending_history import spending_history
+from service.ledger.accounts.caps import StatedCap, price_of_earlier
+from service.ledger.accounts.earlier_releases import EarlierReleases
 from service.ledger.idempotent_write import Operation
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import read_text
 from service.ledger.releases import charges, preparation
+from service.ledger.spending.spending_history import spending_history
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
 from service.privacy.accounting import privacy_filter
+from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.numerics.keyed import memoised
 from tests.ledger.charging import (
@@ -48,6 +50,7 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.ledgers import exported
+from tests.ledger.writing import hold_of, put_back, run
 
 ZCDP = {"definition": "zcdp", "rho": "1"}
 TAGS = ("hispanic", "race")
@@ -352,7 +355,7 @@ def test_a_cap_that_was_set_while_a_release_was_priced_makes_it_wait(database: D
 
 
 def test_too_many_holds_are_settled_before_a_new_cap(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cap_changes, "_MOST_HOLDS", 2)
+    monkeypatch.setattr(earlier_releases, "_MOST_HOLDS", 2)
     open_account(database)
     held = reserve(database, *[noise("0.01")] * 3)
     with pytest.raises(Conflict, match="more than 2 releases are reserved or proposed"):
@@ -454,7 +457,7 @@ def test_no_admission_rule_is_computed_under_the_lock(database: Database, monkey
     monkeypatch.setattr(privacy_filter, "_rule", memoised(maxsize=16)(privacy_filter._rule.__wrapped__))
     registering = charges.register(ANN, prepared(database, plan))
     cap = StatedCap("hispanic", read_budget(approximate | {"delta": "1e-8"}))
-    changing = account_changes.change_account(database, ANN, "people", CapsChange([cap]), "/caps")
+    changing = account_changes.change_account(database, ANN, "people", CapsChange([cap]), "/caps", lambda _: True)
 
     def computed(*_: object) -> Fraction:
         raise AssertionError("a rule is computed under the lock")
@@ -480,22 +483,114 @@ def test_reservations_and_charges_since_a_cap_was_counted_are_counted_too(databa
 
 
 @pytest.mark.parametrize(
-    ("limit", "register", "reason"), [("_FEW", reserve, "were reserved"), ("_MANY", charge, "changed while")]
+    ("limit", "register"),
+    [
+        ("_SHORT", reserve),
+        ("_SHORT", charge),
+        ("_MOMENT", reserve),
+        ("_MOMENT", charge),
+        ("_FEW_ROWS", charge),
+        ("_FEW_CHARACTERS", charge),
+    ],
 )
 def test_a_cap_waits_where_too_much_came_since_it_was_counted(
-    database: Database, monkeypatch: pytest.MonkeyPatch, limit: str, register: Callable[..., object], reason: str
+    database: Database, monkeypatch: pytest.MonkeyPatch, limit: str, register: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(cap_changes, limit, 0)
+    """Others wait while the account is locked, so what is parsed and priced then is bounded."""
+    monkeypatch.setattr(earlier_releases, limit, 0)
     open_account(database, definition="zcdp", rho="1000")
     changing = setting(database, "race")
     register(database, noise("0.01"))
-    with pytest.raises(Unavailable, match=reason):
+    with pytest.raises(Unavailable, match="changed while they were counted"):
         carry_out(database, changing)
     assert spent(database) == {}
     carry_out(database, setting(database, "race"))
 
 
+def test_releases_that_come_while_a_cap_counts_are_priced_before_the_lock(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    charge(database, noise("0.01"))
+    come = [noise("0.02"), noise("0.03")]
+    price = price_of_earlier
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        if come:
+            charge(database, come.pop())
+        return price(*arguments, **options)
+
+    monkeypatch.setattr(earlier_releases, "price_of_earlier", slow)
+    changing = setting(database, "race")
+    monkeypatch.setattr(earlier_releases, "_SHORT", 0)  # nothing is left for the lock
+    carry_out(database, changing)
+    assert spent(database) == {"race": 4 * Fraction("0.06")}
+
+
+def test_a_cap_that_takes_too_much_work_to_count_is_refused(database: Database) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    charge(database, *(noise(f"0.01{number}") for number in range(9)))
+    change = CapsChange([StatedCap("race", read_budget(ZCDP))], EarlierReleases(0.1))
+    with pytest.raises(Conflict, match="too much work: expected at most 0 units"):
+        account_changes.change_account(database, ANN, "people", change, "/caps", lambda _: True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_hold_that_was_removed_for_a_while_or_put_back_is_counted_by_no_cap(database: Database, late: bool) -> None:
+    """Servers delete holds, and the servers' role may write them: the sealed spending says what is held."""
+    open_account(database, definition="zcdp", rho="1000")
+    (held,) = reserve(database, noise("0.01"))
+    hold = hold_of(database, held)
+    if late:
+        commit(database, held)
+        put_back(database, hold)
+    else:
+        run(database, "DELETE FROM holds")
+    with pytest.raises(Altered):
+        setting(database, "race")
+    if late:
+        run(database, "DELETE FROM holds")
+    else:
+        put_back(database, hold)
+    carry_out(database, setting(database, "race"))
+    assert spent(database) == {"race": 4 * Fraction("0.01")}
+
+
+def test_the_hold_of_a_voided_release_does_not_stand_for_that_of_an_equal_one(database: Database) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    voided, _ = reserve(database, noise("0.01"), noise("0.01"))
+    hold = hold_of(database, voided)
+    void(database, voided)
+    run(database, "DELETE FROM holds")
+    put_back(database, hold)
+    with pytest.raises(Altered):
+        setting(database, "race")
+
+
+@pytest.mark.parametrize("accountant", [ACCOUNTANT, "0"])
+def test_an_entry_that_leaves_out_what_is_held_is_found_whoever_priced_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch, accountant: str
+) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    reserve(database, noise("0.01"))
+    monkeypatch.setattr(cap_changes, "ACCOUNTANT", accountant)
+    counted = EarlierReleases.count
+
+    def without_holds(*arguments: Any, **options: Any) -> Any:
+        return {tag: prices._replace(held=()) for tag, prices in counted(*arguments, **options).items()}
+
+    monkeypatch.setattr(EarlierReleases, "count", without_holds)
+    carry_out(database, setting(database, "race"))
+    monkeypatch.undo()
+    with database.read() as connection:
+        fault = verify(connection, "people").first_bad
+        assert fault is not None
+        assert fault.reason == "a cap does not count what is held"
+    with pytest.raises(Altered):
+        recompute(database, "people", apply=False)
+
+
 def setting(database: Database, tag: str) -> Operation[ChangedAccount]:
     """Return the operation that sets a new cap, with what it counts found already."""
     change = CapsChange([StatedCap(tag, read_budget(ZCDP | {"rho": "100"}))])
-    return account_changes.change_account(database, ANN, "people", change, "/caps")
+    return account_changes.change_account(database, ANN, "people", change, "/caps", lambda _: True)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from service.errors import BudgetExceeded
-from service.ledger.accounts import accounts, window_rows
+from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import PriceChanged, read_text
 from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.releases.settlement import in_list, present_account
+from service.ledger.spending import window_rows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.chain_check import Audit

@@ -14,12 +14,13 @@ import pytest
 from sqlalchemy import event, text
 
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
-from service.ledger.accounts import account_opening, lines, spending
+from service.ledger.accounts import account_opening, lines
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.releases import charges, preparation
 from service.ledger.releases.preparation import NewRelease
+from service.ledger.spending import spending
 from service.ledger.storage.database import Database, open_database
 from service.privacy.accounting.privacy_filter import Definition
 from service.privacy.plans.notation import read_plan

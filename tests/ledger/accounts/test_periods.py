@@ -2,7 +2,7 @@
 
 import io
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 from random import Random
@@ -12,18 +12,20 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import Altered, BudgetExceeded, Conflict, InvalidInput
-from service.ledger.accounts import account_periods, window_rows, window_state
+from service.ledger.accounts import account_periods, accounts
 from service.ledger.accounts.budgets import read_price
-from service.ledger.accounts.window_rows import Window
+from service.ledger.descriptions.registry import largest_budget
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import PriceChanged, Registration, Voided, read_text
 from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.releases import charges
+from service.ledger.spending import window_rows, window_state
+from service.ledger.spending.window_rows import Window
 from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
-from service.privacy.accounting.privacy_filter import remaining
+from service.privacy.accounting.privacy_filter import remaining, spent_of_cap
 from service.privacy.periods import ALL, read_period
 from tests.ledger.charging import (
     account_of,
@@ -468,3 +470,26 @@ def test_a_dry_run_admits_as_a_charge_does(database: Database, monkeypatch: pyte
     (done,) = charges.dry_run(database, prepared(database, noise("0.1"), periods="all"))
     assert remaining(done.account.budget, done.account.weights, done.account.totals) == Fraction(4, 10)
     assert [entry.kind for entry in entries_of(database)] == ["account_opened", "committed", "reserved"]
+
+
+def test_a_bound_above_every_window_is_not_taken_for_the_loss(database: Database) -> None:
+    """Different orders are decisive in two windows, so that the bound of both is above the budget."""
+    budget = {"definition": "approximate", "epsilon": "1", "delta": "1e-6"}
+    waves = {"calendar": "index", "participation": {"offsets": [0]}}
+    open_account(database, **budget, periods=waves)
+    pure = {"type": "geometric", "epsilon": "0.9"}
+    gaussian = {"type": "discrete_gaussian", "rho": "0.015"}
+    charge(database, pure, periods={"list": [1]})
+    charge(database, gaussian, periods={"list": [2]})
+    account = account_of(database)
+    bound = spent_of_cap(account.budget, account.weights, account.totals)
+    assert bound is not None
+    assert bound > 1
+    assert recompute(database, "people", apply=False).over == []
+    assert recompute(database, "people", apply=True).over == []
+    with database.read() as connection:
+        assert largest_budget(connection, accounts.read_account(connection, "people")) == account.budget
+    changed = change_account(database, "people", replace(account.budget, cap=Fraction(101, 100))).account
+    assert changed.budget.cap == Fraction(101, 100)
+    with pytest.raises(BudgetExceeded):
+        change_account(database, "people", replace(account.budget, cap=Fraction(1, 2)))

@@ -290,7 +290,7 @@ def test_an_answer_says_whether_it_waited_the_second_time_too(ledger: Database) 
     change = read_budget({"definition": "zcdp", "rho": "2"})
 
     def ask() -> Answer:
-        changing = account_changes.change_account(ledger, request, "people", change, "/budget")
+        changing = account_changes.change_account(ledger, request, "people", change, "/budget", lambda _: True)
         return idempotent_write(ledger, request, changing, lambda changed: Answer(202 if changed.waits else 200)).answer
 
     assert ask() == Answer(202)

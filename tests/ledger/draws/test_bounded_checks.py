@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict
-from service.ledger.draws import branch_rows, choice_branches, draws, partitions
+from service.ledger.draws import branch_rows, choice_branches, draws, partitions, places
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import ANN
@@ -73,7 +74,7 @@ def test_a_draw_of_the_whole_input_looks_at_no_other_turn(people: Database) -> N
     work: list[int] = []
     for turn in range(_MANY // 3):
         with statements() as found:
-            sealed = draws.seal(draws.place_of(value, mechanism, Turn("", turn)), np.array([7]))
+            sealed = draws.seal(places.place_of(value, mechanism, Turn("", turn)), np.array([7]))
             draws.draw(people, ANN, "people", of, sealed)
         work.append(steps_locked(found))
     assert max(work[-10:]) <= max(work[:10]) + 3
@@ -95,6 +96,49 @@ def test_a_draw_below_choices_looks_at_no_other_mechanism_under_the_lock(people:
         work.append((sum(one.locked for one in found), steps_locked(found)))
     assert len({statements for statements, _ in work[1:]}) == 1
     assert max(steps for _, steps in work[-10:]) <= max(steps for _, steps in work[1:11]) + 3
+
+
+def test_a_draw_runs_as_many_statements_under_the_lock_however_many_choices_are_above_it(people: Database) -> None:
+    numbers = []
+    for depth in (2, 12):
+        plan = _A
+        for number in range(depth):
+            other = _B | {"name": f"b{number}"}
+            plan = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [plan, other]}}
+        (of,) = register(people, "people", plan)
+        for partition in ("p", "q"):
+            with statements() as found:
+                draw(people, "people", of, plan, which=0, partition=partition, turn=1)
+        numbers.append(sum(one.locked for one in found))
+        with pytest.raises(AlreadyDrawn, match="another branch"):
+            draw(people, "people", of, plan, which=1, partition="p", turn=1)
+    assert numbers[0] == numbers[1]
+
+
+def test_each_counter_is_checked_once_however_many_choices_are_above_it(
+    people: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Any] = [_A | {"name": f"m{number}"} for number in range(10)]
+    plan: dict[str, Any] = {"type": "sequence", "parts": parts}
+    for _ in range(8):
+        plan = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [plan]}}
+    plan["partitions"] = 10**9
+    (of,) = register(people, "people", plan)
+    for number in range(10):
+        draw(people, "people", of, plan, which=number, partition="p")
+    value, checked = read_plan(plan), list[str]()
+    is_sealed = partitions.is_sealed
+
+    def checking(secret: Secret, counter: Any) -> bool:
+        checked.append(counter.mechanism)
+        return is_sealed(secret, counter)
+
+    monkeypatch.setattr(partitions, "is_sealed", checking)
+    bounds = choice_branches.bounds_above(value, next(mechanisms_of(value)), 0)
+    with people.read() as connection:
+        runs = partitions.branch_runs_of(connection, of, bounds)
+    assert runs == [{0: 1}] * 8
+    assert sorted(checked) == [f"m{number}" for number in range(10)]
 
 
 def test_what_was_drawn_between_look_and_lock_counts(people: Database, meanwhile: list[Callable[[], object]]) -> None:
@@ -121,7 +165,7 @@ def test_no_group_is_tabulated_that_was_drawn_between_look_and_lock(
     mechanism = next(mechanisms_of(value))
 
     def single(partition: str, turn: int) -> None:
-        sealed = draws.seal(draws.place_of(value, mechanism, Turn(partition, turn)), np.array([7]))
+        sealed = draws.seal(places.place_of(value, mechanism, Turn(partition, turn)), np.array([7]))
         draws.draw(people, ANN, "people", of, sealed)
 
     def act() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import AlreadyDrawn, BudgetExceeded, InvalidInput, NotFound, TooLarge
-from service.ledger.draws import count_codec, draws
+from service.ledger.draws import count_codec, draws, places
 from service.ledger.draws.choice_branches import WHOLE
 from service.ledger.draws.stored_draws import DrawRecord, Turn, list_draws, read_draw
 from service.ledger.storage.database import Database
@@ -32,9 +32,9 @@ def _draw(
     noisy: Sequence[int] = (1, 2),
 ) -> DrawRecord:
     value = read_plan(plan)
-    mechanism = draws.find_mechanism(value, name, "/mechanism")
+    mechanism = places.find_mechanism(value, name, "/mechanism")
     turn, values = Turn(partition, repetition), np.array(noisy, np.int64)
-    sealed = draws.seal(draws.place_of(value, mechanism, turn), values)
+    sealed = draws.seal(places.place_of(value, mechanism, turn), values)
     return draws.draw(database, ANN, "people", release, sealed).record
 
 
@@ -136,12 +136,12 @@ def test_branches_are_fixed_turn_by_turn(database: Database, first: str) -> None
 def test_a_turn_that_the_plan_has_not() -> None:
     plan = read_plan(_NESTED)
     for name, turns in _TURNS.items():
-        mechanism = draws.find_mechanism(plan, name, "/mechanism")
-        draws.check_turn(draws.place_of(plan, mechanism, Turn("", len(turns) - 1)), "/repetition")
+        mechanism = places.find_mechanism(plan, name, "/mechanism")
+        places.check_turn(places.place_of(plan, mechanism, Turn("", len(turns) - 1)), "/repetition")
         with pytest.raises(InvalidInput):
-            draws.check_turn(draws.place_of(plan, mechanism, Turn("", len(turns))), "/repetition")
+            places.check_turn(places.place_of(plan, mechanism, Turn("", len(turns))), "/repetition")
     with pytest.raises(InvalidInput):
-        draws.find_mechanism(plan, "/part", "/mechanism")
+        places.find_mechanism(plan, "/part", "/mechanism")
 
 
 def test_one_of_many_at_once_is_stored(database: Database) -> None:

@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import Conflict, Unavailable
-from service.ledger.accounts import lines, registry
-from service.ledger.draws import draws, partitions, stored_draws as drawn
+from service.ledger.accounts import lines
+from service.ledger.descriptions import registry
+from service.ledger.draws import draws, partitions, places, stored_draws as drawn
 from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.installation.signing import Signer
@@ -267,7 +268,7 @@ def test_branches_share_what_is_declared_in_each_turn_of_each_choice(database: D
 
 def _draw_one(database: Database, release: str, plan: Any, which: int, turn: Turn) -> None:
     value = read_plan(plan)
-    place = draws.place_of(value, list(mechanisms_of(value))[which], turn)
+    place = places.place_of(value, list(mechanisms_of(value))[which], turn)
     draws.draw(database, ANN, "people", release, draws.seal(place, np.array([7])))
 
 

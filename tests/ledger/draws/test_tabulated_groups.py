@@ -1,5 +1,6 @@
 """The rows of a tabulation's groups: each group is taken at the commit, whenever its row is written."""
 
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +10,11 @@ from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Unavailable
 from service.ledger.draws import choice_branches, tabulated_groups
+from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import verify
+from service.privacy.planning.levels import find_level
+from service.privacy.plans.notation import read_plan
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
 from tests.ledger.verification.test_draw_check import as_owner
 from tests.ledger.writing import run
@@ -127,6 +131,20 @@ def test_the_whole_input_is_found_behind_all_pieces_of_a_look_up(
     for number in (1, 2, 3, 4, 6):
         with pytest.raises(AlreadyDrawn, match="one of these groups"):
             tabulate(people, "people", of, _GROUPS[:number], "0" * number)
+
+
+def test_the_rows_of_groups_are_written_in_the_order_of_their_key(people: Database) -> None:
+    numbers = list(range(3 * tabulated_groups._AT_ONCE))
+    random.Random(5).shuffle(numbers)
+    names = [f"g {number:05}" for number in numbers]
+    layout = Layout("x", {}, names, "".join("01"[number % 2] for number in numbers))
+    level = find_level(read_plan(LEVEL), "x")
+    assert level is not None
+    pieces = list(tabulated_groups._pieces(level, layout))
+    assert max(len(groups) for _, groups in pieces) == choice_branches.SMALL
+    for branch, parity in zip(level.branches, (0, 1), strict=True):
+        written = [group for of, groups in pieces if of == branch for group in groups]
+        assert written == [f"g {number:05}" for number in sorted(numbers) if number % 2 == parity]
 
 
 def test_a_tabulation_that_still_writes_its_rows_is_left_alone(people: Database, cut: str) -> None:

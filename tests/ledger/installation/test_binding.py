@@ -25,12 +25,12 @@ KEY = bytes(range(224, 256))  # its base64 needs both characters in which the tw
 
 def test_a_secret_is_made_where_there_is_none_and_read_from_then_on(tmp_path: Path) -> None:
     path = tmp_path / "below" / "service.secret"
-    made = load_secret(path)
+    made = load_secret(path, make=True)
     assert len(made.key) == 32
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert load_secret(path) == made
+    assert load_secret(path, make=True) == made
     assert list(path.parent.iterdir()) == [path]  # no draft is left behind
-    assert load_secret(tmp_path / "another") != made
+    assert load_secret(tmp_path / "another", make=True) != made
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_secret_may_be_hexadecimal_or_base64(tmp_path: Path, text_of_file: str
     path = tmp_path / "service.secret"
     path.write_text(text_of_file)
     path.chmod(0o640)  # a group of its own is how containers are given it
-    assert load_secret(path).key == KEY
+    assert load_secret(path, make=True).key == KEY
 
 
 def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_secret_that_every_user_can_read_is_refused(tmp_path: Path) -> None:
     path.write_text(KEY.hex())
     path.chmod(0o604)
     with pytest.raises(StartupRefused, match=r"every user of this machine: .* chmod o-r") as refused:
-        load_secret(path)
+        load_secret(path, make=True)
     assert KEY.hex() not in str(refused.value)
 
 
@@ -67,31 +67,31 @@ def test_a_malformed_secret_is_refused_and_neither_quoted_nor_replaced(tmp_path:
     path = tmp_path / "service.secret"
     path.write_bytes(content)
     with pytest.raises(StartupRefused) as refused:
-        load_secret(path)
+        load_secret(path, make=True)
     assert "swordfish" not in str(refused.value)
     assert path.read_bytes() == content
 
 
 def test_a_secret_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupRefused):
-        load_secret(tmp_path)  # a directory
+        load_secret(tmp_path, make=True)  # a directory
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupRefused):
-        load_secret(tmp_path / "file" / "service.secret")
+        load_secret(tmp_path / "file" / "service.secret", make=True)
 
 
 def test_processes_that_start_together_share_one_secret(tmp_path: Path) -> None:
     path = tmp_path / "service.secret"
-    load = "print(load_secret(Path(sys.argv[1])).key.hex())"
+    load = "print(load_secret(Path(sys.argv[1]), make=True).key.hex())"
     imports = "from pathlib import Path; from service.ledger.storage.secret import load_secret"
     keys = {one.stdout.strip() for one in together(imports, load, str(path))}
-    assert keys == {load_secret(path).key.hex()}
+    assert keys == {load_secret(path, make=True).key.hex()}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_threads_that_start_together_share_one_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as threads:
-        found = set(threads.map(lambda _: load_secret(tmp_path / "service.secret"), range(64)))
+        found = set(threads.map(lambda _: load_secret(tmp_path / "service.secret", make=True), range(64)))
     assert len(found) == 1
 
 

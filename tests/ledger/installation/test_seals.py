@@ -10,8 +10,7 @@ from sqlalchemy import Connection, text
 from service.errors import Conflict, Unavailable
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget, read_price
-from service.ledger.accounts.registry import largest_budget
-from service.ledger.accounts.spending_history import spending_history
+from service.ledger.descriptions.registry import largest_budget
 from service.ledger.draws import partitions, stored_draws
 from service.ledger.installation.signing import signer_of
 from service.ledger.journal import canonical_json, journal
@@ -19,6 +18,9 @@ from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.journal import Actor, Head, entry_hash
 from service.ledger.journal.replay import replay
 from service.ledger.releases import charges, past_releases, settlement
+from service.ledger.releases.held_charges import held_totals
+from service.ledger.spending.kept_figures import KeptFigures, keep, read_kept
+from service.ledger.spending.spending_history import spending_history
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Draw
@@ -45,7 +47,7 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.ledgers import Clock, describe, exported
-from tests.ledger.writing import run, unprotected
+from tests.ledger.writing import hold_of, put_back, run, unprotected
 
 _PLAN = {"type": "geometric", "epsilon": "0.4", "name": "a"}
 _MORE = {"definition": "pure", "epsilon": "5"}
@@ -320,14 +322,48 @@ def test_nobody_approves_what_they_proposed_under_another_name(database: Databas
         approve(database, proposed, request=ANN)
 
 
-def test_a_price_that_nobody_charged_is_not_signed(database: Database) -> None:
+def test_a_receipt_states_the_price_of_the_journal_and_not_that_of_the_row(database: Database) -> None:
     open_account(database, **_MORE)
     (charged,) = charge(database, _PLAN)
     with database.read() as connection:
-        price = json.loads(connection.execute(text("SELECT price FROM releases")).scalar_one())
-    run(database, "UPDATE releases SET price = :price", price=json.dumps(price | {"epsilon": "0"}))
+        before = receipt_of(connection, account_of(database), charged.id, "")["charged"]
+    run(
+        database,
+        "UPDATE releases SET price = :price, accountant = '0'",
+        price=json.dumps(before["price"] | {"rho": "0"}),
+    )
+    with database.read() as connection:
+        assert receipt_of(connection, account_of(database), charged.id, "")["charged"] == before
+
+
+def test_an_overdue_reservation_is_not_left_out_by_a_plan_that_nobody_sealed(database: Database) -> None:
+    open_account(database, **_MORE)
+    (held,) = reserve(database, _PLAN)
+    small = json.dumps({"type": "geometric", "epsilon": "0.1", "name": "a"})
+    unprotected(database, "releases", "UPDATE releases SET plan = :plan", plan=small)
+    after = "9999-01-01T00:00:00.000000Z"
+    with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it") as refused:
+        settlement.present_account(connection, accounts.read_account(connection, "people"), after)
+    assert held in str(refused.value.for_operator)
+
+
+def test_a_hold_of_a_settled_release_is_not_added_up(database: Database) -> None:
+    open_account(database, **_MORE)
+    (held,) = reserve(database, _PLAN)
+    hold = hold_of(database, held)
+    commit(database, held)
+    put_back(database, hold)
     with database.read() as connection, pytest.raises(Unavailable, match="not as the service wrote it"):
-        receipt_of(connection, account_of(database), charged.id, clock.now())
+        held_totals(connection, accounts.read_account(connection, "people"), clock.now())
+
+
+def test_stored_figures_with_a_seal_that_is_no_ascii_are_not_used(database: Database) -> None:
+    keep(database, SECRET, [KeptFigures("subject", "state", "1")])
+    with database.read() as connection:
+        assert read_kept(connection, SECRET, "state", ["subject"]) == {"subject": "1"}
+    run(database, "UPDATE known_costs SET seal = 'é'")
+    with database.read() as connection:
+        assert read_kept(connection, SECRET, "state", ["subject"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -524,14 +560,12 @@ def test_a_hold_that_nobody_wrote_leaves_no_time_behind(database: Database) -> N
     open_account(database, **_MORE)
     (charged,) = charge(database, _PLAN)
     (settled,) = reserve(database, _PLAN)
-    with database.read() as connection:
-        kept = dict(connection.execute(text("SELECT * FROM holds")).one()._mapping)
+    kept = hold_of(database, settled)
     commit(database, settled)
     first, next_one = reserve(database, _PLAN)[0], reserve(database, _PLAN, hours=2)[0]
     forged = kept | {"release_id": charged.id, "expires_at": "2001-01-01T00:00:00.000000Z"}
     for row in (forged, kept):
-        values = ":release_id, :account_id, :price, :expires_at, :seal, :caps, :periods"
-        run(database, f"INSERT INTO holds VALUES ({values})", **row)
+        put_back(database, row)
     commit(database, first)
     assert account_of(database).next_expiry == release_of(database, next_one).expires_at
     run(database, "DELETE FROM holds WHERE release_id <> :release", release=next_one)
@@ -544,14 +578,12 @@ def test_a_hold_that_was_put_back_is_told_of(database: Database, monkeypatch: py
     time = Clock(monkeypatch)
     open_account(database, **_MORE)
     (expired,) = reserve(database, _PLAN)
-    with database.read() as connection:
-        kept = dict(connection.execute(text("SELECT * FROM holds")).one()._mapping)
+    kept = hold_of(database, expired)
     reserve(database, _PLAN, hours=5)
     time.forward(2)
     charge(database, _PLAN)
     assert release_of(database, expired).state == "expired"
-    values = ":release_id, :account_id, :price, :expires_at, :seal, :caps, :periods"
-    run(database, f"INSERT INTO holds VALUES ({values})", **kept)
+    put_back(database, kept)
     time.forward(4)
     before = account_of(database)
     with database.read() as connection:

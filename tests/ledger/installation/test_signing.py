@@ -90,7 +90,7 @@ def test_a_head_is_signed_by_a_key_that_hangs_on_the_secret_alone(secret: Secret
     key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(said["public_key"]))
     key.verify(bytes.fromhex(said["signature"]), canonical(signed).encode())  # raises where it does not hold
     check_signature(said, "head", signer.public_key)
-    check_signature(json.loads(json.dumps(said)), "head")
+    check_signature(json.loads(json.dumps(said)), "head", None)
     assert signer_of(Secret(secret.key)).sign_head("people", _HEAD) == said
     assert signer_of(Secret(bytes(32))).public_key != signer.public_key
 
@@ -120,6 +120,6 @@ def test_a_statement_that_was_changed_is_refused(secret: Secret, change: dict[st
 
 def test_another_installations_statement_is_refused(secret: Secret) -> None:
     said = signer_of(Secret(bytes(32))).sign_head("people", _HEAD)
-    check_signature(said, "head")
+    check_signature(said, "head", None)
     with pytest.raises(BadSignature, match="another public key"):
         check_signature(said, "head", signer_of(secret).public_key)

@@ -15,8 +15,7 @@ from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.registry import largest_budget
-from service.ledger.accounts.spending_history import spending_history
+from service.ledger.descriptions.registry import largest_budget
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import canonical_json, chains, journal
 from service.ledger.journal.account_state import AccountState
@@ -26,6 +25,7 @@ from service.ledger.journal.entry_texts import PriceKey
 from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.releases import charges, preparation
+from service.ledger.spending.spending_history import spending_history
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification import recompute as module
@@ -376,7 +376,7 @@ def test_sums_below_zero_do_not_add_up(database: Database) -> None:
     audit.check_end()
     price = PriceChanged.FORMS["was"].read(json.loads(entries_of(database)[1].body)["content"]["price"])
     for _ in range(3):
-        audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()))
+        audit.chain.reprice(charged.id, price, ("0", "0", "0", "0", ()), {}, None)
     with pytest.raises(BrokenChain, match="do not add up"):
         audit.check_end()
 

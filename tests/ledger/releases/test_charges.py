@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from service.errors import AccountClosed, BudgetExceeded, InvalidInput, NotFound
+from service.errors import AccountClosed, Altered, BudgetExceeded, InvalidInput, NotFound
 from service.ledger.releases import budget_refusals, charges, preparation
+from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage.database import Database
 from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, estimate_price
 from service.privacy.accounting.privacy_filter import remaining
+from service.privacy.plans.notation import read_plan
 from tests.ledger.charging import (
     account_of,
     change_account,
@@ -25,6 +27,7 @@ from tests.ledger.charging import (
     open_account,
     prepared,
 )
+from tests.ledger.writing import unprotected
 
 _TENTH = {"type": "gaussian", "rho": "0.1"}
 _APPROXIMATE = {"definition": "approximate", "epsilon": "1", "delta": "1e-9"}
@@ -270,3 +273,18 @@ def test_a_refusal_of_a_long_plan_does_not_even_read_it(database: Database) -> N
         with pytest.raises(BudgetExceeded) as refused:
             charge(database, plan | {"tags": tags})
         assert (refused.value.noise_multiplier() is not None) is expected
+
+
+def test_the_delta_of_a_release_is_that_of_the_sealed_budget(database: Database) -> None:
+    """The owner of the database may show another text of the budget for a moment."""
+    open_account(database, definition="approximate", epsilon="8", delta="1e-6")
+    plan = {"type": "gaussian", "rho": "1/64"}
+    asked = [NewRelease("a release", read_plan(plan), plan, (), None, "/plan", None, None)]
+    (before,) = preparation.prepare(database, "people", asked)
+    assert before.delta == Fraction(1, 10**6)
+    with database.read() as connection:
+        budget = connection.execute(text("SELECT budget FROM accounts")).scalar_one()
+    changed = json.dumps(json.loads(budget) | {"delta": "0.9"})
+    unprotected(database, "accounts", "UPDATE accounts SET budget = :budget", budget=changed)
+    with pytest.raises(Altered):
+        preparation.prepare(database, "people", asked)

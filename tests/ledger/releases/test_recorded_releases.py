@@ -6,14 +6,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from service.errors import Altered
 from service.ledger.accounts.accounts import read_account
-from service.ledger.draws import draws, stored_draws
-from service.ledger.draws.stored_draws import Turn
+from service.ledger.draws import stored_draws
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import contains
@@ -24,11 +22,10 @@ from service.ledger.storage import chain_points, clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.verification.receipts import receipt_of
-from service.privacy.plans.notation import read_plan
-from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import (
     ANN,
     BOB,
+    Rows,
     account_of,
     approve,
     charge,
@@ -39,33 +36,15 @@ from tests.ledger.charging import (
     prepared,
     release_of,
     reserve,
+    rows_of_failed,
+    rows_of_failed_draw,
     void,
 )
 from tests.ledger.writing import unprotected
 
 A: dict[str, Any] = {"type": "gaussian", "name": "a", "rho": "1/64"}
 _ALTERED = "not as the service wrote it"
-Rows = dict[str, list[dict[str, Any]]]
 Settle = Callable[[Database, Request, str, str], Operation[Any]]
-
-
-class _Failed(Exception):
-    """The end of a transaction before its commit."""
-
-
-def _rows_of_failed(database: Database, operation: Operation[Any], *tables: str, request: Request = ANN) -> Rows:
-    """The rows that an operation leaves in some tables, of a transaction that is not committed."""
-    rows: Rows = {}
-
-    def work(connection: Connection, at: str) -> None:
-        operation.work(connection, at)
-        for table in tables:
-            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
-        raise _Failed
-
-    with pytest.raises(_Failed):
-        idempotent_write(database, request, Operation(work, lambda *_: False), lambda _: Answer(200))
-    return rows
 
 
 def _write(database: Database, table: str, statement: str, row: dict[str, Any]) -> None:
@@ -96,7 +75,7 @@ def _voided(database: Database, request: Request, name: str, release: str) -> Op
 def test_a_settlement_that_failed_is_not_confirmed(database: Database, settle: Settle) -> None:
     open_account(database)
     (release,) = reserve(database, A)
-    rows = _rows_of_failed(database, settle(database, ANN, "people", release), "releases")
+    rows = rows_of_failed(database, settle(database, ANN, "people", release), "releases")
     before = account_of(database)
     with _shown_state(database, release, rows):
         for again in (reservations.commit, _voided):
@@ -114,7 +93,7 @@ def test_an_approval_that_failed_is_not_confirmed(database: Database) -> None:
     open_account(database, approval_above="0.001")
     for reserved in (None, timedelta(hours=1)):
         (proposed,) = charge(database, A, reserve_for=reserved)
-        rows = _rows_of_failed(
+        rows = rows_of_failed(
             database, reservations.approve(database, BOB, "people", proposed.id), "releases", request=BOB
         )
         with _shown_state(database, proposed.id, rows):
@@ -131,7 +110,7 @@ def test_a_state_that_is_shown_under_the_lock_is_not_confirmed(database: Databas
     open_account(database)
     (release,) = reserve(database, A)
     step = reservations.commit(database, ANN, "people", release)
-    rows = _rows_of_failed(database, step, "releases")
+    rows = rows_of_failed(database, step, "releases")
     with _shown_state(database, release, rows), pytest.raises(Altered, match=_ALTERED):
         idempotent_write(database, ANN, step, lambda _: Answer(200))
     assert release_of(database, release).state == "reserved"
@@ -140,7 +119,7 @@ def test_a_state_that_is_shown_under_the_lock_is_not_confirmed(database: Databas
 def test_a_charge_that_failed_gets_no_receipt(database: Database) -> None:
     open_account(database)
     (reserved,) = reserve(database, A)
-    rows = _rows_of_failed(database, register(ANN, prepared(database, A)), "releases", "journal")
+    rows = rows_of_failed(database, register(ANN, prepared(database, A)), "releases", "journal")
     shown = rows["releases"][-1]
     (entry,) = (row for row in rows["journal"] if row["seq"] == shown["seq"])
     assert shown["id"] != reserved
@@ -164,17 +143,7 @@ def test_a_charge_that_failed_gets_no_receipt(database: Database) -> None:
 def test_counts_of_a_draw_that_failed_are_not_given_out(database: Database) -> None:
     open_account(database)
     (registered, other) = charge(database, A, A)
-    value = read_plan(A)
-    (mechanism,) = mechanisms_of(value)
-    sealed = draws.seal(draws.place_of(value, mechanism, Turn()), np.array([1, 2, 3]))
-    found = reservations.release_for_draw(database, "people", registered.id)
-
-    def work(connection: Connection, at: str) -> Any:
-        line = prepared(database, A)[0].line
-        account = reservations.lock_for_draw(connection, line, found, ANN.actor, at)
-        return draws.store(connection, account, registered.id, sealed, draws.Later((), [], ()), ANN.actor, at)
-
-    rows = _rows_of_failed(database, Operation(work, lambda *_: False), "draws", "journal")
+    rows = rows_of_failed_draw(database, registered.id, A, "a")
     (shown,) = rows["draws"]
     (entry,) = (row for row in rows["journal"] if row["seq"] == shown["seq"])
     draw(database, other.id, A)
@@ -237,3 +206,21 @@ def test_an_entry_is_linked_by_texts_alone(database: Database, monkeypatch: pyte
     with database.read() as connection:
         assert contains(connection, account, [heads[18], heads[30]])
         assert not contains(connection, account, [heads[16]])
+
+
+@pytest.mark.parametrize("column", ["body", "hash"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # PostgreSQL's columns have one type
+def test_a_value_that_is_no_text_is_no_text_of_an_entry(database: Database, column: str) -> None:
+    open_account(database)
+    (registered,) = charge(database, A)
+    charge(database, A)
+    for seq in (1, 2):
+        before = f"SELECT {column} FROM journal WHERE seq = :seq"
+        with database.read() as connection:
+            value = connection.execute(text(before), {"seq": seq}).scalar_one()
+        changed = f"UPDATE journal SET {column} = :value WHERE seq = :seq"
+        unprotected(database, "journal", changed, value=b"x", seq=seq)
+        if (column, seq) != ("body", 1):  # which nothing here reads
+            with database.read() as connection, pytest.raises(Altered, match=_ALTERED):
+                receipt_of(connection, read_account(connection, "people"), registered.id, clock.now())
+        unprotected(database, "journal", changed, value=value, seq=seq)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from service.errors import Fault, InvalidInput
-from service.ledger.accounts.subplans import charged_to, repeated_sizes, subplans_of
 from service.ledger.releases import preparation, request_bounds
 from service.ledger.releases.preparation import NewRelease
+from service.ledger.spending.subplans import charged_to, repeated_sizes, subplans_of
 from service.ledger.storage.database import Database
 from service.privacy import periods as service_periods
 from service.privacy.plans.notation import read_plan
@@ -146,9 +146,9 @@ def test_a_charge_to_as_many_windows_as_may_be_compared(database: Database) -> N
     """The estimate is for windows of unlike totals that miss the maximum, in each account of a line."""
     open_account(database, "agency", definition="approximate", epsilon="1", delta="1e-6", periods=_EACH)
     open_account(database, "programme", periods=_EACH)
-    refused = _fault(database, _NOISE, {"from": 0, "to": 2_999}, name="agency").detail
-    assert "windows of their periods 3000" in refused
-    _prepare(database, _NOISE, {"from": 0, "to": 2_499}, name="agency")
-    _prepare(database, _NOISE, {"from": 0, "to": 8_999}, name="programme")
+    refused = _fault(database, _NOISE, {"from": 0, "to": 3_999}, name="agency").detail
+    assert "windows of their periods 4000" in refused
+    _prepare(database, _NOISE, {"from": 0, "to": 3_499}, name="agency")
+    _prepare(database, _NOISE, {"from": 0, "to": 9_999}, name="programme")  # as many as one release may touch
     charge(database, _NOISE, name="programme", periods={"from": 0, "to": 0})
     assert account_of(database, "programme").releases == 1

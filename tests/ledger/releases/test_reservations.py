@@ -13,15 +13,19 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
+from service.errors import Altered, BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
 from service.ledger import idempotent_write
-from service.ledger.accounts import accounts, budgets, descriptions, spending, subplans
+from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.descriptions import descriptions
 from service.ledger.draws import count_codec, draws
 from service.ledger.releases import expiry_keeper, releases, reservations, settlement
+from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import expire, present_account, without_due_reservations
+from service.ledger.spending import spending, subplans
 from service.ledger.storage import clock
+from service.ledger.storage.chain_points import ChainPoints
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
 from service.ledger.verification.verify import verify
@@ -49,6 +53,7 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.statements import statements
+from tests.ledger.writing import hold_of, put_back, unprotected
 
 _DRAWN = {"type": "geometric", "epsilon": "0.1", "name": "a"}
 _DECLARED = {"type": "gaussian", "rho": "0.1"}  # not drawn here
@@ -72,6 +77,7 @@ class _Clock:
 def time(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     still = _Clock()
     monkeypatch.setattr(clock, "now", still.now)
+    monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 0.0)  # whatever an expiry takes on a busy machine
     return still
 
 
@@ -146,7 +152,12 @@ def test_what_expires_needs_nobody(database: Database, time: _Clock) -> None:
         now = present_account(connection, account, clock.now())
         assert (now.account.releases, sum(now.expired.values())) == (1, 1)
         listed = {
-            state: [one.id for one in releases.list_releases(connection, account.id, 0, 9, None, state, clock.now())]
+            state: [
+                one.id
+                for one in releases.list_releases(
+                    connection, account.id, 0, 9, None, state, clock.now(), lambda _: None
+                )
+            ]
             for state in ("reserved", "expired", "voided", "committed", "proposed", None)
         }
     assert listed == {
@@ -468,6 +479,29 @@ def test_prices_that_are_alike_are_read_once_however_many_holds_are_due(
     assert (account_of(database).totals, account_of(database).releases) == (opened, 0)
 
 
+def test_a_reservation_that_was_put_back_expires_once(database: Database, time: _Clock) -> None:
+    """The owner of the database has the old rows of a release and its hold, with their seals."""
+    open_account(database, definition="pure", epsilon="10")
+    charge(database, _DRAWN)
+    (first,) = reserve(database, _DRAWN)
+    (other,) = reserve(database, _DRAWN | {"epsilon": "0.2"}, hours=3)
+    hold = hold_of(database, first)
+    with database.read() as connection:
+        seal = connection.execute(text("SELECT seal FROM releases WHERE id = :id"), {"id": first}).scalar_one()
+    time.forward(1)
+    _expire_in_background(database)
+    after = account_of(database)
+    unprotected(
+        database, "releases", "UPDATE releases SET state = 'reserved', seal = :s WHERE id = :i", s=seal, i=first
+    )
+    put_back(database, hold)
+    with pytest.raises(Altered, match="not as the service wrote it"):
+        expire(database, after.id, first)
+    with database.read() as connection:
+        assert accounts.read_account(connection, "people").totals == after.totals
+    assert release_of(database, other).state == "reserved"
+
+
 def _expire_in_background(database: Database) -> None:
     expiry_keeper.ExpiryKeeper(database).expire_all(threading.Event())
 
@@ -525,9 +559,82 @@ def test_nobody_reads_the_long_plans_of_others_that_are_due(
     assert _kinds(database, "agency")[-1] == "committed"
     monkeypatch.undo()
     monkeypatch.setattr(clock, "now", time.now)
+    monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 0.0)
     _expire_in_background(database)
     assert _kinds(database, "agency")[-3:] == ["expired"] * 3
     assert (_rows(database, "holds"), account_of(database, "agency").next_expiry) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("periods", "stated", "kinds"),
+    [
+        ({"calendar": "index", "participation": {"offsets": [0]}}, {"from": 0, "to": 199}, ["expired", "committed"]),
+        ({"calendar": "index", "participation": {"offsets": [0]}}, {"from": 0, "to": 200}, ["committed"]),
+        ({"calendar": "index", "participation": {"any": 2}}, {"list": [0]}, ["expired", "committed"]),
+    ],
+)
+def test_nobody_settles_the_many_windows_of_others_that_are_due(
+    database: Database, time: _Clock, periods: Any, stated: Any, kinds: list[str]
+) -> None:
+    open_account(database, periods=periods)
+    reserve(database, _DRAWN, periods=stated)
+    time.forward(1)
+    charge(database, _DRAWN, periods={"list": [0]})
+    assert _kinds(database)[2:] == kinds
+    _expire_in_background(database)
+    assert Counter(_kinds(database)) == {"account_opened": 1, "reserved": 1, "committed": 1, "expired": 1}
+
+
+def test_nobody_finds_the_leading_ones_of_many_windows_for_others(database: Database, time: _Clock) -> None:
+    open_account(database, periods={"calendar": "index", "participation": {"any": 2}})
+    charge(database, _DRAWN, periods={"from": 1, "to": 201})
+    reserve(database, _DRAWN, periods={"list": [0]})
+    time.forward(1)
+    charge(database, _DRAWN, periods={"list": [0]})
+    assert _kinds(database)[-1] == "committed"
+    assert "expired" not in _kinds(database)
+
+
+def test_a_charge_that_does_not_fit_waits_for_no_expiry_that_reads_many_windows(
+    database: Database, time: _Clock
+) -> None:
+    open_account(database, definition="pure", epsilon="1", periods={"calendar": "index", "participation": {"any": 2}})
+    charge(database, {"type": "geometric", "epsilon": "1/1000"}, periods={"from": 1, "to": 201})
+    reserve(database, {"type": "geometric", "epsilon": "0.6"}, periods={"list": [0]})
+    time.forward(1)
+    asked = {"type": "geometric", "epsilon": "0.7"}
+    with pytest.raises(Unavailable, match="still recording"):
+        charge(database, asked, periods={"list": [0]})
+    assert database.holds_due.is_set()
+    _expire_in_background(database)
+    charge(database, asked, periods={"list": [0]})
+
+
+def test_accounts_of_one_line_rest_together_after_an_expiry_that_took_long(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database, "agency")
+    open_account(database, "census", parent="agency")
+    keeper = ExpiryKeeper(database)
+    monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 1000.0)
+    for _ in range(2):
+        reserve(database, _DRAWN, name="census")
+        time.forward(1)
+        keeper.expire_all(threading.Event())
+    assert Counter(_kinds(database, "agency"))["expired"] == 1
+
+
+def test_nobody_follows_the_long_journal_after_the_reservation_of_another(database: Database, time: _Clock) -> None:
+    open_account(database)
+    reserve(database, _DRAWN)
+    charge(database, *[_DRAWN | {"epsilon": "1/10000"}] * 70)
+    time.forward(1)
+    known, database.points = database.points, ChainPoints()  # as if another process had added these entries
+    charge(database, _DRAWN)
+    assert "expired" not in _kinds(database)
+    database.points = known  # those of its own commits
+    charge(database, _DRAWN)
+    assert _kinds(database)[-2:] == ["expired", "committed"]
 
 
 def test_totals_without_what_is_due_are_found_without_reading_a_plan(
@@ -630,6 +737,36 @@ def test_one_account_whose_hold_was_changed_does_not_keep_the_others(database: D
     with database.read() as connection:
         states = connection.execute(text("SELECT state FROM releases ORDER BY account_id")).scalars().all()
     assert states == ["reserved", "expired"]
+
+
+def test_accounts_take_turns_at_their_expiries(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account whose holds expire one after the other for ever keeps no other waiting."""
+    names = ("many", "few", "later")
+    for name in names:
+        open_account(database, name)
+    for name, number in (("many", 5), ("few", 1)):
+        reserve(database, *[_DRAWN] * number, name=name)
+    time.forward(1)
+    ids = {account_of(database, name).id: name for name in names}
+    monkeypatch.setattr("service.ledger.releases.settlement._AT_ONCE", 1)
+    monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 0.01)
+    expired: list[str] = []
+
+    def counted(of: Database, account_id: int) -> frozenset[int]:
+        found = expire(of, account_id)
+        if found:
+            expired.append(ids[account_id])
+        if len(expired) == 2:  # meanwhile the holds of another one are due
+            reserve(database, _DRAWN, name="later")
+            time.forward(1)
+        return found
+
+    monkeypatch.setattr(expiry_keeper, "expire", counted)
+    _expire_in_background(database)
+    assert Counter(expired) == {"many": 5, "few": 1, "later": 1}
+    assert {"few", "later"} <= set(expired[:4])
 
 
 def test_a_server_lets_holds_expire_that_a_charge_left(database: Database) -> None:

@@ -9,10 +9,10 @@ from random import Random
 from hypothesis import given, settings, strategies as st
 
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.window_rows import Window
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal.journal import Head
 from service.ledger.releases.several_capacity import SeveralPeriods
+from service.ledger.spending.window_rows import Window
+from service.ledger.spending.window_state import WindowState
 from service.privacy.accounting.capacity import MOST_COUNTED, most_admitted
 from service.privacy.accounting.pricing import QUANTA, Price
 from service.privacy.accounting.privacy_filter import Definition, Weights, shortfalls
@@ -54,7 +54,7 @@ def _state(seed: int, definition: Definition, number: int, *, odd: bool) -> tupl
     )  # fmt: skip
     places = set_of((one, one) for one in random.sample(range(7), random.randrange(1, 5)))
     asked = replace(_price(random, orders, odd=odd), epsilon=Fraction(random.randrange(1, 9), 8))
-    charged = price_as_charged_to_windows(windows.totals_at(places).values(), asked)
+    charged = price_as_charged_to_windows(windows.totals_at(places).values(), asked, held=False)
     return SeveralPeriods(record, periods, windows, places, charged, charged == asked), asked
 
 
@@ -164,7 +164,7 @@ def test_releases_are_admitted_one_by_one_where_sums_are_rounded(
     counted = several.count(_MOST)
     windows, account = several.windows, several.account
     for _ in range(counted):
-        charged = price_as_charged_to_windows(windows.totals_at(several.places).values(), asked)
+        charged = price_as_charged_to_windows(windows.totals_at(several.places).values(), asked, held=False)
         one = replace(several, windows=windows, amount=charged)
         assert one._admits(1)
         windows = windows.charged(account.weights, several.places, 1, committed=[(charged, 1)])
@@ -187,8 +187,8 @@ def test_the_parts_are_those_of_the_worst_period(seed: int, definition: Definiti
     unused = replace(several, windows=WindowState(several=number))
     each = {place: add_price(Totals(), several.amount) for place in several.places.members}
     alone = _largest(account.weights, each, number, next(iter(each)))
-    assert add_totals(common, several.alone()) == add_totals(common, alone)
-    assert [one.epsilon for one in unused.totals_after(1)] == [several.alone().epsilon]
+    assert add_totals(common, several.sum_alone()) == add_totals(common, alone)
+    assert [one.epsilon for one in unused.totals_after(1)] == [several.sum_alone().epsilon]
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.lists(st.integers(0, 80), max_size=4))

@@ -14,7 +14,7 @@ def _head(account: str, seq: int) -> KnownHead:
 def test_the_next_point_is_at_or_after_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_points, "_APART", 4)
     points = ChainPoints()
-    points.add("a", [_head("a", seq) for seq in (7, 8, 9, 16)])
+    points.add([_head("a", seq) for seq in (7, 8, 9, 16)])
     assert points.next("b", 1, 100) is None
     expected = {1: 8, 7: 8, 8: 8, 9: 16, 16: 16}
     assert {seq: points.next("a", seq, 100) for seq in expected} == {
@@ -29,6 +29,6 @@ def test_the_journals_that_were_used_last_keep_their_points(monkeypatch: pytest.
     monkeypatch.setattr(chain_points, "_MOST", 5)
     points = ChainPoints()
     for account in "abc":
-        points.add(account, [_head(account, seq) for seq in (1, 2)])
-        points.add("a", [_head("a", 1)])
+        points.add([_head(account, seq) for seq in (1, 2)])
+        points.add([_head("a", 1)])
     assert [points.next(account, 1, 2) is None for account in "abc"] == [False, True, False]

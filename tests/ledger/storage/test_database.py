@@ -321,3 +321,9 @@ def test_a_url_that_cannot_hold_the_ledger_is_refused(url: str) -> None:
     with pytest.raises(StartupRefused) as refused:
         open_database(url)
     assert "tiger" not in "".join(traceback.format_exception(refused.value)).replace(url, "")
+
+
+def test_a_new_sqlite_file_is_its_owners_alone_in_any_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    open_database(f"sqlite:///{tmp_path / 'ledger.db'}").close()
+    assert (tmp_path / "ledger.db").stat().st_mode & 0o777 == 0o600

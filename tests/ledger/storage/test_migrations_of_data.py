@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import inspect, text
 
 from service.errors import BudgetExceeded, Conflict, StartupRefused
-from service.ledger.accounts import spending
+from service.ledger.spending import spending
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from tests.ledger.charging import (

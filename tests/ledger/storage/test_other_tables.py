@@ -166,6 +166,17 @@ _BETTER = (
             ("CREATE FUNCTION length(varchar) RETURNS integer LANGUAGE sql AS 'SELECT 1'",),
             "function public.length(character varying)",
         ),
+        (
+            (
+                "CREATE DOMAIN other AS text",
+                "CREATE FUNCTION length(other) RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+            ),
+            "function public.length(public.other)",
+        ),
+        (
+            ("CREATE FUNCTION substr(text, integer DEFAULT 1) RETURNS text LANGUAGE sql AS $f$ SELECT 'x'::text $f$",),
+            "function public.substr(text,integer)",
+        ),
         (("CREATE TABLE more () INHERITS (journal)",), "child public.more of journal"),
         (
             ("CREATE DOMAIN other AS varchar", "ALTER TABLE journal ALTER kind TYPE other"),

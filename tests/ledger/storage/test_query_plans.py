@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from service.ledger import jobs
-from service.ledger.accounts import accounts, registry, spending, spending_history, worst_windows
+from service.ledger.accounts import accounts
+from service.ledger.descriptions import registry
 from service.ledger.draws import draws, partitions, stored_draws
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries
@@ -21,6 +22,7 @@ from service.ledger.journal.journal import Head
 from service.ledger.releases import past_releases, recorded_releases, releases
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import present_account
+from service.ledger.spending import spending, spending_history, worst_windows
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
@@ -105,7 +107,7 @@ def _count_by_periods(database: Database) -> None:
     void(database, held, "monthly")
     with database.read() as connection:
         account = accounts.read_account(connection, "monthly")
-        worst_windows.worst_window(connection, account)
+        worst_windows.worst_window(connection, account, None)
         worst_windows.worst_window(connection, account, 24_313)
         ends = worst_windows.touched_periods(connection, account)
         assert ends is not None
@@ -143,8 +145,8 @@ def _read(database: Database, release: str) -> None:
         accounts.list_accounts(connection, "", 10, None, "people")
         journal.entries(connection, account.id, 1, 10, until=9)
         spending_history.spending_history(connection, account, 10)
-        jobs.list_jobs(connection, "ann", ("", ""), 10, None)
-        jobs.list_jobs(connection, "ann", ("", ""), 10, "queued")
+        jobs.list_jobs(connection, "ann", ("", ""), 10, None, lambda _: None)
+        jobs.list_jobs(connection, "ann", ("", ""), 10, "queued", lambda _: None)
         journal.hash_before(connection, account.id, 2)
         first = Head(1, journal.hash_before(connection, account.id, 2))
         made = [NewEntry(account.id, first.seq, first.hash, account.name)]
@@ -155,7 +157,7 @@ def _read(database: Database, release: str) -> None:
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
-                releases.list_releases(connection, account.id, 0, 10, tag, state, now)
+                releases.list_releases(connection, account.id, 0, 10, tag, state, now, lambda _: None)
 
 
 def test_every_statement_finds_its_rows_by_an_index(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +234,6 @@ def test_a_page_of_few_releases_costs_the_same_among_many(
     for _ in range(2):
         charge(database, *[_MECHANISM] * 300)
         with database.read() as connection, _steps(connection) as steps:
-            releases.list_releases(connection, account_of(database).id, 0, 2, tag, state, later)
+            releases.list_releases(connection, account_of(database).id, 0, 2, tag, state, later, lambda _: None)
         taken += steps
     assert taken[1] < 1.2 * taken[0]

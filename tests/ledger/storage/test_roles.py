@@ -14,12 +14,12 @@ from service.errors import Unavailable
 from service.ledger import jobs
 from service.ledger.access import keys
 from service.ledger.access.key_usage import KeyUsage
-from service.ledger.accounts import kept_figures
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.journal import Actor
+from service.ledger.spending import kept_figures
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate, prepare
@@ -73,7 +73,7 @@ def served(url: str) -> Iterator[Database]:
         require_schema(database)
         check_secret(database, SECRET)
         adopt(database, SECRET, None)
-        assert keys.ensure_first_key(database, SECRET, None) is not None
+        assert keys.ensure_first_key(database, SECRET, None, None) is not None
         yield database
 
 

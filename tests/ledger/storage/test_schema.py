@@ -3,8 +3,10 @@
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
+from sqlalchemy import text
 
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database, open_database
@@ -19,6 +21,14 @@ _UNGUARDED = "CREATE TRIGGER journal_no_delete BEFORE DELETE ON journal WHEN 0 B
 _DROPPING = "CREATE TRIGGER more BEFORE INSERT ON journal BEGIN SELECT RAISE(IGNORE); END"
 _LENIENT = "CREATE OR REPLACE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
 _MORE = "the index more on jobs does not belong to the ledger"
+_GUARD = "CREATE TRIGGER more BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION refuse_change()"
+_REFERRING = "CREATE TABLE more (id VARCHAR(36) REFERENCES jobs (id) ON DELETE CASCADE)"
+_IN_CAPITALS = (
+    "PRAGMA writable_schema = ON",
+    "UPDATE sqlite_master SET type = 'TABLE' WHERE name = 'more'",
+    "PRAGMA writable_schema = OFF",
+)
+_HIDDEN_REFERENCE = 'CREATE VIRTUAL TABLE pragma_foreign_key_list USING fts4(id, seq, "table", "from")'
 _CHECK = "ALTER TABLE accounts ADD CONSTRAINT accounts_releases CHECK (releases >= -9)"
 
 _REMOVED = {
@@ -43,6 +53,22 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
         (["DROP TRIGGER journal_no_delete", _UNGUARDED], f"the {_JOURNAL} was changed"),
         ([_DROPPING], "the trigger more on journal does not belong to the ledger"),
         (
+            ["CREATE TRIGGER more BEFORE INSERT ON DRAWS BEGIN SELECT RAISE(IGNORE); END"],
+            "the trigger more on draws does not belong to the ledger",
+        ),
+        ([_REFERRING], "the reference of more to jobs does not belong to the ledger"),
+        (
+            [
+                "CREATE TRIGGER more BEFORE INSERT ON draws BEGIN SELECT RAISE(IGNORE); END",
+                "PRAGMA writable_schema = ON",
+                "UPDATE sqlite_master SET tbl_name = 'draws' || char(0) || 'x' WHERE name = 'more'",
+                "PRAGMA writable_schema = OFF",
+            ],
+            "the object with a NUL character does not belong to the ledger",
+        ),
+        ([_REFERRING, _HIDDEN_REFERENCE], "the object pragma_foreign_key_list does not belong to the ledger"),
+        ([_REFERRING, *_IN_CAPITALS], "the reference of more to jobs does not belong to the ledger"),
+        (
             ["DROP INDEX holds_due", "CREATE INDEX holds_due ON holds (release_id)"],
             "the index holds_due on holds was changed",
         ),
@@ -59,12 +85,18 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
             "the row security on journal does not belong to the ledger",
         ),
         (["CREATE POLICY few ON journal USING (seq < 9)"], "the policy few on journal does not belong to the ledger"),
+        (["ALTER TABLE stored_answers SET UNLOGGED"], "the table stored_answers was changed"),
         (["ALTER TABLE accounts ALTER COLUMN name DROP NOT NULL"], "the column accounts.name was changed"),
         (
             ["ALTER TABLE accounts DROP CONSTRAINT accounts_releases", _CHECK],
             "the constraint accounts_releases on accounts was changed",
         ),
+        (
+            [_GUARD, "ALTER TABLE jobs ENABLE REPLICA TRIGGER more"],
+            "the trigger more on jobs for replicas does not belong to the ledger",
+        ),
         (["CREATE INDEX more ON jobs (principal)"], _MORE),
+        ([_REFERRING], "the reference of public.more to jobs does not belong to the ledger"),
         (
             ["ALTER TABLE draws ALTER noisy_removed_at SET DEFAULT 'now'"],
             "the column draws.noisy_removed_at was changed",
@@ -82,6 +114,71 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
         ),
     ],
 }
+
+
+# The owner's objects in the ledger's schema, which have the names and arguments of PostgreSQL's own.
+_NAMESAKES = {
+    "length": "CREATE FUNCTION public.length(bytea) RETURNS integer LANGUAGE sql AS 'SELECT pg_catalog.length($1)'",
+    "substr": "CREATE FUNCTION public.substr(text, integer, integer) RETURNS text IMMUTABLE LANGUAGE sql"
+    " AS 'SELECT pg_catalog.substr($1, $2, $3)'",
+    "nextval": "CREATE FUNCTION public.nextval(regclass) RETURNS bigint LANGUAGE sql"
+    " AS 'SELECT pg_catalog.nextval($1)'",
+    "text": "CREATE DOMAIN public.text AS pg_catalog.text CHECK (pg_catalog.length(VALUE) > 0)",
+    "||": "CREATE OPERATOR public.|| (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text,"
+    " FUNCTION = pg_catalog.textcat)",
+    "<": "CREATE OPERATOR public.< (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = pg_catalog.int84lt)",
+}
+_USES = [
+    (
+        "length",
+        [
+            "ALTER TABLE draws DROP CONSTRAINT draws_noisy",
+            "ALTER TABLE draws ADD CONSTRAINT draws_noisy"
+            " CHECK ((noisy_removed_at IS NOT NULL) = (public.length(noisy) = 0))",
+        ],
+        "constraint draws_noisy on draws",
+    ),
+    (
+        "substr",
+        [
+            "ALTER TABLE api_keys DROP CONSTRAINT api_keys_name",
+            "ALTER TABLE api_keys ADD CONSTRAINT api_keys_name"
+            " CHECK (public.substr(name, 1, 5) <> 'oidc:' OR revoked_at IS NOT NULL)",
+        ],
+        "constraint api_keys_name on api_keys",
+    ),
+    (
+        "nextval",
+        ["ALTER TABLE accounts ALTER id SET DEFAULT public.nextval('accounts_id_seq')"],
+        "column accounts.id",
+    ),
+    (
+        "text",
+        [
+            "DROP INDEX releases_by_state",
+            "CREATE INDEX releases_by_state ON releases (account_id, state, seq)"
+            " WHERE state <> CAST('committed' AS public.text)",
+        ],
+        "index releases_by_state on releases",
+    ),
+    (
+        "||",
+        [
+            "DROP INDEX draws_by_turn",
+            "CREATE INDEX draws_by_turn ON draws ((release_id OPERATOR(public.||) mechanism), repetition)",
+        ],
+        "index draws_by_turn on draws",
+    ),
+    (
+        "<",
+        [
+            "DROP TRIGGER journal_numbered ON journal",
+            "CREATE TRIGGER journal_numbered BEFORE INSERT ON journal FOR EACH ROW"
+            " WHEN (NEW.seq OPERATOR(public.<) 1) EXECUTE FUNCTION refuse_change()",
+        ],
+        "trigger journal_numbered on journal",
+    ),
+]
 
 
 def _faults(database: Database) -> list[str]:
@@ -132,7 +229,7 @@ def test_what_was_changed_or_added_is_named(new_database: Callable[[], Database]
             require_schema(database)
             require_schema(database, to_read=True)
             continue
-        if fault.startswith(("the trigger", "the rule", "the policy", "the row security", "the column")):
+        if fault.startswith(("the trigger", "the rule", "the policy", "the row security", "the column", "the table")):
             require_schema(database, to_read=True)
         else:
             with pytest.raises(StartupRefused, match="has, added or changed, "):
@@ -179,6 +276,129 @@ def test_only_a_plain_index_may_be_added(new_database: Callable[[], Database]) -
                 with pytest.raises(StartupRefused, match="has, added or changed, the index more on jobs"):
                     require_schema(database, to_read=to_read)
         run(database, "DROP INDEX more")
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_session_without_its_triggers_is_another_schema(database: Database) -> None:
+    with database.read() as connection:
+        assert schema_faults(connection) == []
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        assert schema_faults(connection) == ["the setting session_replication_role does not belong to the ledger"]
+
+
+@pytest.mark.parametrize(("namesake", "use", "changed"), _USES, ids=[namesake for namesake, _, _ in _USES])
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_namesake_of_postgresqls_own_is_found_where_it_is_used(
+    database: Database, namesake: str, use: list[str], changed: str
+) -> None:
+    """Named with its schema, it is not PostgreSQL's own; unused, it is nobody's business."""
+    run(database, _NAMESAKES[namesake])
+    assert _faults(database) == []
+    run(database, *[statement.replace("public.", "pg_catalog.") for statement in use])
+    assert _faults(database) == [], "the same with PostgreSQL's own"
+    name = changed.split()[1]
+    redone = [f"DROP TRIGGER {name} ON journal", *use[1:]] if changed.startswith("trigger") else use
+    run(database, *redone)
+    assert _faults(database) == [f"the {changed} was changed"]
+    with pytest.raises(StartupRefused, match=f"has, added or changed, the {changed}"):
+        require_schema(database)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_conversion_that_a_definition_does_not_show_makes_another(database: Database) -> None:
+    """PostgreSQL writes no conversion that it makes by itself, but records what an object depends on."""
+    found = []
+    run(
+        database,
+        "CREATE TYPE own AS ENUM ('yes')",
+        "CREATE FUNCTION converted(own) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT true'",
+        "CREATE CAST (own AS boolean) WITH FUNCTION converted(own) AS IMPLICIT",
+    )
+    for made in ("boolean", "own"):
+        value = "true" if made == "boolean" else "'yes'::public.own"
+        run(
+            database,
+            f"CREATE FUNCTION said() RETURNS {made} IMMUTABLE LANGUAGE sql AS $$ SELECT {value} $$",
+            "ALTER TABLE jobs ADD CONSTRAINT more CHECK (said())",
+        )
+        with database.read() as connection:
+            text_of = text("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'more'")
+            found.append((connection.scalar(text_of), present_schema(connection)["constraint more on jobs"]))
+        run(database, "ALTER TABLE jobs DROP CONSTRAINT more", "DROP FUNCTION said()")
+    assert found[0][0] == found[1][0]
+    assert found[0][1] != found[1][1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER FUNCTION refuse_change() SECURITY DEFINER",
+        "ALTER FUNCTION refuse_change() SET search_path = evil",
+        "ALTER FUNCTION refuse_change() IMMUTABLE",
+    ],
+)
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_triggers_function_that_runs_otherwise_is_another(database: Database, change: str) -> None:
+    run(database, change)
+    assert "the trigger draws_fixed on draws was changed" in _faults(database)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIRTUAL TABLE json_each USING fts4(key, value)",
+        "CREATE VIRTUAL TABLE Json_Tree USING fts5(key, value)",
+        "CREATE TABLE jsonb_each (value)",
+        "CREATE VIRTUAL TABLE PRAGMA_TABLE_INFO USING fts4(name)",
+        "CREATE TABLE pragma_table_info (name)",
+        "CREATE VIEW Pragma_Index_List AS SELECT 1",
+    ],
+)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_table_in_a_functions_place_is_named(database: Database, statement: str) -> None:
+    """A virtual table takes the function's arguments; any other makes the statements fail."""
+    run(database, "CREATE INDEX json_by ON jobs (principal)", statement)
+    name = statement.removeprefix("CREATE ").removeprefix("VIRTUAL ").split()[1]
+    if name == "json_each":
+        with database.read() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM json_each('[1, 2]')")) == 0, "this is the danger"
+    assert f"the object {name} does not belong to the ledger" in _faults(database)
+    for to_read in (False, True):
+        with pytest.raises(StartupRefused, match=f"has, added or changed, the object {name}[:,]"):
+            require_schema(database, to_read=to_read)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_index_of_the_schemas_own_table_hides_nothing(database: Database) -> None:
+    """It has the rows of another table, and SQLite takes it for the rows of its own."""
+    run(
+        database,
+        "CREATE TABLE told (type, name, tbl_name, rootpage, sql)",
+        "INSERT INTO told SELECT * FROM sqlite_master WHERE tbl_name <> 'told'",
+        "CREATE INDEX of_told ON told (lower(tbl_name), type, name, tbl_name, sql)",
+        _DROPPING,
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET tbl_name = 'sqlite_master', sql = replace(sql, 'told (', 'sqlite_master (')"
+        " WHERE name = 'of_told'",
+        "PRAGMA writable_schema = OFF",
+    )
+    with closing(open_database(database.url)) as opened_anew:
+        with opened_anew.read() as connection:
+            found = text("SELECT count(*) FROM sqlite_master WHERE lower(tbl_name) = 'journal' AND name = 'more'")
+            assert connection.scalar(found) == 0, "this is the danger"
+        for to_read in (False, True):
+            with pytest.raises(StartupRefused, match="has, added or changed, the object of_told:"):
+                require_schema(opened_anew, to_read=to_read)
+
+
+@pytest.mark.parametrize(("space", "faults"), [("\n\t", []), ("\u00a0", [f"the {_JOURNAL} was changed"])])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_white_space_that_belongs_to_a_name_is_a_change(database: Database, space: str, faults: list[str]) -> None:
+    """Only ASCII's separates words, so any amount of it is one."""
+    with database.read() as connection:
+        made = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = 'journal_no_delete'"))
+    run(database, "DROP TRIGGER journal_no_delete", made.replace("entries are", f"entries{space}are"))
+    assert _faults(database) == faults
 
 
 def test_tables_of_others_are_nobodys_business(database: Database) -> None:

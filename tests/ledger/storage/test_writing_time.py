@@ -44,7 +44,7 @@ def test_each_group_is_looked_up_by_its_key_whatever_the_statistics_say(database
         if database.kind == "postgresql":
             connection.execute(text("ANALYZE branches_taken"))
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # of an empty table it is the cheapest
-        statement = str(tabulated_groups._given(connection, tabulated_groups._DRAWN))
+        statement = str(tabulated_groups._statement(connection, tabulated_groups._DRAWN))
         return "\n".join(str(row) for row in connection.execute(text(explain + statement), given))
 
     found = database.write(plan, is_committed=lambda *_: False)

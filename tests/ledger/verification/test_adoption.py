@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,7 +156,7 @@ def test_keys_are_adopted_whose_tokens_are_the_services_or_the_operators(old: Da
     assert _who(old, _BOOTSTRAP) == "first-steward"
     assert _who(old, "chosen by whoever wrote the database") is None
     for record in before:
-        assert _read(old, record.id) == KeyRecord(**record.__dict__ | {"sealed": True})
+        assert _read(old, record.id) == replace(record, sealed=True)
     told = {line["key"]: (line["event"].split(";")[0], line["role"]) for line in lines if "key" in line}
     assert [line["answers"] for line in lines if "key" not in line] == [120]
     left = ("key without a seal", "steward")
@@ -189,7 +190,7 @@ def test_the_operators_key_is_adopted_at_a_later_start(old: Database) -> None:
     assert _who(old, _BOOTSTRAP) is None
     adopt(old, SECRET, _BOOTSTRAP)
     assert _who(old, _BOOTSTRAP) == "first-steward"
-    assert ensure_first_key(old, SECRET, _BOOTSTRAP) is None
+    assert ensure_first_key(old, SECRET, _BOOTSTRAP, None) is None
     assert _faults(old) == []
 
 
@@ -232,7 +233,7 @@ def test_after_the_first_start_nothing_else_is_adopted(old: Database) -> None:
 
 def test_a_new_installation_adopts_nothing(database: Database) -> None:
     adopt(database, SECRET, None)
-    ensure_first_key(database, SECRET, None)
+    ensure_first_key(database, SECRET, None, None)
     _old_key(database, _DERIVED, token_of(SECRET, _DERIVED))
     adopt(database, SECRET, None)
     assert _who(database, token_of(SECRET, _DERIVED)) is None
@@ -240,9 +241,9 @@ def test_a_new_installation_adopts_nothing(database: Database) -> None:
 
 
 def test_the_operators_token_gets_no_second_life_where_all_rows_are_gone(database: Database) -> None:
-    ensure_first_key(database, SECRET, _BOOTSTRAP)
+    ensure_first_key(database, SECRET, _BOOTSTRAP, None)
     run(database, "DELETE FROM api_keys")
-    assert ensure_first_key(database, SECRET, _BOOTSTRAP) is None
+    assert ensure_first_key(database, SECRET, _BOOTSTRAP, None) is None
     assert _who(database, _BOOTSTRAP) is None
     assert [fault for fault in _faults(database) if "is missing" in fault]
 
@@ -485,11 +486,11 @@ def test_keys_are_adopted_after_a_command_made_one(old: Database) -> None:
 
 
 def test_no_first_key_is_made_where_the_journal_is_not_sound(database: Database) -> None:
-    ensure_first_key(database, SECRET, _BOOTSTRAP)
+    ensure_first_key(database, SECRET, _BOOTSTRAP, None)
     run(database, "DELETE FROM api_keys")
     _attack(database, "UPDATE installation_journal SET kind = 'x'")
     with pytest.raises(StartupRefused, match="not as this service wrote it"):
-        ensure_first_key(database, SECRET, _BOOTSTRAP)
+        ensure_first_key(database, SECRET, _BOOTSTRAP, None)
     assert _who(database, _BOOTSTRAP) is None
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 
 from service.errors import AlreadyDrawn, Conflict, Unavailable
 from service.ledger.accounts import accounts
-from service.ledger.draws import count_codec, draws, stored_draws
+from service.ledger.draws import count_codec, draws, places, stored_draws
 from service.ledger.draws.stored_draws import DrawRecord, Turn
 from service.ledger.draws.tabulation_layout import Layout, seal_layout
 from service.ledger.installation.signing import Signer
@@ -358,7 +358,7 @@ def test_a_draw_whose_entry_was_changed_along_with_it_is_neither_read_nor_replay
     (mechanism,) = mechanisms_of(plan)
 
     def drawn_again() -> list[int]:
-        sealed = draws.seal(draws.place_of(plan, mechanism, Turn()), noisy)
+        sealed = draws.seal(places.place_of(plan, mechanism, Turn()), noisy)
         found = draws.draw(database, request, "people", release, sealed)
         return list(map(int, found.record.noisy))
 

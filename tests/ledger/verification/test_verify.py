@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
@@ -22,10 +23,13 @@ from service.ledger.journal.journal import Head
 from service.ledger.releases import release_rows
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.tables import Base
+from service.ledger.verification import chain_check
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.verify import Verdict, verify
+from service.privacy.accounting import pricing
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.accounting.totals import LossSum
+from service.privacy.numerics.keyed import KeptResults
 from tests.ledger.charging import (
     SECRET,
     account_of,
@@ -65,6 +69,21 @@ def test_a_ledger_with_everything_in_it_is_valid(database: Database, monkeypatch
         kinds = set(connection.execute(text("SELECT kind FROM journal")).scalars())
     assert kinds == set(journal.Kind.__args__) - {"repriced", "caps_changed"}  # type: ignore[attr-defined]
     assert _verdicts(database) == {name: Verdict(len(entries_of(database, name))) for name in NAMES}
+
+
+def test_long_plans_are_priced_once_however_often_their_journal_is_verified(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database)
+    for first in (1000, 2000):
+        parts = [{"type": "gaussian", "rho": f"0.0000{first + k}"} for k in range(200)]
+        charge(database, {"type": "sequence", "parts": parts})
+    price = Mock(wraps=pricing.price)
+    monkeypatch.setattr(chain_check, "price", price)
+    monkeypatch.setattr(chain_check, "_long_prices", KeptResults(4))
+    for _ in range(3):
+        assert _verdicts(database) == {"people": Verdict(3)}
+    assert price.call_count == 2
 
 
 Rows = dict[str, list[dict[str, Any]]]

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from service.ledger.accounts import window_state
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.releases import settlement
+from service.ledger.spending import window_state
+from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify import Verdict, verify
 from service.privacy.accounting.pricing import QUANTA

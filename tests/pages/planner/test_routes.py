@@ -4,6 +4,7 @@ import html
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ def _cells(page: Answer, named: str) -> list[str]:
 
 
 def _whole_row(page: Answer, named: str) -> str:
-    row = re.search(rf"<th [^>]*>{re.escape(named)}.*?</tr>", page.text, re.DOTALL)
+    row = re.search(rf"<th [^>]*>(?:<a [^>]*>)?{re.escape(named)}.*?</tr>", page.text, re.DOTALL)
     assert row is not None
     return row[0]
 
@@ -200,7 +201,7 @@ def test_a_key_that_may_not_ask_for_the_capacity_sees_what_a_plan_costs_alone(cl
     assert "zcdp has" not in hidden.text
 
 
-@pytest.mark.parametrize(("account", "delta"), [("approximate", "0.000001"), ("zcdp", "1e-10")])
+@pytest.mark.parametrize(("account", "delta"), [("approximate", "1e-6"), ("zcdp", "1e-10")])
 def test_a_blank_delta_is_that_of_the_account_that_is_chosen(
     client: TestClient, visit: TestClient, account: str, delta: str
 ) -> None:
@@ -208,15 +209,26 @@ def test_a_blank_delta_is_that_of_the_account_that_is_chosen(
         visit.get("/plan", params={"account": "zcdp" if account == "approximate" else "approximate"}), "/plan"
     )
     page = visit.post("/plan", data=form.with_texts(_ROWS | _USUAL | {"do": "plan", "account": account}))
-    assert f'ε at <span class="whole">δ = {delta}</span>' in page.text
+    assert f"ε at δ = {delta}" in re.sub(r"<[^>]*>", "", page.text)
     assert form_of(page, "/plan").fields["delta"] == [""]
     assert _register(visit, page, "discrete_gaussian").status_code == 303
     (found,) = json_of(client.get(f"/v1/accounts/{account}/releases"))["items"]
-    assert found["delta"] == delta
+    assert Fraction(found["delta"]) == Fraction(delta)
     typed = _press(visit, "plan", account=account, delta="1e-8")
-    assert "δ = 1e-8</span>" in typed.text
+    assert "= 1e-8</span>" in typed.text
     assert _register(visit, typed, "discrete_gaussian").status_code == 303
     assert json_of(client.get(f"/v1/accounts/{account}/releases"))["items"][-1]["delta"] == "1e-8"
+
+
+@pytest.mark.parametrize("account", ["pure", "zcdp", "rdp", "approximate"])
+def test_first_comes_what_is_charged_and_the_rest_behind_all_analyses(reader: TestClient, account: str) -> None:
+    page = _press(reader, "plan", account=account)
+    first, other = page.text.split("<summary>All analyses</summary>")
+    names = re.findall(r'<th role="rowheader"[^>]*>(.*?)</th>', first.partition('aria-label="Costs"')[2])
+    assert [re.sub(r"<[^>]*>", "", name).split(",")[0] for name in names[:2]] == ["Of the budget", "Charge"]
+    assert "for this plan alone" not in first
+    assert "for this plan alone" in other
+    assert ("can move from" in first) == (account in ("pure", "approximate"))
 
 
 def test_replaced_records_move_twice_as_many_cells(reader: TestClient) -> None:

@@ -3,10 +3,24 @@
 from fractions import Fraction
 from typing import Any
 
+import mpmath  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, strategies as st
+from markupsafe import Markup
 
-from service.pages.shell.figures import budget_text, down, more_releases, share_of, up, usage
+from service.pages.shell.figures import (
+    belief_after,
+    budget_text,
+    charge_text,
+    charged_percent,
+    delta_text,
+    down,
+    loss_in,
+    more_releases,
+    one_in,
+    up,
+    usage,
+)
 
 _SIZES = st.floats(min_value=1e-300, max_value=1e300)
 
@@ -95,23 +109,91 @@ def test_declared_deltas_that_fill_their_cap_first_are_shown() -> None:
     assert (usage(account).percent, usage(account).by_delta) == ("30", True)
 
 
+def _said(text: Markup) -> str:
+    return text.striptags()
+
+
 def test_budgets_in_words() -> None:
-    assert budget_text({"definition": "zcdp", "rho": "2.56"}) == "ρ = 2.56 (zero-concentrated)"
+    assert _said(budget_text({"definition": "zcdp", "rho": "2.56"})) == "ρ = 2.56 (zero-concentrated)"
     declared = {"definition": "pure", "epsilon": "1", "delta": "1e-9"}
-    assert budget_text(declared) == "ε = 1 (pure differential privacy, declared δ up to 1e-9)"
-    assert budget_text({"definition": "rdp", "alpha": "32", "epsilon": "3"}) == "ε = 3 at order α = 32 (Rényi)"
-    approximate = {"definition": "approximate", "epsilon": "4", "delta": "1e-6", "declared_delta": "1e-7"}
-    assert budget_text(approximate) == "ε = 4 at δ = 1e-6 (approximate, declared δ up to 1e-7)"
+    assert _said(budget_text(declared)) == "ε = 1 (pure differential privacy, declared δ up to 1e-9)"
+    assert _said(budget_text({"definition": "rdp", "alpha": "32", "epsilon": "3"})) == "ε = 3 at order α = 32 (Rényi)"
+    approximate = {"definition": "approximate", "epsilon": "4", "delta": "0.000001", "declared_delta": "1e-7"}
+    assert _said(budget_text(approximate)) == "ε = 4 at δ = 1e-6 (approximate, declared δ up to 1e-7)"
+    assert 'href="/guide/glossary#approximate"' in budget_text(approximate)
 
 
-def test_shares_are_of_what_adds_up() -> None:
+def test_losses_in_the_definition_of_a_budget() -> None:
+    """The share is exact where the loss is, never below it, and unknown where no answer states the loss."""
     cost = {"pure": {"epsilon": 0.30000000000000004, "epsilon_exact": "0.3"}, "zcdp": {"rho": 0.2}}
-    assert share_of({"definition": "pure", "epsilon": "1"}, cost) == "30"
-    assert share_of({"definition": "zcdp", "rho": "0.3"}, cost) == "66.7"
-    assert share_of({"definition": "approximate", "epsilon": "1", "delta": "1e-6"}, cost) is None
-    assert share_of({"definition": "pure", "epsilon": "1"}, {"pure": None, "zcdp": None}) is None
+    for budget, said, percent in (
+        ({"definition": "pure", "epsilon": "1"}, "ε = 0.3", "30"),
+        ({"definition": "zcdp", "rho": "0.3"}, "ρ = 0.2", "66.7"),
+        ({"definition": "zcdp", "rho": "0.1"}, "ρ = 0.2", "100"),
+    ):
+        loss = loss_in(budget, cost)
+        assert loss is not None
+        assert (_said(charge_text(loss)), charged_percent(loss)) == (said, percent)
+    infinite = loss_in({"definition": "pure", "epsilon": "1"}, {"pure": None, "zcdp": None})
+    assert infinite is not None
+    assert (_said(charge_text(infinite)), charged_percent(infinite)) == ("ε is infinite", None)
     curve = {"rdp": [{"alpha": 1.25, "epsilon": 0.1}, {"alpha": 8, "epsilon": 0.2}, {"alpha": 16, "epsilon": None}]}
-    shares = {alpha: share_of({"definition": "rdp", "alpha": alpha, "epsilon": "0.3"}, curve) for alpha in ("8", "5/4")}
-    assert shares == {"8": "66.7", "5/4": "33.4"}
-    for unknown in ("16", "7", "1.25000001"):
-        assert share_of({"definition": "rdp", "alpha": unknown, "epsilon": "0.3"}, curve) is None
+    orders = {
+        alpha: loss_in({"definition": "rdp", "alpha": alpha, "epsilon": "0.3"}, curve | cost) for alpha in _ORDERS
+    }
+    shares = {alpha: charged_percent(loss) for alpha, loss in orders.items() if loss is not None}
+    assert shares == {"8": "66.7", "5/4": "33.4", "16": None}
+    eighth = orders["8"]
+    assert eighth is not None
+    assert _said(charge_text(eighth)) == "ε = 0.2 at α = 8"
+
+
+_ORDERS = ("8", "5/4", "16", "7", "1.25000001")
+
+
+def test_the_loss_under_epsilon_and_delta_is_the_one_that_holds_under_adaptive_choice() -> None:
+    adaptive = {"delta": 1e-06, "epsilon": 1.5, "via": "rdp", "adaptive": True}
+    fixed = {"delta": 1e-06, "epsilon": 1.25, "via": "tight", "adaptive": False}
+    budget = {"definition": "approximate", "epsilon": "4", "delta": "1e-6"}
+    for best, said in (
+        ([{"delta": 1e-06, "adaptive": adaptive, "fixed": fixed}], "ε = 1.5 at δ = 1e-6"),
+        ([{"delta": 1e-06, "adaptive": None, "fixed": fixed}], "ε = 1.25 at δ = 1e-6"),
+        ([{"delta": 1e-06, "adaptive": None, "fixed": None}], "ε is infinite at δ = 1e-6"),
+    ):
+        loss = loss_in(budget, {"best": best})
+        assert loss is not None
+        assert (_said(charge_text(loss)), charged_percent(loss)) == (said, None)
+
+
+@pytest.mark.parametrize("stated", [1e-06, "1e-6", "0.000001", "1/1000000"])
+def test_a_delta_reads_the_same_however_it_is_stated(stated: float | str) -> None:
+    assert (delta_text(stated), one_in(stated)) == ("1e-6", "1,000,000")
+
+
+def test_a_chance_is_never_said_to_be_smaller_than_it_is() -> None:
+    assert (one_in(3e-10), one_in("0.3"), one_in(1e-10)) == ("3,330,000,000", "3", "10,000,000,000")
+
+
+@given(st.floats(min_value=0, max_value=40), st.sampled_from(["50", "1", "0.1", "99"]))
+def test_a_belief_is_bounded_outward(epsilon: float, prior: str) -> None:
+    """Against Bayes' rule with 60 digits."""
+    with mpmath.workdps(60):
+        factor, before = mpmath.exp(mpmath.mpf(epsilon)), mpmath.mpf(prior) / 100
+        most = 100 * before * factor / (1 - before + before * factor)
+        least = 100 * before / (before + (1 - before) * factor)
+        found = belief_after(epsilon, prior)
+        assert mpmath.mpf(found.least) <= least * (1 + mpmath.mpf(10) ** -50)
+        assert mpmath.mpf(found.most) >= most * (1 - mpmath.mpf(10) ** -50)
+        assert mpmath.mpf(found.most) - most <= 1
+        assert least - mpmath.mpf(found.least) <= 1
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "prior", "least", "most"),
+    [
+        (0, "50", "50", "50"), ("1", "50", "26.8", "73.2"), (2.159, "1", "0.116", "8.05"), (8, "50", "0.0335", "99.97"),
+        ("17", "50", "0", "100"), (1e300, "1", "0", "100"),
+    ],
+)  # fmt: skip
+def test_beliefs_as_people_read_them(epsilon: float | str, prior: str, least: str, most: str) -> None:
+    assert belief_after(epsilon, prior) == (least, most)

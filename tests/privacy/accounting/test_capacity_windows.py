@@ -59,15 +59,15 @@ def test_windows_admit_as_many_as_the_least_of_them(
 ) -> None:
     """Admission names the window that refuses the next one, where the charges are added to what is common."""
     budget, weights, common, found, asked = given_windows
-    amount = price_as_charged_to_windows([add_totals(common, one) for one in found.values()], asked)
+    amount = price_as_charged_to_windows([add_totals(common, one) for one in found.values()], asked, held=False)
     counted = fitting([BudgetCharge(budget, weights, add_totals(common, one), amount) for one in found.values()])
     now, number = dict(found), 0
     while number < _MOST:
-        decisive = decisive_window(budget, weights, common, now, amount)
+        decisive = decisive_window(budget, weights, common, now, amount, None)
         refused = shortfalls(budget, weights, decisive.totals, add_price(decisive.totals, amount))
         if refused:
             after = add_prices(common, [(amount, number)]) if number else common
-            named = decisive_window(budget, weights, after, found, amount)
+            named = decisive_window(budget, weights, after, found, amount, None)
             assert (named.place, named.totals) == (decisive.place, decisive.totals)
             break
         now = {place: add_price(one, amount) for place, one in now.items()}

@@ -18,11 +18,11 @@ import pytest
 from service.ledger.accounts.account_periods import ChargedPeriods
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import OPENING, Cap, price_under, write_prices
-from service.ledger.accounts.window_state import WindowState
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.releases.admission import AccountCharge, charges_of, failures_of
 from service.ledger.releases.held_charges import HeldCharge, caps_without
 from service.ledger.releases.preparation import CapsPrepared
+from service.ledger.spending.window_state import WindowState
 from service.privacy.accounting.pricing import Price, price
 from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, open_weights, spent_of_cap
 from service.privacy.accounting.totals import Totals, add_prices

@@ -58,11 +58,11 @@ def test_no_figure_is_below_that_of_a_set_of_periods(number: int, relation: Neig
 def test_equal_periods_of_gaussian_noise_are_composed_exactly() -> None:
     noise = DiscreteGaussian(sigma_squared=Fraction(50))
     made: list[tuple[PeriodSet, Plan]] = [(PeriodSet(((month, month),)), noise) for month in range(20)]
-    bound = _of(dominating([*made, (ALL, noise)], Neighbouring.ADD_REMOVE, 3), Neighbouring.ADD_REMOVE)
+    bound = _of(dominating([*made, (ALL, noise)], Neighbouring.ADD_REMOVE, 3, None), Neighbouring.ADD_REMOVE)
     assert bound.rho.nats == Fraction(4, 100)
     assert all(loss.nats == order * Fraction(4, 100) for order, loss in bound.rdp)
 
 
 def test_nothing_is_lost_where_nothing_was_released() -> None:
-    found = _of(dominating([], Neighbouring.ADD_REMOVE, 3), Neighbouring.ADD_REMOVE)
+    found = _of(dominating([], Neighbouring.ADD_REMOVE, 3, None), Neighbouring.ADD_REMOVE)
     assert [loss.nats for loss in _figures(found)] == [0] * len(_figures(found))

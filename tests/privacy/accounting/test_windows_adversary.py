@@ -136,7 +136,7 @@ class Filter:
 
     def added(self, before: WindowTotals, number: int) -> WindowTotals:
         places, asked, count = self.charge(number)
-        amount = price_as_charged_to_windows([before.common, *before.windows.values()], asked)
+        amount = price_as_charged_to_windows([before.common, *before.windows.values()], asked, held=False)
         assert amount == asked  # all figures are short here, so that the order of charges does not matter
         return add_to_windows(before, [(places, amount, count)])
 

@@ -62,6 +62,6 @@ def shortfalls_by_window(
     places, amount, _ = charge
     touched = sorted(before.windows) if places.everything else list(places.members)
     windows = {place: before.windows.get(place, Totals()) for place in touched}
-    window = decisive_window(budget, weights, before.common, windows, amount)
+    window = decisive_window(budget, weights, before.common, windows, amount, None)
     after = add_price(window.totals, amount)
     return [WindowShortfall(window.place, gap) for gap in shortfalls(budget, weights, window.totals, after)]

@@ -20,7 +20,7 @@ from service.privacy.accounting.pricing import price
 from service.privacy.accounting.privacy_filter import ORDERS
 from service.privacy.mechanisms import Declaration, Geometric, Laplace
 from service.privacy.numerics import keyed as keys
-from service.privacy.numerics.keyed import FractionsKey, Keyed, ValuesKey, keyed, memoised
+from service.privacy.numerics.keyed import FractionsKey, KeptResults, Keyed, ValuesKey, keyed, memoised
 from service.privacy.plans import Choice, Plan, Sequence
 from service.privacy.plans.walking import Neighbouring, condense
 
@@ -95,6 +95,15 @@ def test_a_memo_of_numbers_finds_what_it_knows() -> None:
     assert doubled.__doc__ == "Twice the value."
 
 
+def test_results_that_are_kept_by_their_digests_are_few() -> None:
+    kept = KeptResults[int](2)
+    for number, digest in enumerate("aba"):
+        kept.put(digest, number)
+    assert (kept.get("b"), kept.get("a")) == (1, 2)
+    kept.put("c", 3)
+    assert [kept.get(digest) for digest in "abc"] == [2, None, 3], "the one that was not used for longest is gone"
+
+
 def test_the_suite_fails_what_hashes_a_fraction_in_the_service() -> None:
     source = "def look_up(number):\n    return {number: 1}"
     inside: dict[str, Any] = {"__name__": "service.somewhere"}
@@ -108,12 +117,12 @@ _OWN = {  # what their memos are asked for is no client's choice
     "service.privacy.numerics.half_gaussian_sums._bernoulli_over_factorial": "an even number up to a precision",
     "service.privacy.laws.offset_tails._rough_moments": "mechanisms, which are hashed by text",
     "service.privacy.tight.contour.best_c": "eight compositions, which are equal only to themselves",
+    "service.api.http.field_names._schema": "models of the contract, of which none comes from a request",
     "service.api.schemas.plan_models._model": "forms of the grammar, of which none comes from a request",
     "service.ledger.accounts.caps._digest": "weights, whose fractions are hashed by text",
     "service.ledger.accounts.lines.line_of": "databases, which are equal only to themselves",
     "service.ledger.accounts.lines._reading": "the number of accounts in a line",
-    "service.ledger.accounts.spending_rows._mask": "the installation's secret, and the database's own numbers",
-    "service.ledger.accounts.spending_rows._known_code": "the installation's secret, and text",
+    "service.ledger.spending.spending_rows._mask": "the installation's secret, and the database's own numbers",
     "service.ledger.installation.signing.signer_of": "the installation's secret",
     "service.ledger.storage.clock.later": "moments, and durations of whole seconds",
 }

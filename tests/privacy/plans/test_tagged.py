@@ -217,7 +217,7 @@ def test_a_tag_on_another_mechanism_is_no_statement() -> None:
     found = priced(plan, "pure")
     assert found is not None
     assert not truth(example, "pure", found)
-    assert [fault.pointer for fault in statement_faults(plan, {TAG}, "persons", "/plan")] == ["/plan/parts/1"]
+    assert [fault.pointer for fault in statement_faults(plan, {TAG}, "persons", "/plan", ())] == ["/plan/parts/1"]
 
 
 def test_a_replacement_costs_what_the_page_says() -> None:

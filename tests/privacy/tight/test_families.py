@@ -26,7 +26,7 @@ def assert_is(family: Family, transform: Any, at_c: tuple[float, ...] = AT_C) ->
     for c in at_c:
         real = mp.log(mp.re(transform(mp.mpf(c))))
         assert abs(family.cumulant(array(c))[0, 0] - real) <= UNIT * (abs(real) + family.floor[0])
-        found, error = family.along(c, array(*AT_T))
+        found, error = family.along_line(c, array(*AT_T))
         for t, change, claimed in zip(AT_T, found[0], error[0], strict=True):
             truth = transform(mp.mpc(c, t)) / transform(mp.mpf(c))
             assert abs(mp.exp(mp.mpc(change)) / truth - 1) <= UNIT * claimed
@@ -95,7 +95,7 @@ def test_osgt_is_the_integral(v: float, m: float, s: float) -> None:
         z = mp.mpc(c, t)
         with mp.workdps(30):
             truth = mp.quad(lambda y, z=z: density(y) ** (1 + z) * density(y - s) ** -z, points)
-        change, error = family.along(c, array(t))
+        change, error = family.along_line(c, array(t))
         found = mp.exp(mp.mpc(change[0, 0]) + family.cumulant(array(c))[0, 0])
         assert abs(found / truth - 1) <= 1e-13 + UNIT * error[0, 0]
 
@@ -110,7 +110,7 @@ def test_osgt_far_out_is_as_near_as_it_says() -> None:
         with mp.workdps(40):
             return mp.quad(lambda y: mp.exp((1 + z) * mp.log(density(y)) - z * mp.log(density(y - 1))), points)
 
-    change, error = Osgts(array(1), array(v), array(m), array(1.0)).along(c, array(t))
+    change, error = Osgts(array(1), array(v), array(m), array(1.0)).along_line(c, array(t))
     with mp.workdps(40):
         assert (
             abs(mp.exp(mp.mpc(change[0, 0])) * transform(mp.mpf(c)) / transform(mp.mpc(c, t)) - 1) <= UNIT * error[0, 0]
@@ -129,7 +129,7 @@ def test_the_discrete_gaussian_is_as_near_as_it_says(v: float, s: int, c: float,
             noise = (mp.mpf(middle + x) for x in reach)
             return mp.fsum(mp.exp((z * (s * s - 2 * s * x) - x * x) / (2 * mp.mpf(v))) for x in noise)
 
-        change, error = DiscreteGaussians(array(1), array(v), array(s)).along(c, array(t))
+        change, error = DiscreteGaussians(array(1), array(v), array(s)).along_line(c, array(t))
         truth = transform(mp.mpc(c, t)) / transform(mp.mpf(c))
         assert abs(mp.exp(mp.mpc(change[0, 0])) / truth - 1) <= UNIT * error[0, 0]
 
@@ -141,7 +141,7 @@ def test_a_table_is_the_sum_over_its_atoms(spacing: float | None) -> None:
     p = np.exp(-((x - 2) ** 2) / 8)
     p /= p.sum()
     t = np.asarray(0.3 * np.arange(0, 3000), dtype=np.float64)
-    change, error = AtomFamily(array(1), x, p, spacing).along(0.7, t)
+    change, error = AtomFamily(array(1), x, p, spacing).along_line(0.7, t)
     with mp.workdps(40):
         for k in (0, 3, 700, 2999):
             terms = [

@@ -66,14 +66,14 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
 _BY_NAME: Mapping[str, tuple[type[Content], ...]] = dict(KINDS.items())
 
 
-def read(said: Mapping[str, Any]) -> ParsedEntry:
+def read(members: Mapping[str, Any]) -> ParsedEntry:
     """Read an entry.
 
     Raises:
         BrokenChain: it is of no known kind, or its content is not of its kind.
     """
-    around = read_members(said)
-    return around.with_content(_read_content(around.kind, said.get("content")))
+    around = read_members(members)
+    return around.with_content(_read_content(around.kind, members.get("content")))
 
 
 def _read_content(kind: str, content: Any) -> Content:
@@ -96,10 +96,10 @@ def read_text(body: str) -> ParsedEntry:
     return read(json.loads(body))
 
 
-def show(said: Mapping[str, Any]) -> EntryView:
+def show(members: Mapping[str, Any]) -> EntryView:
     """Return the journal page's view of an entry; an empty one for an invalid entry, which verification reports."""
     try:
-        return read(said).content.shown()
+        return read(members).content.view()
     except BrokenChain:
         return EntryView()
 

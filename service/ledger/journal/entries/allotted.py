@@ -64,6 +64,6 @@ class Allotted(OfAccount):
             raise BrokenChain("an allotment is charged under every cap, and it is not")
         chain.allot(self.child, Allotment(self.plan, self.price, self.caps or (), entry.seq))
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return the name of the allotted account."""
         return EntryView(remark=self.child)

@@ -71,7 +71,7 @@ def whole(value: object) -> int:
     """Return a member that is an integer of at least 0.
 
     Raises:
-        TypeError, ValueError: it is not.
+        TypeError, ValueError: the member is no such integer.
     """
     if type(value) is not int:
         raise TypeError("expected an integer")
@@ -84,7 +84,7 @@ def exact(value: object) -> str:
     """Return a member that is an exact number as text.
 
     Raises:
-        TypeError, ValueError, ZeroDivisionError: it is not.
+        TypeError, ValueError, ZeroDivisionError: the member is no exact number.
     """
     stated = text(value)
     Fraction(stated)
@@ -95,7 +95,7 @@ def read_amount(value: Any) -> PriceKey:
     """Return the key of a member that is a price.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the member is no price.
     """
     amount = price_key_of(value)
     if price_of(amount) != value:
@@ -254,7 +254,7 @@ class Content(ABC):
         """Return the rows that it wrote under this filing."""
 
     @abstractmethod
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return the journal page's view of it."""
 
 
@@ -274,7 +274,7 @@ class OfAccount(Content):
         """Return no rows."""
         return Rows()
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return an empty view beyond the kind."""
         return EntryView()
 
@@ -345,23 +345,23 @@ class ParsedEntry(EntryMembers):
         chain.head = head
 
 
-def read_members(said: Mapping[str, Any]) -> EntryMembers:
+def read_members(members: Mapping[str, Any]) -> EntryMembers:
     """Read the members of every entry; the content is not examined.
 
     Raises:
         BrokenChain: a member is missing or invalid.
     """
     try:
-        if not said.keys() <= set(AROUND):
+        if not members.keys() <= set(AROUND):
             raise BrokenChain(WRONG)
         return EntryMembers(
-            account=text(said["account"]),
-            seq=whole(said["seq"]),
-            kind=text(said["kind"]),
-            release=text_or_none(said["release"]),
-            time=text(said["time"]),
-            actor=text_or_none(said["actor"]),
-            key=text(said["key"]) if "key" in said else None,
+            account=text(members["account"]),
+            seq=whole(members["seq"]),
+            kind=text(members["kind"]),
+            release=text_or_none(members["release"]),
+            time=text(members["time"]),
+            actor=text_or_none(members["actor"]),
+            key=text(members["key"]) if "key" in members else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BrokenChain(WRONG) from None

@@ -130,6 +130,6 @@ class CapsChanged(Decided):
                 cap.count(stated.counted)
         chain.proposed = None
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return the tags of the caps."""
         return EntryView(remark=", ".join(cap.tag for cap in self.caps))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from service.ledger.accounts.metadata import Metadata, check_metadata, write_metadata
+from service.ledger.descriptions.metadata import Metadata, check_metadata, write_metadata
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows
 from service.ledger.journal.journal import Kind
@@ -36,6 +36,6 @@ class Described(Content):
         row = {"account_id": filing.account_id, "seq": filing.seq, "release_id": filing.release}
         return Rows({Description: [row | {"document": write_metadata(self.metadata)}]})
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return an empty view beyond the kind."""
         return EntryView()

@@ -87,6 +87,6 @@ class Drawn(Content):
         }
         return Rows({Draw: [row]})
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return a view with a page of the release."""
         return EntryView(is_release=True)

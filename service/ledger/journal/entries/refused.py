@@ -45,7 +45,7 @@ class Refused(OfAccount):
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Change nothing."""
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return the name of the refused release, and the account and the window that it did not fit."""
-        where = "" if self.window is None else f" in the window that begins with {self.window}"
+        where = "" if self.window is None else f" in window {self.window}"
         return EntryView(remark=f"{self.name}, which did not fit {self.account or 'an account above'}{where}")

@@ -139,7 +139,7 @@ class Registration(Content):
         """Return False: pipelines register releases."""
         return False
 
-    def along(self, above: Sequence[OwnMembers], origin: Origin) -> Iterator[CanonicalObject]:
+    def contents_in_line(self, above: Sequence[OwnMembers], origin: Origin) -> Iterator[CanonicalObject]:
         """Yield the content for each account of a line, root first; this one is the last.
 
         Args:
@@ -184,7 +184,7 @@ class Registration(Content):
         where = {"account_id": filing.account_id, "seq": filing.seq}
         return Rows({Release: [row], ReleaseTag: [where | {"tag": tag} for tag in sorted(tags)]})
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return a view with the release's name, its owner and the periods that were charged."""
         owner = None if self.origin is None else self.origin.account
         return EntryView(is_release=True, name=self.name, owner=owner, periods=self.periods)

@@ -71,6 +71,6 @@ class PriceChanged(Content):
         """Return the release's new price and accountant."""
         return Rows(changed={"price": json.dumps(price_of(self.price)), "accountant": self.accountant})
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return an empty view beyond the kind."""
         return EntryView()

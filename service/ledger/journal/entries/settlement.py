@@ -31,7 +31,7 @@ class Settlement(Content):
         """Return the release's new state."""
         return Rows(changed={"state": self.next_state()})
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return an empty view beyond the kind."""
         return EntryView()
 
@@ -118,7 +118,7 @@ class Voided(Settlement):
         """Return True: stewards void."""
         return True
 
-    def shown(self) -> EntryView:
+    def view(self) -> EntryView:
         """Return the reason."""
         return EntryView(reason=self.reason)
 

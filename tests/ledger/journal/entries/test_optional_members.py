@@ -148,7 +148,7 @@ def test_a_line_has_each_accounts_own_members(monkeypatch: pytest.MonkeyPatch) -
     content = _content("n", _ENDS[1], None, None)
     other = ("2", "1", "0", "0", ())
     above: Any = [_OwnMembers(other), _OwnMembers(other, {"b": 1}, "all")]
-    said = [_Shared.read(json.loads(written.text)) for written in content.along(above, _ORIGIN)]
+    said = [_Shared.read(json.loads(written.text)) for written in content.contents_in_line(above, _ORIGIN)]
     assert [(one.price, one.ended, one.periods, one.origin) for one in said] == [
         (other, None, None, _ORIGIN),
         (other, {"b": 1}, "all", _ORIGIN),

@@ -1,0 +1,368 @@
+"""Routes of noisy counts: each is drawn once, and can be read again."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Annotated, cast
+
+import numpy as np
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from numpy.typing import NDArray
+from pydantic import Field
+from sqlalchemy import Connection
+
+from service.api.arrow import streams
+from service.api.http.dependencies import (
+    AnswerInHelper,
+    Change,
+    Changing,
+    CurrentDatabase,
+    HelperResult,
+    Streamed,
+    heavy_in_helpers,
+    in_writers,
+    ok,
+    prefers,
+    respond,
+)
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_seq, write_cursor
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.openapi import contract, examples
+from service.api.routes.accounts import AccountPath
+from service.api.routes.release_pricing import prepared
+from service.api.routes.releases import ReleasePath
+from service.api.schemas.draw_responses import (
+    DrawBody,
+    DrawPage,
+    identity_of,
+    json_of,
+    outline_body,
+    page_of,
+    stream_of,
+)
+from service.api.schemas.exact_numbers import Label, Strict, Tags
+from service.api.schemas.granularity import Counts, Granularity, on_lattice, unit_of, units_of
+from service.api.schemas.guarantees import CostDelta, read_delta
+from service.api.schemas.periods import StatedPeriods
+from service.api.schemas.plan_models import Mechanism
+from service.api.schemas.plans import document_of, law_of, mechanism_of
+from service.api.schemas.tabulation_responses import TabulationBody
+from service.errors import InvalidInput
+from service.ledger.accounts import accounts
+from service.ledger.draws import draws, partitions, places, stored_draws as drawn
+from service.ledger.draws.choice_branches import WHOLE
+from service.ledger.draws.draws import AnsweredDraw
+from service.ledger.draws.stored_draws import Turn
+from service.ledger.releases import release_rows, releases
+from service.ledger.releases.preparation import NewRelease
+from service.ledger.storage.writing_time import require_few_counts
+from service.noise import Keystream, add_noise
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.plans.walking import mechanisms_of
+
+
+class DrawRoute(StrictRoute):
+    """Route class for counts as JSON; requests with an Arrow stream match the routes of ``arrow_draws``."""
+
+    media_types = f"application/json or {streams.MEDIA_TYPE}"
+
+
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
+
+PAGE_OF_COUNTS = 1_000_000
+_MANY = 1 << 13  # counts: fewer are written as JSON in a millisecond
+_A_COUNT = 40  # bytes that one count takes at most while it is read back and answered
+
+AddNoise = Callable[[NoiseLaw, Fraction, Keystream], NDArray[np.int64]]
+"""Function that adds a law's noise to counts; its result is in units of a granularity."""
+
+
+class NewDraw(Strict):
+    """A mechanism to register as a release of its own and to draw."""
+
+    name: Label
+    mechanism: Mechanism
+    tags: Tags = Field(default_factory=list)
+    delta: CostDelta = None
+    granularity: Granularity = None
+    periods: StatedPeriods = None
+
+
+class RegisterAndDraw(NewDraw):
+    """A mechanism to register and draw, with the true counts."""
+
+    counts: Counts
+
+
+class DrawSelection(Strict):
+    """The mechanism of a registered release to draw, and its partition and repetition."""
+
+    mechanism: Label = Field(description="The name of the mechanism in the plan, or its path.")
+    partition: Label | None = Field(
+        None,
+        description="The name of the disjoint set of records that was counted: one that the plan declares, or else a"
+        " name in Unicode's normal form NFKC without invisible characters. Without it, the whole input.",
+    )
+    repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
+        0, description="The number of the repetition, where the mechanism is repeated."
+    )
+    granularity: Granularity = None
+
+
+class DrawMechanism(DrawSelection):
+    """The mechanism of a registered release to draw, with the true counts."""
+
+    counts: Counts
+
+
+DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.DRAW_ID])]
+
+
+@router.post(
+    "/draws",
+    status_code=201,
+    response_model=DrawBody,
+    responses=contract.bulk_answer(201),
+    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY),
+)
+@heavy_in_helpers
+@in_writers
+def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
+    """Register a mechanism and draw its noisy counts, in one step.
+
+    The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
+    sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
+    same stream with `noisy` in place of that column. A draw that would take more than two seconds to write is refused
+    with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    """
+    return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
+
+
+@router.post(
+    "/releases/{release}/draws",
+    status_code=201,
+    response_model=DrawBody,
+    responses=contract.bulk_answer(201),
+    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY),
+)
+@heavy_in_helpers
+@in_writers
+def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechanism, change: Changing) -> Response:
+    """Draw the noisy counts of a mechanism of a registered release.
+
+    The first draw commits a reservation. Each mechanism, partition and repetition is drawn once. Under a choice, the
+    first draw fixes the branch for its partition and repetition.
+
+    The partitions of one mechanism must be disjoint sets of records. The ledger counts one charge for all of them and
+    relies on your promise, as it does for the mechanism's sensitivity. Where the plan declares partitions, others are
+    refused with 422, and more than it declares with 409. Where it declares none, the answer's declared_partitions is
+    null.
+
+    Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
+    answer is then the same stream with `noisy` in place of that column. A draw that would take more than two seconds to
+    write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
+    """
+    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
+
+
+def register(
+    account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, size: int, at: str, below: str = ""
+) -> AnsweredDraw:
+    """Charge a release of one mechanism and store its draw.
+
+    Args:
+        account: the name of the account.
+        new_draw: the mechanism and the release's fields.
+        change: the request.
+        noisy: adds a law's noise to the counts.
+        size: how many counts there are.
+        at: the pointer of the counts.
+        below: the pointer under which faults of the fields are reported.
+    """
+    require(change.principal, "pipeline", account)
+    require_few_counts(change.database.kind, size, at)
+    model, mechanism = drawn_mechanism(new_draw, below)
+    delta = read_delta(new_draw.delta, f"{below}/delta")
+    new = NewRelease(
+        new_draw.name,
+        mechanism,
+        document_of(model),
+        tuple(new_draw.tags),
+        delta,
+        f"{below}/mechanism",
+        periods=new_draw.periods,
+        periods_at=f"{below}/periods",
+    )
+    # The counts come first: an error in them is reported before the account is read.
+    drawn = _noise_units(mechanism, noisy, change.keystream(), below)
+    (ready,), _ = prepared(change, account, [new], costs=False)
+    return change.write(draws.register_and_draw, ready, drawn)
+
+
+def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
+    """Return a mechanism to register, with the granularity beside it: as it was sent, and as a value."""
+    model = on_lattice(new_draw.mechanism, new_draw.granularity, below)
+    return model, mechanism_of(model, f"{below}/mechanism")
+
+
+def draw_of(
+    account: str,
+    release: str,
+    selection: DrawSelection,
+    change: Change,
+    noisy: AddNoise,
+    size: int,
+    at: str,
+    below: str = "",
+) -> AnsweredDraw:
+    """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
+    require(change.principal, "pipeline", account)
+    require_few_counts(change.database.kind, size, at)
+    place = _place(account, release, selection, change, below)
+    mechanism = place.mechanism
+    places.check_turn(place, f"{below}/repetition")
+    unit_of(mechanism, selection.granularity, below)
+    names = [] if selection.partition is None else [selection.partition]
+    named, required = f"{below}/partition", change.require_partitions
+    refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
+    drawn = draws.seal(place, _noise_units(mechanism, noisy, change.keystream(), below))
+    return change.write(draws.draw, account, release, drawn, refusal)
+
+
+def _place(account: str, release: str, selection: DrawSelection, change: Change, below: str) -> places.Place:
+    """Find the mechanism in the release's plan; a helper reads the plan where it is long."""
+    turn = Turn(WHOLE if selection.partition is None else selection.partition, selection.repetition)
+    with change.database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        is_long = releases.plan_size(connection, release, account_id) > releases.LONG
+        elsewhere = change.elsewhere if is_long else None
+        record = None if elsewhere is not None else releases.read_release(connection, account_id, release)
+    if elsewhere is not None:
+        body = selection.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
+        (place,) = elsewhere(f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
+    elif record is not None:
+        plan = record.plan
+        mechanism = next((one for one in mechanisms_of(plan) if one.name == selection.mechanism), None)
+        place = None if mechanism is None else places.place_of(plan, mechanism, turn)
+    if change.prices_only:
+        raise HelperResult([place])
+    if place is None:
+        raise places.no_mechanism(f"{below}/mechanism")
+    return cast("places.Place", place)
+
+
+@router.get("/releases/{release}/draws", response_model=DrawPage)
+def list_draws(
+    account: AccountPath,
+    release: ReleasePath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    noisy: Annotated[
+        bool, Query(description="Include the noisy counts; without them, each draw has their number.")
+    ] = True,
+) -> Response:
+    """List the draws of a release.
+
+    The oldest draw comes first, with its noisy counts. Draws whose counts have been removed are listed without them.
+    """
+    require(principal, "auditor", account)
+
+    def before_reading(size: int) -> None:
+        take(_A_COUNT * size)
+        _leave_large(request, size)
+
+    with database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        releases.state_of(connection, account_id, release)
+        text = _plan_text(request, connection, release)
+    mechanisms = drawn.mechanisms_by_name(text)
+    with database.read() as connection:
+        arguments = release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
+        if not noisy:
+            outlines = drawn.list_outlines(connection, *arguments)
+            last_seq = outlines[-1].head.seq if outlines.more else None
+            return ok(page([outline_body(outline) for outline in outlines], last_seq))
+        records = drawn.list_draws(connection, accounts.read_account(connection, account), *arguments)
+    last = write_cursor(records[-1].head.seq) if records.more else None
+    return Streamed(page_of(records, last), media_type="application/json")
+
+
+@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
+def read_draw(
+    account: AccountPath,
+    draw: DrawPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    accept: Annotated[
+        str, Header(description=f"{streams.MEDIA_TYPE} for an Arrow IPC stream of one column; else JSON.")
+    ] = "application/json",
+) -> Response:
+    """Read a draw.
+
+    The answer has the stored noisy counts, as JSON or Arrow; they never change. An operator can have them removed some
+    days after the draw. The answer is 410 from then on, and a second draw stays refused.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        account_id = accounts.read_account(connection, account).id
+        release, size = drawn.release_and_size(connection, account_id, draw)
+        take(_A_COUNT * size)
+        as_stream = prefers(accept, streams.MEDIA_TYPE)
+        if not as_stream:
+            _leave_large(request, size)
+        text = _plan_text(request, connection, release)
+    mechanisms = drawn.mechanisms_by_name(text)
+    with database.read() as connection:
+        record = drawn.read_draw(connection, accounts.read_account(connection, account), draw, mechanisms)
+    if as_stream:
+        return Streamed(stream_of(record), headers=identity_of(record), media_type=streams.MEDIA_TYPE)
+    return Streamed(json_of(record), media_type="application/json")
+
+
+def _leave_large(request: Request, size: int) -> None:
+    """Leave many counts to a helper, after reserving their memory here: as JSON they would hold the interpreter.
+
+    Raises:
+        AnswerInHelper: there are many counts, and there are helper processes.
+    """
+    if size > _MANY and request.app.state.helpers is not None:
+        raise AnswerInHelper
+
+
+def _plan_text(request: Request, connection: Connection, release: str) -> str:
+    """Return a release's plan as text, to be parsed after the transaction.
+
+    Raises:
+        AnswerInHelper: the plan is long, and there are helper processes.
+    """
+    if request.app.state.helpers is not None and releases.plan_size(connection, release) > releases.LONG:
+        raise AnswerInHelper
+    return release_rows.sealed_plan(connection, release)
+
+
+def noisy_counts(counts: Sequence[int | Fraction]) -> AddNoise:
+    """Return a function that adds noise to the counts of a JSON body."""
+    return lambda law, unit, keystream: add_noise(units_of(counts, unit, "/counts"), law, keystream)
+
+
+def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystream, below: str) -> NDArray[np.int64]:
+    pointer = f"{below}/mechanism"
+    law = law_of(mechanism, pointer)
+    try:
+        return noisy(law, unit_of(mechanism), keystream)
+    except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
+        raise InvalidInput.at(pointer, str(error)) from None
+
+
+def _respond(drawn: AnsweredDraw) -> Response:
+    return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))

@@ -1,0 +1,1 @@
+"""Descriptions of accounts and releases: their metadata, and the facts of registry entries."""

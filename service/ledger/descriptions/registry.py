@@ -1,0 +1,56 @@
+"""Facts for registry entries that accounts, releases and balances do not state."""
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, func, select
+
+from service.errors import Conflict
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.journal.chains import chained
+from service.ledger.journal.entries import AccountOpened, BudgetChanged, read_text
+from service.ledger.journal.journal import BEFORE_FIRST
+from service.ledger.spending.worst_windows import as_worst_window
+from service.ledger.storage.tables import Account, Draw
+from service.privacy.accounting.privacy_filter import Budget, shortfalls
+from service.privacy.accounting.totals import Totals
+
+
+def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
+    """Return the largest budget that an account has had, which bounds the loss of all its answers together.
+
+    A budget that was lowered after answers were seen bounds only later ones. The journal is followed from its first
+    entry, because otherwise an entry that raised the budget could be missed.
+
+    Raises:
+        Altered: the journal is not as the service wrote it.
+        Conflict: more is counted than any budget allowed, since releases were priced again.
+    """
+    met = chained(connection, account.id, BEFORE_FIRST, account.head)
+    bodies = [entry.body for entry in met if entry.kind in (AccountOpened.KIND, BudgetChanged.KIND)]
+    contents = [read_text(body).content for body in bodies]
+    stated = [content.budget for content in contents if isinstance(content, AccountOpened | BudgetChanged)]
+    caps = [account.budget, *stated]
+    largest = replace(
+        account.budget,
+        cap=max(budget.cap for budget in caps),
+        delta=max(budget.delta for budget in caps),
+        declared_delta=max(budget.declared_delta for budget in caps),
+    )
+    present = as_worst_window(connection, replace(account, budget=largest))
+    if shortfalls(largest, account.weights, Totals(), present.totals):
+        raise Conflict("the account is over its budget since releases were priced again: no budget bounds its releases")
+    return largest
+
+
+def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
+    """Return the number of draws of a release, or of an account and those under it.
+
+    Args:
+        release_id: None for the account and those under it.
+    """
+    query = select(func.count()).select_from(Draw)
+    if release_id is not None:
+        return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()
+    below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
+    below = below.union(select(Account.id).where(Account.parent_id == below.c.id))
+    return connection.execute(query.where(Draw.account_id.in_(select(below.c.id)))).scalar_one()

@@ -1,0 +1,68 @@
+"""The partitions that a release was drawn for, counted from the journal's own texts."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, select
+
+from service.ledger.draws.stored_draws import known_taken
+from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
+from service.ledger.draws.tabulations import tabulated
+from service.ledger.journal.entries import Drawn
+from service.ledger.releases.release_rows import altered
+from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.storage.tables import Tabulation
+from service.privacy.planning.levels import find_level
+
+
+def greatest_counters(connection: Connection, release: ReleaseRecord, drawn: Iterable[Drawn]) -> dict[str, int]:
+    """Return for how many partitions each mechanism was drawn, in the repetition with the most of them.
+
+    Args:
+        drawn: the contents of all entries of the release's draws, as the chain meets them.
+
+    Returns:
+        Numbers by mechanism; mechanisms that were drawn for no partition are left out.
+
+    Raises:
+        Altered: the layout of a tabulation is not the one that its entry states.
+    """
+    numbers = Counter[tuple[str, int]]()
+    for one in drawn:
+        if one.layout_hash is not None:
+            for mechanism, number in _of_tabulation(connection, release, one, one.layout_hash):
+                numbers[mechanism, one.repetition] += number
+        elif one.partition:
+            numbers[one.mechanism, one.repetition] += 1
+    greatest: dict[str, int] = {}
+    for (mechanism, _), number in numbers.items():
+        greatest[mechanism] = max(number, greatest.get(mechanism, 0))
+    return greatest
+
+
+def _of_tabulation(
+    connection: Connection, release: ReleaseRecord, drawn: Drawn, layout_hash: str
+) -> list[tuple[str, int]]:
+    """Return the number of partitions that a tabulation took of each mechanism.
+
+    It is stored beside the layout, but not for tabulations that were imported or are older than these figures.
+    """
+    known = known_taken(connection, drawn.draw, layout_hash)
+    if known is not None:
+        return known
+    level = find_level(release.plan, drawn.level or "")
+    if level is None:
+        raise altered(release.id, "a draw is of a level that its plan does not have")
+    layout = _layout(connection, release, drawn.draw, layout_hash)
+    return [(mechanism.name or "", len(groups)) for mechanism, groups in tabulated(level, layout) if groups]
+
+
+def _layout(connection: Connection, release: ReleaseRecord, draw_id: str, layout_hash: str) -> Layout:
+    packed = connection.execute(select(Tabulation.layout).where(Tabulation.draw_id == draw_id)).scalar_one_or_none()
+    try:
+        written = inflated(packed or b"")
+        if digest_of(written) == layout_hash:
+            return read_layout(written)
+    except ValueError:
+        pass
+    raise altered(release.id, "the layout of a tabulation is not the one that its entry states")

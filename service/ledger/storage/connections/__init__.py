@@ -1,0 +1,1 @@
+"""Connections to the database: their set-up, pools, transactions' boundaries and failures."""
