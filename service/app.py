@@ -47,6 +47,7 @@ from service.api.routes import (
     keys,
     periods,
     registry,
+    release_events,
     releases,
     verification,
 )
@@ -94,6 +95,7 @@ _ROUTERS = (
     tabulations.router,
     histograms.router,
     jobs.router,
+    release_events.router,
     verification.router,
     composition.router,
     accuracy.router,

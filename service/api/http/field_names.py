@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 Schema = dict[str, Any]
 
@@ -40,7 +40,7 @@ def fields_at(model: type[BaseModel], path: Sequence[int | str]) -> set[str]:
 
 @cache
 def _schema(model: type[BaseModel]) -> Schema:
-    return model.model_json_schema()
+    return TypeAdapter(model).json_schema()  # also of a body that may be absent, whose type is a union
 
 
 def _alternatives(place: Schema, document: Schema) -> Iterator[Schema]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from typing import Any, ClassVar, cast, get_origin
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_origin
 
 from anyio import to_thread
 from fastapi import Request, Response
@@ -59,9 +60,10 @@ class StrictRoute(APIRoute):
         lists = frozenset(
             parameter.alias for parameter in queries if get_origin(parameter.field_info.annotation) is list
         )
-        reads_body = self.body_field is not None
-        model = cast("type[BaseModel]", self.body_field.field_info.annotation) if self.body_field else BaseModel
-
+        has_model = self.body_field is not None
+        model, may_be_absent = (
+            _model_in(self.body_field.field_info.annotation) if self.body_field else (BaseModel, False)
+        )
         largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
         helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
         changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
@@ -71,6 +73,7 @@ class StrictRoute(APIRoute):
             return Helped(request.app.state.helpers, body, change)
 
         async def read_and_handle(request: Request) -> Response:
+            reads_body = has_model and not (may_be_absent and _is_without_body(request))
             if reads_body:
                 self._check_media_type(request)  # first, since the query may differ for another media type
             _check_address(request, known, lists)
@@ -154,6 +157,16 @@ def media_type(scope: Scope) -> str:
     header = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
     text: str = header.decode("latin-1")
     return text.partition(";")[0].strip().lower()
+
+
+def _model_in(annotation: Any) -> tuple[type[BaseModel], bool]:
+    """Return the model of an operation's body, and whether a request may lack the body."""
+    models = [one for one in get_args(annotation) if one is not NoneType]
+    return (models[0], True) if models else (annotation, False)
+
+
+def _is_without_body(request: Request) -> bool:
+    return request.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in request.headers
 
 
 def _check_address(request: Request, known: frozenset[str], lists: frozenset[str]) -> None:

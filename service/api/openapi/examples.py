@@ -83,6 +83,7 @@ BATCH = {
         },
     ]
 }
+APPROVAL = {"reason": "checked against the plan that the board accepted"}
 VOID = {"reason": "the tables were withdrawn before anything was drawn"}
 DRAW = {
     "name": "county totals",

@@ -15,7 +15,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.schemas.accounts import AccountBody, account_body, account_with_fullest_window, account_with_gauge
 from service.api.schemas.caps import CapModel, stated_caps
-from service.api.schemas.exact_numbers import Exact, Label, Short, Text
+from service.api.schemas.exact_numbers import Exact, Label, Reason, Short, Text
 from service.api.schemas.guarantees import BudgetModel
 from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
@@ -86,7 +86,7 @@ class OpenAccount(Short):
 
 
 class ChangeAccount(Short):
-    """One change of an account; exactly one field is given."""
+    """One change of an account: exactly one field beside the reason."""
 
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
@@ -102,11 +102,14 @@ class ChangeAccount(Short):
     metadata: Metadata | None = Field(
         None, description="A merge patch: null removes a field, and an omitted field stays."
     )
+    reason: Reason | None = Field(None, description="Stored in the journal with the change; not with metadata.")
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
         if [self.budget, self.state, self.approval_above, self.caps, self.metadata].count(None) != 4:
             raise ValueError("expected exactly one of budget, state, approval_above, caps and metadata")
+        if self.reason is not None and self.metadata is not None:
+            raise ValueError("expected no reason with metadata")
         return self
 
 
@@ -258,6 +261,6 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
     changing = account_changes.change_account(
-        change.database, change.request, account, what, "/budget", change.principal.may_use
+        change.database, change.request, account, what, "/budget", change.principal.may_use, body.reason
     )
     return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))

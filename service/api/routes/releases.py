@@ -359,9 +359,17 @@ def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, 
     return answered(change, reservations.void, account, release, body.reason, body.attestation)
 
 
-@router.post("/{release}/approve", response_model=ReleaseBody)
+class ApproveRelease(Short):
+    """The reason for approving a release."""
+
+    reason: Reason | None = Field(None, description="Stored in the journal.")
+
+
+@router.post("/{release}/approve", response_model=ReleaseBody, openapi_extra=examples.body(examples.APPROVAL))
 @in_writers
-def approve_release(account: AccountPath, release: ReleasePath, change: Changing) -> Response:
+def approve_release(
+    account: AccountPath, release: ReleasePath, change: Changing, body: ApproveRelease | None = None
+) -> Response:
     """Approve a proposed release.
 
     The caller must be another steward than the proposer; principals are compared, not keys. The key must reach every
@@ -374,7 +382,7 @@ def approve_release(account: AccountPath, release: ReleasePath, change: Changing
     for asking in line:
         if asking.approval_above is not None:
             require(change.principal, "steward", asking.name)
-    return answered(change, reservations.approve, account, release)
+    return answered(change, reservations.approve, account, release, None if body is None else body.reason)
 
 
 def _new(body: RegisterRelease, pointer: str, plans: dict[str, PlanValue]) -> NewRelease:

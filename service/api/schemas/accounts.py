@@ -38,6 +38,7 @@ class ProposedChangeBody(BaseModel):
     seq: int = Field(description="The number of the journal entry that proposed the change.")
     proposed_by: str
     proposed_at: str
+    reason: str | None = Field(None, description="The words of the steward who proposed it; omitted without any.")
 
 
 class GaugeBody(BaseModel):
@@ -164,4 +165,5 @@ def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
         return None
     what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
     what |= {"caps": proposed.change["caps"]} if "caps" in proposed.change else {}
-    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
+    why = {} if proposed.reason is None else {"reason": proposed.reason}
+    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at} | why

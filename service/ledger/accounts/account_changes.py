@@ -25,10 +25,10 @@ from service.ledger.journal.entries import (
     AccountReopened,
     BudgetChanged,
     CapsChanged,
+    ChangeOfAccount,
     ChangeProposed,
     Decided,
     MetadataChanged,
-    OfAccount,
     read_text,
 )
 from service.ledger.journal.journal import Head, hash_before
@@ -52,7 +52,13 @@ class ChangedAccount:
 
 
 def change_account(
-    database: Database, request: Request, name: str, change: Change, pointer: str, may_use: Callable[[str], bool]
+    database: Database,
+    request: Request,
+    name: str,
+    change: Change,
+    pointer: str,
+    may_use: Callable[[str], bool],
+    reason: str | None = None,
 ) -> Operation[ChangedAccount]:
     """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
 
@@ -69,6 +75,7 @@ def change_account(
         change: a state is ``open`` or ``closed``; a threshold is in nats of the budget's definition.
         pointer: the place of a budget in the request, for faults.
         may_use: whether the key reaches an account, by its name.
+        reason: the steward's own words for the journal; None: none are given.
 
     Raises:
         BudgetExceeded: the new cap is below the spending, or the cap of an allotted account does not fit above it.
@@ -96,7 +103,7 @@ def change_account(
         if changed is None:
             return ChangedAccount(account)
         waits: ProposedChange | None = None
-        entry, after = changed
+        entry, after = replace(changed[0], reason=reason), changed[1]
         takes_two = _permits_more(account, change) and _asks_approval(connection, name)
         if takes_two and isinstance(entry, Decided):
             proposed = _waiting(connection, account, seen.head, vouched)
@@ -106,7 +113,7 @@ def change_account(
             entry = approved
             if isinstance(entry, ChangeProposed):
                 after = account
-                waits = ProposedChange(account.head.seq + 1, entry.change(), request.actor, at)
+                waits = ProposedChange(account.head.seq + 1, entry.change(), request.actor, at, reason)
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         if isinstance(entry, CapsChanged):
             save_holds(connection, account, entry)
@@ -124,7 +131,7 @@ def change_account(
 
 def _approved(
     connection: Connection, request: Request, entry: Decided, proposed: ProposedChange | None, keys: SeenKeys | None
-) -> OfAccount | None:
+) -> ChangeOfAccount | None:
     """Return the entry of a change that takes two stewards: its proposal, or the change if another one proposed it.
 
     Args:
@@ -170,7 +177,7 @@ def _lock(connection: Connection, line: Line, change: Change) -> list[AccountRec
 
 def _changed(
     connection: Connection, account: AccountRecord, change: Change, pointer: str, at: str
-) -> tuple[OfAccount, AccountRecord] | None:
+) -> tuple[ChangeOfAccount, AccountRecord] | None:
     """Return the entry of a change, and the account after it; None if it changes nothing, such as a retry.
 
     Raises:
@@ -190,7 +197,7 @@ def _changed(
 
 def _with_budget(
     connection: Connection, account: AccountRecord, budget: Budget, pointer: str, at: str
-) -> tuple[OfAccount, AccountRecord]:
+) -> tuple[ChangeOfAccount, AccountRecord]:
     lines.refuse_few_due(connection, [account], at)
     try:
         _check_change(connection, account, budget, pointer)
@@ -200,7 +207,7 @@ def _with_budget(
     return BudgetChanged(budget=budget), replace(account, budget=budget)
 
 
-def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[OfAccount, AccountRecord] | None:
+def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[ChangeOfAccount, AccountRecord] | None:
     if account.approval_above == threshold:
         return None
     if account.approval_above is not None and account.approval_above < threshold:
@@ -208,7 +215,7 @@ def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[OfAcco
     return MetadataChanged(exact_text(threshold)), replace(account, approval_above=threshold)
 
 
-def _with_state(account: AccountRecord, state: str) -> tuple[OfAccount, AccountRecord] | None:
+def _with_state(account: AccountRecord, state: str) -> tuple[ChangeOfAccount, AccountRecord] | None:
     if account.state == state:
         return None
     return AccountClosure() if state == "closed" else AccountReopened(), replace(account, state=state)

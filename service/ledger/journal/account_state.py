@@ -40,12 +40,14 @@ class ProposedChange:
         seq: the number of its entry.
         change: the budget or the state that the account is to have, as the entry says it.
         by: the proposing steward.
+        reason: the steward's own words; None: none were given.
     """
 
     seq: int
     change: dict[str, Any]
     by: Actor
     at: str
+    reason: str | None = None
 
 
 class Charge(NamedTuple):

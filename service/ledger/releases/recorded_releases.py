@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import is_hashed
-from service.ledger.journal.entries import Content, PriceChanged, Registration, Settlement, read, read_text
+from service.ledger.journal.entries import ParsedEntry, PriceChanged, Registration, Settlement, read, read_text
 from service.ledger.journal.entries_about import entries_about
 from service.ledger.journal.entry_texts import PriceKey
 from service.ledger.journal.journal import Head, Kind, hash_before
@@ -130,11 +130,12 @@ def charge_of(connection: Connection, account: AccountRecord, release: ReleaseRe
     if not isinstance(content, Registration):
         raise release_rows.altered(release.id)
     charge = RecordedCharge(entry, content.price, content.accountant, dict(content.caps or ()))
-    for again in contents_about(connection, account, release, [PriceChanged.KIND]):
+    for later in later_entries(connection, account, release, [PriceChanged.KIND]):
+        again = later.content
         if not isinstance(again, PriceChanged):
             raise release_rows.altered(release.id)
-        later = again.caps or {}
-        caps = {tag: later[tag][1] if tag in later else amount for tag, amount in charge.caps.items()}
+        changed = again.caps or {}
+        caps = {tag: changed[tag][1] if tag in changed else amount for tag, amount in charge.caps.items()}
         charge = replace(charge, price=again.price, accountant=again.accountant, caps=caps)
     return charge
 
@@ -148,31 +149,48 @@ def require_present(connection: Connection, account: AccountRecord, release: Rel
     Raises:
         Altered: the journal has a later state.
     """
-    states = [content.next_state() for content in contents_about(connection, account, release, _STEPS)]
+    states = [step.content.next_state() for step in later_entries(connection, account, release, _STEPS)]
     if states and states[-1] != release.state:
         raise release_rows.altered(release.id, f"the journal records that it is {states[-1]}")
 
 
-def contents_about(
+def later_entries(
     connection: Connection, account: AccountRecord, release: ReleaseRecord, kinds: Sequence[Kind]
-) -> Iterator[Content]:
-    """Yield the contents of all later entries of some kinds about a release, in their order.
+) -> Iterator[ParsedEntry]:
+    """Yield all entries of some kinds about a release after the one that registered it, in their order.
 
     Raises:
         Altered: one is not as the service wrote it, or filed under another kind or release than it states.
     """
-    found = entries_about(connection, account.chain, release.id, release.head, kinds)
-    numbers = sorted(number for of_kind in found.values() for number in of_kind)
+    numbers = numbers_of_later(connection, account, release, kinds)
     for start in range(0, len(numbers), _AT_ONCE):
-        wanted = numbers[start : start + _AT_ONCE]
-        rows = connection.execute(_ENTRIES, {"account": account.id, "numbers": wanted}).all()
-        if not contains(connection, account.chain, [release.head, *(Head(row.seq, row.hash) for row in rows)]):
-            raise release_rows.altered(release.id)
-        before = _hashes(connection, account.id, [number - 1 for number in wanted])
-        filed = [row.seq for row in rows if row.kind in kinds and row.release_id == release.id]
-        if filed != wanted or not all(is_hashed(before.get(row.seq - 1, ""), row.body, row.hash) for row in rows):
-            raise release_rows.altered(release.id, _MISFILED)
-        yield from (read_text(row.body).content for row in rows)
+        yield from entries_of(connection, account, release, kinds, numbers[start : start + _AT_ONCE])
+
+
+def numbers_of_later(
+    connection: Connection, account: AccountRecord, release: ReleaseRecord, kinds: Sequence[Kind]
+) -> list[int]:
+    """Return the numbers of the entries that ``later_entries`` yields; raise as it does."""
+    found = entries_about(connection, account.chain, release.id, release.head, kinds)
+    return sorted(number for of_kind in found.values() for number in of_kind)
+
+
+def entries_of(
+    connection: Connection,
+    account: AccountRecord,
+    release: ReleaseRecord,
+    kinds: Sequence[Kind],
+    numbers: Sequence[int],
+) -> Iterator[ParsedEntry]:
+    """Yield entries about a release by their numbers, as ``numbers_of_later`` gives them; raise as it does."""
+    rows = connection.execute(_ENTRIES, {"account": account.id, "numbers": numbers}).all()
+    if not contains(connection, account.chain, [release.head, *(Head(row.seq, row.hash) for row in rows)]):
+        raise release_rows.altered(release.id)
+    before = _hashes(connection, account.id, [number - 1 for number in numbers])
+    filed = [row.seq for row in rows if row.kind in kinds and row.release_id == release.id]
+    if filed != list(numbers) or not all(is_hashed(before.get(row.seq - 1, ""), row.body, row.hash) for row in rows):
+        raise release_rows.altered(release.id, _MISFILED)
+    yield from (read_text(row.body) for row in rows)
 
 
 def _hashes(connection: Connection, account_id: int, numbers: Sequence[int]) -> dict[int, str]:

@@ -85,10 +85,15 @@ def void(
     return _step(database, request, name, release_id, lambda *_: choose)
 
 
-def approve(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
+def approve(
+    database: Database, request: Request, name: str, release_id: str, reason: str | None = None
+) -> Operation[SettledRelease]:
     """Return the operation that approves a proposal.
 
     The release is then reserved, or committed if no reservation was requested.
+
+    Args:
+        reason: the steward's own words for the journal; None: none are given.
 
     Raises:
         NotFound: the account has no such release.
@@ -109,7 +114,7 @@ def approve(database: Database, request: Request, name: str, release_id: str) ->
                 return None
             if release.state != "proposed":
                 raise Conflict(f"the release is {release.state}; only a proposed release can be approved")
-            return Approved("committed" if release.expires_at is None else "reserved")
+            return Approved("committed" if release.expires_at is None else "reserved", reason)
 
         return choose
 

@@ -14,7 +14,7 @@ from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Drawn, Registration, read
 from service.ledger.journal.entry_texts import price_of
-from service.ledger.releases.recorded_releases import charge_of, contents_about, require_present, require_recorded
+from service.ledger.releases.recorded_releases import charge_of, later_entries, require_present, require_recorded
 from service.ledger.releases.release_rows import altered
 from service.ledger.releases.releases import ReleaseRecord, read_release
 from service.privacy.numerics.numbers import exact_text
@@ -79,7 +79,8 @@ def _require_counted(
     Raises:
         Altered: they are not.
     """
-    drawn = (one for one in contents_about(connection, account, release, [Drawn.KIND]) if isinstance(one, Drawn))
+    contents = (entry.content for entry in later_entries(connection, account, release, [Drawn.KIND]))
+    drawn = (content for content in contents if isinstance(content, Drawn))
     if {counter.mechanism: counter.drawn for counter in counters} != greatest_counters(connection, release, drawn):
         raise altered(release.id, "its counters of partitions are not those of the journal's draws")
 

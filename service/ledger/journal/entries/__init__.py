@@ -17,6 +17,7 @@ from service.ledger.journal.entries.account_opened import AccountOpened
 from service.ledger.journal.entries.allotted import Allotted
 from service.ledger.journal.entries.base import (
     WRONG,
+    ChangeOfAccount,
     Content,
     EntryMembers,
     EntryView,
@@ -114,6 +115,7 @@ __all__ = [
     "Approved",
     "BudgetChanged",
     "CapsChanged",
+    "ChangeOfAccount",
     "ChangeProposed",
     "ChangedCap",
     "Committed",

@@ -17,9 +17,9 @@ from service.ledger.journal.entries.base import (
     BUDGET,
     WRONG,
     BudgetField,
+    ChangeOfAccount,
     EntryMembers,
     Form,
-    OfAccount,
     ParsedEntry,
     exact,
     text,
@@ -53,7 +53,7 @@ def _write_caps(caps: tuple[StatedCap, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided(OfAccount):
+class Decided(ChangeOfAccount):
     """A change that may need two stewards.
 
     Attributes:
@@ -78,7 +78,7 @@ class BudgetChanged(Decided):
 
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of the budget."""
-        return ChangeProposed(budget=self.budget)
+        return ChangeProposed(budget=self.budget, reason=self.reason)
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the budget."""
@@ -94,7 +94,7 @@ class AccountReopened(Decided):
 
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of the state."""
-        return ChangeProposed(state=OPEN)
+        return ChangeProposed(state=OPEN, reason=self.reason)
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Open the account again."""
@@ -102,7 +102,7 @@ class AccountReopened(Decided):
 
 
 @dataclass(frozen=True, slots=True)
-class AccountClosure(OfAccount):
+class AccountClosure(ChangeOfAccount):
     """An account that takes no charges until it is open again."""
 
     KIND: ClassVar[Kind] = "account_closed"
@@ -114,7 +114,7 @@ class AccountClosure(OfAccount):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeProposed(OfAccount):
+class ChangeProposed(ChangeOfAccount):
     """A change that waits for a second steward: a budget, the state, or caps on tags.
 
     Attributes:
@@ -146,11 +146,11 @@ class ChangeProposed(OfAccount):
 
     def waiting(self, entry: EntryMembers) -> ProposedChange:
         """Return the change that waits, with its entry's number, actor and time."""
-        return ProposedChange(entry.seq, self.change(), entry.by, entry.time)
+        return ProposedChange(entry.seq, self.change(), entry.by, entry.time, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataChanged(OfAccount):
+class MetadataChanged(ChangeOfAccount):
     """A lower price above which releases need approval.
 
     Attributes:

@@ -111,6 +111,7 @@ def _read_periods(value: object) -> str:
 
 Text = Annotated[str, Form(text)]
 TextOrNone = Annotated[str | None, Form(text_or_none)]
+ReasonField = Annotated[str | None, Form(text, omitted=True)]
 Whole = Annotated[int, Form(whole)]
 AmountField = Annotated[PriceKey, Form(read_amount, lambda amount: canonical(price_of(amount)))]
 
@@ -277,6 +278,21 @@ class OfAccount(Content):
     def view(self) -> EntryView:
         """Return an empty view beyond the kind."""
         return EntryView()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOfAccount(OfAccount):
+    """The content of an entry in which a steward changes an account, or proposes to.
+
+    Attributes:
+        reason: the steward's own words; None: none were given, or the entry is of a version that asked for none.
+    """
+
+    reason: ReasonField = None
+
+    def view(self) -> EntryView:
+        """Return the reason."""
+        return EntryView(reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True)

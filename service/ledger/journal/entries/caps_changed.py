@@ -106,7 +106,7 @@ class CapsChanged(Decided):
 
     def proposed(self) -> ChangeProposed:
         """Return the proposal of the caps."""
-        return ChangeProposed(caps=tuple(StatedCap(cap.tag, cap.budget) for cap in self.caps))
+        return ChangeProposed(caps=tuple(StatedCap(cap.tag, cap.budget) for cap in self.caps), reason=self.reason)
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Set the caps.
@@ -131,5 +131,5 @@ class CapsChanged(Decided):
         chain.proposed = None
 
     def view(self) -> EntryView:
-        """Return the tags of the caps."""
-        return EntryView(remark=", ".join(cap.tag for cap in self.caps))
+        """Return the tags of the caps, and the reason."""
+        return EntryView(remark=", ".join(cap.tag for cap in self.caps), reason=self.reason)

@@ -8,7 +8,17 @@ from typing import Annotated, ClassVar, cast, get_args
 
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows, Text, TextOrNone
+from service.ledger.journal.entries.base import (
+    Content,
+    EntryView,
+    Filing,
+    Form,
+    ParsedEntry,
+    ReasonField,
+    Rows,
+    Text,
+    TextOrNone,
+)
 from service.ledger.journal.journal import Kind
 from service.ledger.releases.reservation_rows import State
 
@@ -49,11 +59,13 @@ class Approved(Settlement):
 
     Attributes:
         to: the state that the release comes to, ``reserved`` or ``committed``.
+        reason: the steward's own words; None: none were given.
     """
 
     KIND: ClassVar[Kind] = "approved"
 
     to: Annotated[State, Form(_read_state)]
+    reason: ReasonField = None
 
     def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
         """Return True: stewards approve."""
@@ -78,6 +90,10 @@ class Approved(Settlement):
             held.state = self.to
         else:
             chain.settle(entry.release_id, self.to)
+
+    def view(self) -> EntryView:
+        """Return the reason."""
+        return EntryView(reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,69 @@
+"""Route of a release's events."""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes.accounts import AccountPath
+from service.api.routes.releases import ReleasePath
+from service.ledger.accounts import accounts
+from service.ledger.releases import release_events
+from service.ledger.releases.reservation_rows import State
+
+router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
+
+
+class EventBody(BaseModel):
+    """A journal entry about a release."""
+
+    seq: int = Field(description="The number of the entry in the account's journal.")
+    kind: str = Field(description="The kind of the entry: reserved, approved, drawn, ….")
+    time: str
+    principal: str | None = Field(description="The principal that caused it; null: the ledger, when it expired.")
+    state: State | None = Field(description="The state that it brought the release to; null: it changed no state.")
+    reason: str | None = Field(description="The principal's own words, where an approval or an end has a reason.")
+
+
+class EventPage(BaseModel):
+    """A page of a release's events."""
+
+    items: list[EventBody]
+    next_cursor: str | None
+
+
+@router.get("/{release}/events", response_model=EventPage)
+@in_helpers
+def list_events(
+    account: AccountPath,
+    release: ReleasePath,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """List the events of a release.
+
+    The answer says who registered, approved, described, drew, committed and voided it, when, and with which reason. The
+    oldest event comes first. Each is an entry of the account's journal.
+    """
+    require(principal, "auditor", account)
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        events = release_events.list_events(connection, owner, release, read_seq(cursor), limit, with_room(take))
+    shown = [
+        {
+            "seq": event.entry.seq,
+            "kind": event.entry.kind,
+            "time": event.entry.time,
+            "principal": event.entry.actor,
+            "state": event.state,
+            "reason": event.reason,
+        }
+        for event in events
+    ]
+    return ok(page(shown, events[-1].entry.seq if events.more else None))
