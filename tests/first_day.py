@@ -189,6 +189,7 @@ def _approve(day: Day) -> None:
     first = day.names["release"]
     day.names["release"] = day.ask("register_release", keep=False, body=large)["id"]
     day.ask("approve_release", key=day.names["steward"])
+    day.ask("list_events")
     day.names["release"] = first
 
 

@@ -22,7 +22,7 @@ from service.api.openapi.contents import GROUPS
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from tests import first_day
-from tests.api.calls import application, bearer, client_of, contract, json_of, make_key
+from tests.api.calls import application, bearer, client_of, contract, json_of, make_key, operators_key
 
 _COMMITTED = Path(__file__).resolve().parents[1] / "openapi.yaml"
 _OPEN = ("/healthz", "/readyz")
@@ -143,13 +143,20 @@ def test_every_example_works(client: TestClient, names: dict[str, str], method: 
         reserved = {"name": "r", "plan": {"type": "geometric", "epsilon": "1e-9"}, "reserve_for": "P1D"}
         held = json_of(client.post(f"/v1/accounts/{names['account']}/releases", json=reserved), 201)
         names = names | {"release": held["id"]}
+    by = None
+    if path.endswith("/approve"):
+        account = {"name": "approved", "unit": "person", "neighbouring": "add_remove", "approval_above": "0"}
+        json_of(client.post("/v1/accounts", json=account | {"budget": {"definition": "zcdp", "rho": 1}}), 201)
+        large = {"name": "r", "plan": {"type": "geometric", "epsilon": "1e-9"}}
+        proposed = json_of(client.post("/v1/accounts/approved/releases", json=large), 201)
+        names, by = {"account": "approved", "release": proposed["id"]}, operators_key(client, "steward", "second")
     if path.endswith("/tabulations"):  # of the plan that another example makes
         plan = json_of(client.post("/v1/plans/safetab", json=_example("/v1/plans/safetab")))["plan"]
         account = {"name": "groups", "unit": "person", "neighbouring": "add_remove"}
         json_of(client.post("/v1/accounts", json=account | {"budget": {"definition": "zcdp", "rho": 1}}), 201)
         made = json_of(client.post("/v1/accounts/groups/releases", json={"name": "r", "plan": plan}), 201)
         names = {"account": "groups", "release": made["id"]}
-    answer = client.request(method, path.format_map(names), json=_example(path, method))
+    answer = client.request(method, path.format_map(names), json=_example(path, method), headers=by)
     assert answer.is_success, answer.text
     assert str(answer.status_code) in _DOCUMENT["paths"][path][method]["responses"]
 

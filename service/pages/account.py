@@ -15,7 +15,7 @@ from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, page
 from service.privacy.numerics.numbers import exact_text
 
@@ -35,8 +35,9 @@ _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
 _NO_CAP = {
     "tag": "",
     "tagged_definition": "zcdp",
-    **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared"), ""),
+    **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared", "tagged_reason"), ""),
 }
+_NO_REASONS = dict.fromkeys(("budget_reason", "approval_reason", "state_reason"), "")
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
@@ -50,7 +51,8 @@ async def show_account(account: AccountStep, visit: SignedIn) -> Response:
 async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Close or reopen the account."""
     body = {"state": text_of(form, "state")}
-    return await change(visit, account, {}, body, text_of(form, "once"), body["state"])
+    typed = {"state_reason": text_of(form, "reason")}
+    return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"), body["state"])
 
 
 @router.post("/budget")
@@ -60,14 +62,23 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
     typed = fields_of(account_body["budget"]) | {
         name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
-    return await change(visit, account, typed, {"budget": budget_of(typed)}, text_of(form, "once"))
+    body = {"budget": budget_of(typed)} | reason_of(form)
+    typed["budget_reason"] = text_of(form, "reason")
+    return await change(visit, account, typed, body, text_of(form, "once"))
 
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Set the loss above which a release needs a second steward's approval."""
-    typed = {"approval_above": text_of(form, "approval_above")}
-    return await change(visit, account, typed, typed, text_of(form, "once"))
+    body = {"approval_above": text_of(form, "approval_above")}
+    typed = body | {"approval_reason": text_of(form, "reason")}
+    return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"))
+
+
+def reason_of(form: Form) -> dict[str, str]:
+    """Return the member of a change that states its reason; none if the steward gave none."""
+    reason = text_of(form, "reason")
+    return {"reason": reason} if reason else {}
 
 
 class FaultPlacement(Protocol):
@@ -139,6 +150,7 @@ async def show(
         "typed": fields_of(account_body["budget"])
         | {"approval_above": account_body["approval_above"] or ""}
         | _NO_CAP
+        | _NO_REASONS
         | dict(typed or {}),
         "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],

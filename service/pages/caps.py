@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
-from service.pages.account import AccountStep, change, show
+from service.pages.account import AccountStep, change, reason_of, show
 from service.pages.budget_form import budget_of, field_of, unused_figures
 from service.pages.shell.api_client import SignedIn, address, get
 from service.pages.shell.forms import SentForm, text_of
@@ -25,7 +25,8 @@ async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
     unused = {f"tagged_{name}": fault for name, fault in unused_figures(typed).items()}
     if unused:
         return await show(visit, account, typed=fields, faults=unused, status=422)
-    body = {"caps": [{"tag": tag, "budget": budget_of(typed)}]}
+    body = {"caps": [{"tag": tag, "budget": budget_of(typed)}]} | reason_of(form)
+    fields["tagged_reason"] = text_of(form, "reason")
     return await change(visit, account, fields, body, text_of(form, "once"), placed=_placed)
 
 
@@ -35,7 +36,7 @@ async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) ->
     proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
     if "caps" not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
         return RedirectResponse(f"/accounts/{account}", 303)
-    return await change(visit, account, {}, {"caps": proposed["caps"]}, text_of(form, "once"))
+    return await change(visit, account, {}, {"caps": proposed["caps"]} | reason_of(form), text_of(form, "once"))
 
 
 def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:

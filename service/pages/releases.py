@@ -16,6 +16,7 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
+_EVENTS = 50
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -66,6 +67,9 @@ async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: Signed
 async def _settle(visit: Visit, account: str, release: str, action: str, form: Form) -> Response:
     body: dict[str, str | None] | None = None
     fields: dict[str, str] = {}
+    if action == "approve":
+        fields = {"approval_reason": text_of(form, "approval_reason")}
+        body = {"reason": fields["approval_reason"] or None}
     if action == "void":
         fields = {name: text_of(form, name) for name in ("reason", "attestation")}
         body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}
@@ -81,10 +85,11 @@ async def _render(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
     path = address("accounts", account, "releases", release)
-    account_body, release_body, drawn, installation = await asyncio.gather(
+    account_body, release_body, drawn, events, installation = await asyncio.gather(
         get(visit, address("accounts", account)),
         get(visit, path, {"with_charge": "true"}),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
+        get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
     )
     tree = tree_of(release_body["plan"])
@@ -98,8 +103,12 @@ async def _render(
         "most_priced": MOST_PRICED,
         "draws": drawn["items"],
         "more_draws": drawn["next_cursor"] is not None,
+        "events": events["items"],
+        "more_events": events["next_cursor"] is not None,
         "installation": installation,
         "given": given or {},
         "done": visit.request.query_params.get("done"),
     }
-    return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)
+    context = shown | refusal(refused)
+    context["approval_fault"] = context["faults"].get("/reason") if "approval_reason" in shown["given"] else None
+    return page(visit.request, "release.html", context, status=refused.status if refused else 200)

@@ -123,11 +123,15 @@ def test_voiding_says_at_its_field_what_is_missing(steward: Page, served: Served
     steward.goto(f"/accounts/households/releases/{held['id']}")
     steward.get_by_label("Reason").fill("withdrawn")
     steward.get_by_role("button", name="Void").click()
+    expect(steward.get_by_role("button", name="Void")).to_be_visible()  # nothing was sent: the box is not ticked
+    steward.get_by_label("Nothing of this release was or will be published").check()
+    steward.get_by_role("button", name="Void").click()
     expect(steward.get_by_label("Attestation")).to_have_attribute("aria-invalid", "true")
     assert_accessible(steward)
     screenshot(steward, "void-refused")
     steward.get_by_label("Reason").fill("withdrawn")
     steward.get_by_label("Attestation").fill("nothing was published")
+    steward.get_by_label("Nothing of this release was or will be published").check()
     steward.get_by_role("button", name="Void").click()
     expect(steward.get_by_role("heading", name="to void voided")).to_be_visible()
 
@@ -167,6 +171,7 @@ def test_the_chain_is_verified_on_demand(steward: Page) -> None:
 
 def test_closing_an_account_and_opening_it_again(steward: Page) -> None:
     steward.goto("/accounts/empty")
+    steward.get_by_label("Refuse all further releases of this account").check()
     steward.get_by_role("button", name="Close the account").click()
     expect(steward.get_by_role("status")).to_have_text("The account is closed now.")
     steward.get_by_role("button", name="Open the account again").click()
@@ -202,6 +207,21 @@ def test_an_account_is_opened_described_and_handed_in(steward: Page) -> None:
     assert downloading.value.suggested_filename == "opened-here.yaml"
 
 
+def test_only_the_figures_of_the_chosen_definition_are_asked_for(steward: Page) -> None:
+    steward.goto("/new-account")
+    delta, order = steward.get_by_label("δ", exact=True), steward.get_by_label("Order α")
+    for definition, shown in (("zcdp", (False, False)), ("approximate", (True, False)), ("rdp", (False, True))):
+        steward.get_by_label("Definition").select_option(definition)
+        assert (delta.is_visible(), order.is_visible()) == shown
+        screenshot(steward, f"new-account-{definition}")
+    order.fill("8")
+    steward.get_by_label("Name").fill("with an order")
+    steward.get_by_label("Cap").fill("1")
+    steward.get_by_label("Definition").select_option("zcdp")
+    steward.get_by_role("button", name="Open the account").click()
+    expect(order).to_be_visible()  # with the reason why it does not belong there
+
+
 def test_what_was_typed_outlives_the_session(steward: Page) -> None:
     """As people do it: sign in in another window, come back, reload."""
     steward.goto("/accounts/empty/description")
@@ -230,7 +250,9 @@ def test_a_key_is_made_shown_once_and_revoked(
     expect(somebody.get_by_role("link", name="Keys")).to_have_count(0)
     steward.goto("/keys")
     expect(steward.get_by_text(key)).to_have_count(0)
-    steward.get_by_role("button", name="Revoke the key of temporary").click()
+    row = steward.get_by_role("row", name="temporary")
+    row.get_by_label("Stop it for ever").check()
+    row.get_by_role("button", name="Revoke the key of temporary").click()
     expect(steward.get_by_role("status")).to_contain_text("The key was revoked.")
     somebody.reload()
     expect(somebody.get_by_text("Your session has ended")).to_be_visible()

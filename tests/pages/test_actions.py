@@ -56,18 +56,23 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     assert own.status_code == 403
     assert 'role="alert"' in own.text
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
-    answer = submit(steward, "/accounts/persons", f"{page}/approve")  # from the account's list of pending decisions
+    long = submit(steward, page, f"{page}/approve", approval_reason="x" * 4001)
+    assert long.status_code == 422
+    assert 'id="approval_reason-fault"' in long.text
+    answer = submit(steward, page, f"{page}/approve", approval_reason="as the board decided")
     assert answer.headers["Location"] == f"{page}?done=approved"
+    assert "as the board decided" in steward.get(page).text
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
 
 
 def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client) -> None:
     page = "/accounts/persons"
-    answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="")
+    answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="", reason="a new survey")
     assert answer.headers["Location"] == f"{page}?done=proposed"
     shown = steward.get(answer.headers["Location"]).text
     assert "The change waits for a second steward." in shown
     assert "first-steward proposed the budget" in shown
+    assert "The reason: a new survey" in shown
     assert "Approve the change" not in shown
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.5"
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))

@@ -47,6 +47,7 @@ GROUPS = {
             "register_batch",
             "read_release",
             "describe_release",
+            "list_events",
             "commit_release",
             "void_release",
             "approve_release",
