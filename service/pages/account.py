@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
@@ -38,6 +39,8 @@ _NO_CAP = {
     **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared", "tagged_reason"), ""),
 }
 _NO_REASONS = dict.fromkeys(("budget_reason", "approval_reason", "state_reason"), "")
+_DAYS = ("since", "before")
+_SEARCH = ("state", "tag", "name", "registered_by", *_DAYS)
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
@@ -204,22 +207,29 @@ async def picture(account: AccountStep, which: Annotated[str, Path()], visit: Si
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's releases, each with its cost."""
     path, parameters = address("accounts", account), visit.request.query_params
-    state, tag = parameters.get("state", ""), parameters.get("tag", "")
-    query: dict[str, str | int | None] = {
-        "with_charge": "true",
-        "limit": _ROWS,
-        "cursor": parameters.get("cursor"),
-        "state": state or None,
-        "tag": tag or None,
-    }
-    account_body, releases = await asyncio.gather(get(visit, path), get(visit, f"{path}/releases", query))
+    asked = {name: parameters.get(name, "").strip() for name in _SEARCH}
+    fixed: dict[str, str | int | None] = {"with_charge": "true", "limit": _ROWS, "cursor": parameters.get("cursor")}
+    query = fixed | {name: text or None for name, text in asked.items()}
+    query |= {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
+    account_body = await get(visit, path)
+    releases: dict[str, Any] = {"items": [], "next_cursor": None}
+    faults: Mapping[str, str] = {}
+    try:
+        releases = await get(visit, f"{path}/releases", query)
+    except Refused as refused:
+        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
+        if not faults:
+            raise
     shown = {
         "account": account_body,
         "releases": releases["items"],
         "next_cursor": releases["next_cursor"],
         "states": _STATES,
+        "asked": asked,
+        "more": urlencode({name: text for name, text in asked.items() if text}),
+        "faults": faults,
     }
-    return page(visit.request, "releases.html", shown | {"state": state, "tag": tag})
+    return page(visit.request, "releases.html", shown, status=422 if faults else 200)
 
 
 @router.get("/tags")

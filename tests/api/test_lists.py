@@ -10,7 +10,18 @@ from service.ledger.journal import journal
 from service.ledger.storage import paging
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from tests.api.calls import application, client_of, json_of, make_key, open_account, problem_of, pure, release
+from tests.api.calls import (
+    Client,
+    application,
+    client_of,
+    json_of,
+    make_key,
+    open_account,
+    pointers_of,
+    problem_of,
+    pure,
+    release,
+)
 from tests.ledger.charging import account_of
 
 _TAGS, _NODES = 64, 90
@@ -153,3 +164,57 @@ def test_a_journal_ends_with_its_accounts_head(database: Database, alone: TestCl
     page = json_of(alone.get("/v1/accounts/people/journal"))
     assert [item["entry"]["seq"] for item in page["items"]] == [1]
     assert page["next_cursor"] is None
+
+
+def _names(client: Client, **query: str) -> list[str]:
+    return [item["name"] for item in json_of(client.get("/v1/accounts/people/releases", params=query))["items"]]
+
+
+def test_releases_are_found_by_name_principal_and_moment(client: Client) -> None:
+    open_account(client)
+    weekly = make_key(client, "pipeline", "weekly")
+    for name, headers in (("Births 2026", weekly), ("Deaths_2026", {}), ("births 100 %", {}), ("Ärzte", weekly)):
+        body = {"name": name, "plan": pure("0.01")}
+        json_of(client.post("/v1/accounts/people/releases", json=body, headers=headers), 201)
+    moments = [item["created_at"] for item in json_of(client.get("/v1/accounts/people/releases"))["items"]]
+    assert _names(client, name="BIRTHS") == ["Births 2026", "births 100 %"]
+    assert _names(client, name="s_2") == ["Deaths_2026"]
+    assert _names(client, name="0 %") == ["births 100 %"]
+    assert (_names(client, name="Ä"), _names(client, name="ä")) == (["Ärzte"], [])  # ASCII alone folds
+    assert _names(client, registered_by="weekly") == ["Births 2026", "Ärzte"]
+    assert _names(client, registered_by="week") == []
+    assert _names(client, since=moments[1], before=moments[3]) == ["Deaths_2026", "births 100 %"]
+    assert _names(client, registered_by="weekly", name="r", since=moments[1]) == ["Ärzte"]
+    assert _names(client, name="births", state="committed") == ["Births 2026", "births 100 %"]
+    first = json_of(client.get("/v1/accounts/people/releases", params={"name": "births", "limit": 1}))
+    more = {"name": "births", "limit": "1", "cursor": first["next_cursor"]}
+    assert [item["name"] for item in first["items"]] + _names(client, **more) == ["Births 2026", "births 100 %"]
+
+
+def test_a_principal_is_found_whatever_its_name_has(client: Client) -> None:
+    open_account(client)
+    for name in ('a"b', "a\\b", "a%", "é,/", "a"):
+        body = {"name": f"by {name}", "plan": pure("0.01")}
+        json_of(client.post("/v1/accounts/people/releases", json=body, headers=make_key(client, "pipeline", name)), 201)
+    for name in ('a"b', "a\\b", "a%", "é,/", "a"):
+        assert _names(client, registered_by=name) == [f"by {name}"]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("name", ""),
+        ("name", "x" * 201),
+        ("name", "a\0"),
+        ("registered_by", ""),
+        ("since", "yesterday"),
+        ("since", "2026-01-01"),
+        ("since", "2026-01-01T00:00:00"),
+        ("before", "1767225600"),
+        ("before", "0001-01-01T00:00:00+14:00"),
+        ("before", "NaN"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(shared_client: Client, parameter: str, value: str) -> None:
+    answer = shared_client.get("/v1/accounts/people/releases", params={parameter: value})
+    assert pointers_of(answer) == [f"/query/{parameter}"]

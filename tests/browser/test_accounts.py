@@ -80,6 +80,7 @@ def test_from_the_accounts_to_a_release(steward: Page) -> None:
     steward.get_by_role("link", name="persons").click()
     tabs = steward.get_by_role("navigation", name="Account")  # the account's facts link the same word to the glossary
     tabs.get_by_role("link", name="Releases").click()
+    steward.get_by_text("By tag, principal or day").click()
     steward.get_by_label("Tag").fill("pl94")
     steward.get_by_role("button", name="Show").click()
     expect(steward.get_by_role("link", name="held")).to_have_count(0)

@@ -50,7 +50,7 @@ def test_a_page_looks_as_it_did(opened: Page, served: Served, way: str, pictured
     ("name", "change"),
     [
         ("account", "document.querySelector('.bar').remove()"),
-        ("releases", "document.querySelector('form.row button').style.visibility = 'hidden'"),
+        ("releases", "document.querySelector('form .row button').style.visibility = 'hidden'"),
         ("release", "document.querySelector('.in-words').style.marginTop = '40px'"),
         ("planner", "document.querySelector('[aria-label=Costs] tbody tr').remove()"),
         ("composition", "document.querySelectorAll('.math.inline').forEach(one => one.style.display = 'block')"),

@@ -396,3 +396,20 @@ def test_beside_an_epsilon_that_is_no_sum_stands_how_many_more_releases_fit(stew
 
 def _words_of(steward: Client, address: str) -> str:
     return " ".join(steward.get(address).text.split())
+
+
+def test_releases_are_searched(api: Client, steward: Client) -> None:
+    release(api, concentrated("1e-6"), "persons", name="Births of 2026")
+    found = steward.get("/accounts/persons/releases", params={"name": "births", "since": "2020-01-01"}).text
+    assert "Births of 2026" in found
+    assert found.count('role="rowheader"') == 2  # in the list, and in all analyses
+    assert 'value="births"' in found
+    none = steward.get("/accounts/persons/releases", params={"name": "births", "before": "2020-01-01"}).text
+    assert "There are no such releases." in none
+
+
+def test_a_wrong_search_says_where(steward: Client) -> None:
+    for parameter, value in (("since", "yesterday"), ("name", "x" * 201), ("state", "gone")):
+        answer = steward.get("/accounts/persons/releases", params={parameter: value})
+        assert answer.status_code == 422
+        assert f'id="{parameter}-fault"' in answer.text

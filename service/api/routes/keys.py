@@ -1,14 +1,12 @@
 """Routes of API keys: create, rotate, list and revoke; for stewards only."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from service.api.http.dependencies import Change, Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
@@ -19,6 +17,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Duration, Label, Short, duration_of
+from service.api.schemas.moments import Moment
 from service.errors import Conflict, Forbidden
 from service.ledger.access import key_rows, keys
 from service.ledger.access.authentication import Principal
@@ -29,26 +28,6 @@ from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 
 router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
-
-
-_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
-
-
-def _require_text(value: Any) -> Any:
-    """Refuse numbers, which pydantic would take for seconds or milliseconds since 1970, by their size."""
-    if value is not None and not (isinstance(value, str) and _MOMENT.fullmatch(value)):
-        raise ValueError("expected a time as in RFC 3339, such as 2031-12-31T23:59:59Z")
-    return value
-
-
-def _in_utc(value: datetime) -> datetime:
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("expected a moment in the years 1 to 9999 of UTC") from None
-
-
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc), BeforeValidator(_require_text)]
 
 
 class CreateKey(Short):

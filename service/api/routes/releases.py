@@ -32,6 +32,7 @@ from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
+from service.api.schemas.moments import Moment
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
@@ -44,7 +45,7 @@ from service.ledger.releases import charges, releases, reservations
 from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.recorded_releases import read_recorded
-from service.ledger.releases.releases import LONG, ReleaseRecord
+from service.ledger.releases.releases import LONG, ReleaseRecord, Wanted
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
@@ -257,21 +258,27 @@ def list_releases(
         Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
     ] = None,
     state: Annotated[State | None, Query(description="Only releases in this state.")] = None,
+    name: Annotated[
+        Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
+    ] = None,
+    registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
+    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
+    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
     with_charge: WithCharge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List an account's releases.
 
-    They are in the order in which they were registered.
+    They are in the order in which they were registered. A list has the releases that match all that is asked for.
     """
     require(principal, "auditor", account)
     now = clock.now()
+    span = [None if moment is None else clock.stamp(moment) for moment in (since, before)]
+    wanted = Wanted(tag, state, name, registered_by, *span)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        records = releases.list_releases(
-            connection, owner.id, read_seq(cursor), limit, tag, state, now, with_room(take)
-        )
+        records = releases.list_releases(connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take))
         costs = costs_of(connection, request, owner, records)
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in records])

@@ -1,18 +1,32 @@
 """Reads of releases."""
 
 import json
-from collections.abc import Sequence
+import string
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, cast
 
-from sqlalchemy import CompoundSelect, Connection, Row, bindparam, exists, func, literal_column, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Row,
+    bindparam,
+    collate,
+    exists,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
 
 from service.errors import NotFound
 from service.ledger.descriptions.description_rows import last_description, read_metadata
 from service.ledger.descriptions.metadata import Metadata
+from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import is_hashed
-from service.ledger.journal.journal import Head, hash_before
+from service.ledger.journal.journal import AccountHead, Head, hash_before
 from service.ledger.releases import release_rows
 from service.ledger.releases.reservation_rows import State, expires
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -22,6 +36,7 @@ from service.privacy.plans.notation import read_plan
 
 HELD = ("proposed", "reserved")
 """The states that count against the budgets and can still be taken back."""
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 LONG = 1 << 14
 """Characters of a plan, beyond which a helper reads it, where there is one."""
 
@@ -170,13 +185,33 @@ def plan_part(connection: Connection, release_id: str, first: int, size: int) ->
     return str(connection.execute(part).scalar_one())
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The releases that a list is asked for: those with all that is stated.
+
+    Attributes:
+        tag: releases that carry it themselves or on a node of their plan.
+        state: releases that are in it at the moment of the question.
+        name: releases whose name contains it, whatever the case of ASCII letters.
+        principal: releases that it registered.
+        since: releases that were registered at this moment or later.
+        before: releases that were registered earlier than this moment.
+    """
+
+    tag: str | None = None
+    state: State | None = None
+    name: str | None = None
+    principal: str | None = None
+    since: str | None = None
+    before: str | None = None
+
+
 def list_releases(
     connection: Connection,
-    account_id: int,
+    account: AccountHead,
     after: int,
     limit: int,
-    tag: str | None,
-    state: State | None,
+    wanted: Wanted,
     at: str,
     before_reading: BeforeReading,
 ) -> Page[ReleaseRecord]:
@@ -184,10 +219,11 @@ def list_releases(
 
     Args:
         after: the number of the entry that the page follows; 0 for the first page.
-        tag: only releases that carry it themselves or on a node of their plan.
-        state: only releases that are in it at the moment ``at``.
+        at: the moment of the question.
     """
+    account_id, tag, state = account.id, wanted.tag, wanted.state
     query, number = _RELEASES.where(Release.account_id == account_id), Release.seq
+    query = query.where(*_searched(connection, account.name, wanted))
     if tag is not None:
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
@@ -208,6 +244,21 @@ def list_releases(
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
     rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
     return page_of(rows, lambda row: _record(connection, row).seen(at))
+
+
+def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a search by name, principal and moment; no index serves them."""
+    if wanted.name is not None:
+        # Only ASCII letters fold on SQLite; the collation makes PostgreSQL do the same.
+        name = collate(Release.name, "C") if connection.dialect.name == "postgresql" else Release.name
+        yield func.lower(name).contains(wanted.name.translate(_LOWER), autoescape=True)
+    if wanted.principal is not None:
+        start = canonical({"account": account, "actor": wanted.principal})[:-1] + ","
+        yield func.substr(Entry.body, 1, len(start)) == start  # the first members of the entry that registered it
+    if wanted.since is not None:
+        yield Release.created_at >= wanted.since
+    if wanted.before is not None:
+        yield Release.created_at < wanted.before
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:

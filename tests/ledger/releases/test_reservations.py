@@ -21,6 +21,7 @@ from service.ledger.descriptions import descriptions
 from service.ledger.draws import count_codec, draws
 from service.ledger.releases import expiry_keeper, releases, reservations, settlement
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
+from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import expire, present_account, without_due_reservations
 from service.ledger.spending import spending, subplans
@@ -155,7 +156,7 @@ def test_what_expires_needs_nobody(database: Database, time: _Clock) -> None:
             state: [
                 one.id
                 for one in releases.list_releases(
-                    connection, account.id, 0, 9, None, state, clock.now(), lambda _: None
+                    connection, account.chain, 0, 9, Wanted(state=state), clock.now(), lambda _: None
                 )
             ]
             for state in ("reserved", "expired", "voided", "committed", "proposed", None)

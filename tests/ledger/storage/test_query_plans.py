@@ -20,6 +20,7 @@ from service.ledger.installation.missing_entries import last_entries, lost_entri
 from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
 from service.ledger.releases import past_releases, recorded_releases, releases
+from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import present_account
 from service.ledger.spending import spending, spending_history, worst_windows
@@ -157,7 +158,7 @@ def _read(database: Database, release: str) -> None:
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
-                releases.list_releases(connection, account.id, 0, 10, tag, state, now, lambda _: None)
+                releases.list_releases(connection, account.chain, 0, 10, Wanted(tag, state), now, lambda _: None)
 
 
 def test_every_statement_finds_its_rows_by_an_index(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +235,8 @@ def test_a_page_of_few_releases_costs_the_same_among_many(
     for _ in range(2):
         charge(database, *[_MECHANISM] * 300)
         with database.read() as connection, _steps(connection) as steps:
-            releases.list_releases(connection, account_of(database).id, 0, 2, tag, state, later, lambda _: None)
+            releases.list_releases(
+                connection, account_of(database).chain, 0, 2, Wanted(tag, state), later, lambda _: None
+            )
         taken += steps
     assert taken[1] < 1.2 * taken[0]
