@@ -129,16 +129,16 @@ def _settle(client: Client, time: Clock) -> None:
     proposed = [release(client, large, "states", reserve_for="P9D") for _ in range(2)]
     proposed += [release(client, large, "states") for _ in range(2)]
     for of in proposed[::2]:
-        json_of(_act(client, "states", of, "approve", **second))
+        json_of(_act(client, "states", of, "approve", {"reason": "agreed, été"}, **second))
     for rho in ("7/4", "2"):  # the second change waits for somebody still
-        json_of(client.patch("/v1/accounts/states", json={"budget": {"definition": "zcdp", "rho": rho}}), 202)
+        wider = {"budget": {"definition": "zcdp", "rho": rho}, "reason": f"room for {rho}"}
+        json_of(client.patch("/v1/accounts/states", json=wider), 202)
         if rho == "7/4":
-            wider = {"budget": {"definition": "zcdp", "rho": rho}}
-            json_of(client.patch("/v1/accounts/states", json=wider, headers=second))
-    json_of(client.patch("/v1/accounts/region", json={"state": "closed"}))
+            json_of(client.patch("/v1/accounts/states", json=wider | {"reason": "agreed"}, headers=second))
+    json_of(client.patch("/v1/accounts/region", json={"state": "closed", "reason": "the survey ended"}))
     problem_of(charge(client, one, "states"), "account_closed")
-    json_of(client.patch("/v1/accounts/region", json={"state": "open"}))
-    json_of(client.patch("/v1/accounts/states", json={"approval_above": "1/5000"}))
+    json_of(client.patch("/v1/accounts/region", json={"state": "open", "reason": "a supplement"}))
+    json_of(client.patch("/v1/accounts/states", json={"approval_above": "1/5000", "reason": "the board's wish"}))
     time.forward(7)
     release(client, one | {"epsilon": "1/1000"}, "states")  # which lets the others expire
     open_account(client, "former", {"definition": "pure", "epsilon": 1})
@@ -249,7 +249,7 @@ def _cap(client: Client) -> None:
     greater = {"caps": [{"tag": "t0", "budget": BUDGETS[0] | {"epsilon": "41"}}, {"tag": "late", "budget": BUDGETS[1]}]}
     json_of(client.patch("/v1/accounts/capped", json=greater), 202)
     second = operators_key(client, "steward", "the second of caps")
-    json_of(client.patch("/v1/accounts/capped", json=greater, headers=second))
+    json_of(client.patch("/v1/accounts/capped", json=greater | {"reason": "agreed"}, headers=second))
     waiting = {"caps": [{"tag": "t1", "budget": BUDGETS[1] | {"rho": "12"}}]}
     json_of(client.patch("/v1/accounts/capped", json=waiting), 202)
 

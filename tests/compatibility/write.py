@@ -51,6 +51,8 @@ def ledger_questions(client: Client) -> Iterator[Question]:
         own = account["name"].partition("-")[0] not in ("pure", "rdp", "add", "replace", "zcdp", "approximate")
         for release in releases if own or name in _ALL_RECEIPTS else releases[:_FEW]:
             yield Question("GET", f"{at}/releases/{release['id']}/receipt")
+            if own:
+                yield Question("GET", f"{at}/releases/{release['id']}/events")
             if name == "drawn":  # elsewhere tests made them up
                 yield Question("GET", f"{at}/releases/{release['id']}/draws")
 
