@@ -14,12 +14,16 @@ COMPILE = env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL \
 # A third more than there are processors, as tests wait for servers, databases and the disk.
 WORKERS = $(shell $(PYTHON) -c "import os; print(max(3, os.cpu_count() * 4 // 3))")
 
+# As in the Dockerfile.
+REQUIREMENTS = requirements.lock
+SBOM = sbom.json
+
 # The tests start hundreds of processes: what one has compiled the next ones find.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock clean
+.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -88,6 +92,10 @@ lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade:
 	$(COMPILE) --extra otel --constraints requirements.lock --output-file requirements-otel.lock
 	$(COMPILE) --extra dev --extra otel --constraints requirements-otel.lock --output-file requirements-dev.lock
 	$(COMPILE) --extra spark --constraints requirements-dev.lock --output-file requirements-spark.lock
+
+sbom: $(VENV)/dev.stamp ## write what the image installs to sbom.json, a CycloneDX bill of materials (REQUIREMENTS=..., SBOM=...)
+	PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(REQUIREMENTS) --pyproject pyproject.toml \
+		--output-reproducible --output-file $(SBOM)
 
 clean: ## remove what was installed and cached; the ledger's data stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
