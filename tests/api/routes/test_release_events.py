@@ -77,11 +77,12 @@ def test_pages_of_events_have_no_gaps_and_no_repetitions(embedded: Client) -> No
 def test_an_approval_may_have_a_body_or_none(client: Client) -> None:
     open_account(client, approval_above="0.001")
     second = operators_key(client, "steward", "second")
-    for number, body in enumerate(({}, {"json": {}}, {"json": {"reason": None}}, {"json": {"reason": "é" * 4000}})):
+    bodies: tuple[dict[str, str | None] | None, ...] = (None, {}, {"reason": None}, {"reason": "é" * 4000})
+    for number, body in enumerate(bodies):
         proposed = release(client, pure("0.2"), name=f"r{number}")["id"]
-        answer = client.post(f"/v1/accounts/people/releases/{proposed}/approve", headers=second, **body)
+        answer = client.post(f"/v1/accounts/people/releases/{proposed}/approve", headers=second, json=body)
         assert json_of(answer)["state"] == "committed"
-        assert _events(client, proposed)[-1][3] == body.get("json", {}).get("reason")
+        assert _events(client, proposed)[-1][3] == (body or {}).get("reason")
 
 
 @pytest.mark.parametrize(
