@@ -188,6 +188,7 @@ def _approve(day: Day) -> None:
     large = {"name": "block totals", "plan": {"type": "discrete_gaussian", "name": "Block/total", "rho": "0.6"}}
     first = day.names["release"]
     day.names["release"] = day.ask("register_release", keep=False, body=large)["id"]
+    day.ask("list_proposals")
     day.ask("approve_release", key=day.names["steward"])
     day.ask("list_events")
     day.names["release"] = first

@@ -1,16 +1,38 @@
-"""The page that lists accounts, each with the used share of its budget."""
+"""The first page: what waits for the signed-in steward, and the accounts with the used share of each budget."""
+
+import asyncio
+from typing import Any
 
 from fastapi import Response
 
 from service.pages.shell.api_client import Visit, address, get
-from service.pages.shell.layout import page
+from service.pages.shell.layout import may, page
+
+_WAITING = 20
 
 
 async def accounts_page(visit: Visit) -> Response:
     """Render one page of the list of accounts; the query may name a cursor and a parent account."""
     parameters = visit.request.query_params
-    parent = parameters.get("parent")
-    query = {"limit": 50, "cursor": parameters.get("cursor"), "parent": parent, "with_gauge": "true"}
-    accounts = await get(visit, address("accounts"), query)
+    parent, cursor = parameters.get("parent"), parameters.get("cursor")
+    query = {"limit": 50, "cursor": cursor, "parent": parent, "with_gauge": "true"}
+    decides = may(visit.session.role, "steward") and not parent and not cursor
+    accounts, waiting = await asyncio.gather(get(visit, address("accounts"), query), _waiting(visit, decides=decides))
     shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
-    return page(visit.request, "accounts.html", shown)
+    return page(visit.request, "accounts.html", shown | waiting)
+
+
+async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:
+    """Return the proposals of other stewards, which the signed-in one may approve; nothing on other pages."""
+    if not decides:
+        return {"proposals": [], "changes": [], "more_waiting": False}
+    releases, changed = await asyncio.gather(
+        get(visit, address("proposals"), {"limit": _WAITING}),
+        get(visit, address("accounts"), {"waiting": "true", "limit": _WAITING}),
+    )
+    own = visit.session.name
+    return {
+        "proposals": [one for one in releases["items"] if one["proposed_by"] != own],
+        "changes": [one for one in changed["items"] if one["proposed_change"]["proposed_by"] != own],
+        "more_waiting": bool(releases["next_cursor"] or changed["next_cursor"]),
+    }

@@ -413,3 +413,17 @@ def test_a_wrong_search_says_where(steward: Client) -> None:
         answer = steward.get("/accounts/persons/releases", params={parameter: value})
         assert answer.status_code == 422
         assert f'id="{parameter}-fault"' in answer.text
+
+
+def test_the_first_page_shows_a_steward_what_waits(api: Client, steward: Client) -> None:
+    release(api, concentrated("0.25"), "persons", name="a large table")
+    json_of(api.patch("/v1/accounts/persons", json={"budget": {"definition": "zcdp", "rho": "0.75"}}), 202)
+    assert "Waiting for you" not in steward.get("/").text  # both are this steward's own
+    sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
+    shown = steward.get("/").text
+    assert "Waiting for you" in shown
+    assert "a large table" in shown
+    assert "a greater budget" in shown
+    assert "Waiting for you" not in steward.get("/", params={"parent": "nation"}).text
+    sign_in(steward, make_key(api, "pipeline", "weekly")["Authorization"].removeprefix("Bearer "))
+    assert "Waiting for you" not in steward.get("/").text

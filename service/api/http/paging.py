@@ -1,6 +1,7 @@
 """Lists in pages, by cursor."""
 
 import base64
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -53,6 +54,15 @@ def read_seq(cursor: str | None) -> int:
     if not (last.isascii() and last.isdigit() and len(last) < 16):
         raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
     return int(last)
+
+
+def read_pair(cursor: str | None) -> tuple[int, int]:
+    """Return the two numbers of the last item of the previous page; zeros at the start; raise as ``read_cursor``."""
+    last = read_cursor(cursor) or "0 0"
+    if not re.fullmatch(r"[0-9]{1,15} [0-9]{1,15}", last, re.ASCII):
+        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+    account, number = last.split()
+    return int(account), int(number)
 
 
 def page(items: Sequence[dict[str, Any]], last: str | int | None) -> dict[str, Any]:

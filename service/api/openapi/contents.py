@@ -51,6 +51,7 @@ GROUPS = {
             "commit_release",
             "void_release",
             "approve_release",
+            "list_proposals",
         ),
     ),
     "noisy counts": Group(

@@ -181,6 +181,7 @@ def list_accounts(
     principal: CurrentPrincipal,
     take: Room,
     parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
+    waiting: Annotated[bool, Query(description="Only accounts with a change that waits for a second steward.")] = False,
     with_gauge: WithGauge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -191,7 +192,7 @@ def list_accounts(
     """
     with database.read() as connection:
         after, only = read_cursor(cursor), principal.accounts
-        records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take))
+        records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take), waiting=waiting)
         now = clock.now()
         present = [in_list(connection, account, now) for account in records]
         shown = [account_with_gauge(account) if with_gauge else account_body(account) for account in present]

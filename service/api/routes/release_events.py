@@ -17,7 +17,7 @@ from service.ledger.releases.reservation_rows import State
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
 
 
-class EventBody(BaseModel):
+class ReleaseEvent(BaseModel):
     """A journal entry about a release."""
 
     seq: int = Field(description="The number of the entry in the account's journal.")
@@ -28,14 +28,14 @@ class EventBody(BaseModel):
     reason: str | None = Field(description="The principal's own words, where an approval or an end has a reason.")
 
 
-class EventPage(BaseModel):
+class ReleaseEventPage(BaseModel):
     """A page of a release's events."""
 
-    items: list[EventBody]
+    items: list[ReleaseEvent]
     next_cursor: str | None
 
 
-@router.get("/{release}/events", response_model=EventPage)
+@router.get("/{release}/events", response_model=ReleaseEventPage)
 @in_helpers
 def list_events(
     account: AccountPath,

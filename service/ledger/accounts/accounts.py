@@ -118,6 +118,8 @@ def list_accounts(
     only: frozenset[str] | None,
     parent: str | None = None,
     before_reading: BeforeReading | None = None,
+    *,
+    waiting: bool = False,
 ) -> Page[AccountRecord]:
     """Return a page of accounts by name.
 
@@ -125,6 +127,7 @@ def list_accounts(
         after: the name that the page follows; empty for the first page.
         only: the names to include; None: all.
         parent: the account directly above them; None: any.
+        waiting: only accounts with a change that waits for a second steward.
     """
     query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:
@@ -132,6 +135,8 @@ def list_accounts(
     if parent is not None:
         above = aliased(Account)
         query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
+    if waiting:
+        query = query.where(_LAST_KIND == "change_proposed")
     rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
     return page_of(rows, partial(record_of, connection))
 
@@ -265,14 +270,14 @@ def overrun(
 
 _METADATA = last_description(Account.id, None)
 _SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
-_PROPOSED = (  # or the entry that ended the last proposal, worded as in the partial index
-    select(Entry.body)
+_LAST = (  # the proposal, or the entry that ended the last one, worded as in the partial index
+    select(Entry)
     .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), OF_CHANGES)
     .order_by(Entry.seq.desc())
     .limit(1)
-    .scalar_subquery()
-    .label("proposed")
 )
+_PROPOSED = _LAST.with_only_columns(Entry.body).scalar_subquery().label("proposed")
+_LAST_KIND = _LAST.with_only_columns(Entry.kind).scalar_subquery()
 
 
 # Statements are built once, because building one costs more than running it.

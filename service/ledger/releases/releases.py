@@ -5,7 +5,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    tuple_,
     union_all,
 )
 
@@ -30,7 +31,7 @@ from service.ledger.journal.journal import AccountHead, Head, hash_before
 from service.ledger.releases import release_rows
 from service.ledger.releases.reservation_rows import State, expires
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Entry, Hold, Release, ReleaseTag
+from service.ledger.storage.tables import Account, Entry, Hold, Release, ReleaseTag
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 
@@ -244,6 +245,52 @@ def list_releases(
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
     rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
     return page_of(rows, lambda row: _record(connection, row).seen(at))
+
+
+class Proposal(NamedTuple):
+    """A proposed release, with the account that it was registered in and the principal that proposed it."""
+
+    account_id: int
+    account: str
+    release: ReleaseRecord
+    proposed_by: str
+
+
+def list_proposals(
+    connection: Connection,
+    after: tuple[int, int],
+    limit: int,
+    only: frozenset[str] | None,
+    at: str,
+    before_reading: BeforeReading,
+) -> Page[Proposal]:
+    """Return a page of the releases that wait for a second steward, by account and in the order of their registration.
+
+    Args:
+        after: the account and the number of the entry that the page follows; zeros for the first page.
+        only: the names of the accounts to include; None: all.
+        at: the moment of the question.
+
+    Raises:
+        Altered: a release or its entry is not as the service wrote it.
+    """
+    due = exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
+    query = (
+        _RELEASES.add_columns(Release.account_id, Account.name.label("account"))
+        .join(Account, Account.id == Release.account_id)
+        .where(_UNCOMMITTED, Release.state == "proposed", ~due)
+        .where(tuple_(Release.account_id, Release.seq) > after)
+        .order_by(Release.account_id, Release.seq)
+    )
+    if only is not None:
+        query = query.where(Account.name.in_(only))
+
+    def read(row: Row[*tuple[Any, ...]]) -> Proposal:
+        release = _record(connection, row)
+        actor = entry_of(connection, row.account_id, release)["actor"]
+        return Proposal(row.account_id, row.account, release, actor)
+
+    return page_of(rows_of(connection, query, _SIZE, limit, before_reading=before_reading), read)
 
 
 def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[ColumnElement[bool]]:

@@ -155,6 +155,9 @@ def _read(database: Database, release: str) -> None:
         assert lost_entries(connection, made) == []
         stored_draws.list_draws(connection, account, release, 0, 10, 100, mechanisms_in(connection, release))
         recorded_releases.read_recorded(connection, account, release)
+        releases.list_proposals(connection, (0, 0), 10, None, now, lambda _: None)
+        releases.list_proposals(connection, (account.id, 1), 10, frozenset({"people"}), now, lambda _: None)
+        accounts.list_accounts(connection, "", 10, None, waiting=True)
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:

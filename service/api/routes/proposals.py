@@ -1,0 +1,60 @@
+"""Route of the releases that wait for a second steward."""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.memory_room import Room
+from service.api.http.paging import Cursor, Limit, page, read_pair, with_room
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal
+from service.ledger.releases import releases
+from service.ledger.storage import clock
+
+router = APIRouter(prefix="/v1/proposals", route_class=StrictRoute)
+
+
+class ProposalBody(BaseModel):
+    """A release that waits for a second steward."""
+
+    account: str
+    id: str
+    name: str
+    proposed_by: str
+    created_at: str
+    expires_at: str | None = Field(description="The end of its reservation; null: it waits until somebody decides.")
+
+
+class ProposalPage(BaseModel):
+    """A page of proposals."""
+
+    items: list[ProposalBody]
+    next_cursor: str | None
+
+
+@router.get("", response_model=ProposalPage)
+@in_helpers
+def list_proposals(
+    database: CurrentDatabase, principal: CurrentPrincipal, take: Room, limit: Limit = 100, cursor: Cursor = None
+) -> Response:
+    """List the releases that wait for a second steward.
+
+    The list has those of all accounts that the key reaches, in the order in which the accounts were opened and the
+    releases registered.
+    """
+    after, now = read_pair(cursor), clock.now()
+    with database.read() as connection:
+        found = releases.list_proposals(connection, after, limit, principal.accounts, now, with_room(take))
+    shown = [
+        {
+            "account": one.account,
+            "id": one.release.id,
+            "name": one.release.name,
+            "proposed_by": one.proposed_by,
+            "created_at": one.release.created_at,
+            "expires_at": one.release.expires_at,
+        }
+        for one in found
+    ]
+    last = f"{found[-1].account_id} {found[-1].release.head.seq}" if found.more else None
+    return ok(page(shown, last))

@@ -1,0 +1,101 @@
+"""Proposals: what waits for a second steward, in all accounts that a key reaches."""
+
+from datetime import timedelta
+
+import pytest
+
+from service.ledger.storage import clock
+from tests.api.calls import (
+    Client,
+    json_of,
+    make_key,
+    open_account,
+    operators_key,
+    pointers_of,
+    pure,
+    release,
+)
+
+
+def _waiting(client: Client, **headers: str) -> list[tuple[str, str, str]]:
+    items = json_of(client.get("/v1/proposals", headers=headers))["items"]
+    return [(item["account"], item["name"], item["proposed_by"]) for item in items]
+
+
+def test_proposals_of_all_accounts_are_listed_until_they_are_decided(client: Client) -> None:
+    for account in ("zebras", "ants"):
+        open_account(client, account, approval_above="0.001")
+    open_account(client)
+    proposed = {name: release(client, pure("0.2"), account, name=name)["id"] for name, account in (
+        ("first", "ants"), ("second", "zebras"), ("third", "ants"), ("fourth", "zebras")
+    )}  # fmt: skip
+    release(client, pure("0.2"), name="needs nobody")
+    release(client, pure("0.01"), "ants", name="small")
+    assert _waiting(client) == [
+        ("zebras", "second", "first-steward"),
+        ("zebras", "fourth", "first-steward"),
+        ("ants", "first", "first-steward"),
+        ("ants", "third", "first-steward"),
+    ]
+    second = operators_key(client, "steward", "second")
+    json_of(client.post(f"/v1/accounts/zebras/releases/{proposed['second']}/approve", headers=second))
+    body = {"reason": "a mistake"}
+    json_of(client.post(f"/v1/accounts/ants/releases/{proposed['third']}/void", json=body))
+    assert [name for _, name, _ in _waiting(client)] == ["fourth", "first"]
+
+
+def test_pages_of_proposals_have_no_gaps(embedded: Client) -> None:
+    for account in ("a", "b", "c"):
+        open_account(embedded, account, approval_above="0.001")
+    for number in range(7):
+        release(embedded, pure("0.2"), "cab"[number % 3], name=f"r{number}")
+    whole = json_of(embedded.get("/v1/proposals"))["items"]
+    assert len(whole) == 7
+    for limit in (1, 2, 3, 7):
+        items, cursor = [], None
+        while True:
+            more: dict[str, str | int] = {} if cursor is None else {"cursor": cursor}
+            page = json_of(embedded.get("/v1/proposals", params=more | {"limit": limit}))
+            items += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert items == whole
+
+
+def test_a_limited_key_sees_the_proposals_of_its_accounts(embedded: Client) -> None:
+    for account in ("ours", "theirs"):
+        open_account(embedded, account, approval_above="0.001")
+        release(embedded, pure("0.2"), account, name=f"of {account}")
+    ours = make_key(embedded, "auditor", "ours", accounts=["ours"])
+    assert _waiting(embedded, **ours) == [("ours", "of ours", "first-steward")]
+
+
+def test_a_proposal_whose_time_is_over_is_not_listed(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(embedded, approval_above="0.001")
+    release(embedded, pure("0.2"), reserve_for="PT1H")
+    assert len(_waiting(embedded)) == 1
+    over = clock.later(clock.now(), timedelta(hours=2))
+    monkeypatch.setattr(clock, "now", lambda: over)
+    assert _waiting(embedded) == []
+
+
+def test_accounts_with_a_waiting_change_are_found(client: Client) -> None:
+    for account in ("one", "two", "three"):
+        open_account(client, account, approval_above="0.001")
+    change = {"budget": {"definition": "zcdp", "rho": "200"}}
+    for account in ("one", "three"):
+        json_of(client.patch(f"/v1/accounts/{account}", json=change), 202)
+
+    def names() -> list[str]:
+        return [item["name"] for item in json_of(client.get("/v1/accounts", params={"waiting": "true"}))["items"]]
+
+    assert names() == ["one", "three"]
+    json_of(client.patch("/v1/accounts/one", json=change, headers=operators_key(client, "steward", "second")))
+    assert names() == ["three"]
+
+
+@pytest.mark.parametrize("cursor", ["MQ", "MSAt", "eCB5", "MSAyIDM", "///"])
+def test_a_cursor_that_was_never_given_is_refused(shared_client: Client, cursor: str) -> None:
+    answer = shared_client.get("/v1/proposals", params={"cursor": cursor})
+    assert pointers_of(answer) == ["/query/cursor"]
