@@ -77,7 +77,7 @@ def test_a_crash_is_shown_without_its_reason(steward: Client, monkeypatch: pytes
 
 
 def test_what_v1_cannot_answer_is_said_on_the_page(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*_: object) -> None:
+    def busy(*_: object, **__: object) -> None:
         raise Unavailable("the ledger is busy", retry_after=7)
 
     monkeypatch.setattr(accounts, "list_accounts", busy)
