@@ -1,7 +1,7 @@
 """The events of one release: who registered, approved, drew and ended it, when, and with which reason."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from sqlalchemy import Connection, func, select
 
@@ -11,7 +11,7 @@ from service.ledger.journal.journal import Kind
 from service.ledger.releases.recorded_releases import entries_of, numbers_of_later, read_recorded
 from service.ledger.releases.releases import entry_of
 from service.ledger.releases.reservation_rows import State
-from service.ledger.storage.paging import CHARACTERS, BeforeReading, Page
+from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.tables import Entry
 
 _LATER: tuple[Kind, ...] = ("approved", "committed", "voided", "expired", "drawn", "described", "repriced")
@@ -54,35 +54,22 @@ def list_events(
     release = read_recorded(connection, account, release_id)
     events: Page[Event] = Page()
     if after < release.head.seq:
-        first = read_members(entry_of(connection, account.id, release))
-        events.append(Event(first, _registered_as(first), None))
+        first = read_members(entry_of(connection, account.id, release))  # its kind has the name of its state
+        events.append(Event(first, cast("State", first.kind), None))
     numbers = [one for one in numbers_of_later(connection, account, release, _LATER) if one > after]
-    wanted = _first_of(connection, account, numbers[: limit - len(events)], before_reading)
+    query = select(Entry.seq).where(Entry.account_id == account.id, Entry.seq.in_(numbers[:limit]))
+    rows = rows_of(
+        connection,
+        query.order_by(Entry.seq),
+        func.length(Entry.body),
+        limit - len(events),
+        before_reading=before_reading,
+    )
+    wanted = numbers[: len(rows) if rows.more else limit]  # with those whose rows are gone, which is refused
     events += map(_event, entries_of(connection, account, release, _LATER, wanted))
     events.more = len(wanted) < len(numbers)
     return events
 
 
-def _registered_as(entry: EntryMembers) -> State:
-    match entry.kind:
-        case "proposed" | "reserved" | "committed":
-            return entry.kind
-    raise ValueError("the entry registers no release")
-
-
 def _event(entry: ParsedEntry) -> Event:
     return Event(entry, entry.content.next_state(), entry.content.view().reason)
-
-
-def _first_of(
-    connection: Connection, account: AccountRecord, numbers: Sequence[int], before_reading: BeforeReading
-) -> Sequence[int]:
-    """Return the first of some entries, as many as a page holds by the length of their texts."""
-    query = select(func.length(Entry.body)).where(Entry.account_id == account.id, Entry.seq.in_(numbers))
-    total = count = 0
-    for size in connection.execute(query.order_by(Entry.seq)).scalars():
-        total, count = total + size, count + 1
-        if total >= CHARACTERS:
-            break
-    before_reading(total)
-    return numbers[:count]
