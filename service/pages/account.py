@@ -211,15 +211,7 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     fixed: dict[str, str | int | None] = {"with_charge": "true", "limit": _ROWS, "cursor": parameters.get("cursor")}
     query = fixed | {name: text or None for name, text in asked.items()}
     query |= {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
-    account_body = await get(visit, path)
-    releases: dict[str, Any] = {"items": [], "next_cursor": None}
-    faults: Mapping[str, str] = {}
-    try:
-        releases = await get(visit, f"{path}/releases", query)
-    except Refused as refused:
-        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
-        if not faults:
-            raise
+    account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query))
     shown = {
         "account": account_body,
         "releases": releases["items"],
@@ -230,6 +222,19 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
         "faults": faults,
     }
     return page(visit.request, "releases.html", shown, status=422 if faults else 200)
+
+
+async def _search(
+    visit: Visit, path: str, query: Mapping[str, str | int | None]
+) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return the releases that were found; none, and the faults by field, if a field of the search is wrong."""
+    try:
+        return await get(visit, f"{path}/releases", query), {}
+    except Refused as refused:
+        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
+        if not faults:
+            raise
+        return {"items": [], "next_cursor": None}, faults
 
 
 @router.get("/tags")

@@ -109,6 +109,4 @@ async def _render(
         "given": given or {},
         "done": visit.request.query_params.get("done"),
     }
-    context = shown | refusal(refused)
-    context["approval_fault"] = context["faults"].get("/reason") if "approval_reason" in shown["given"] else None
-    return page(visit.request, "release.html", context, status=refused.status if refused else 200)
+    return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)

@@ -1,5 +1,6 @@
 """Common calls of the tests of the HTTP interface, which must succeed."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
@@ -48,6 +49,18 @@ def json_of(answer: Answer, status: int = 200) -> Any:
     """Return the body of an answer that must have this status."""
     assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
     return answer.json()
+
+
+def pages_of(client: Client, path: str, **query: Any) -> Iterator[list[Any]]:
+    """Yield the items of each page of a list."""
+    cursor: dict[str, str] = {}
+    while True:
+        page = json_of(client.get(path, params=query | cursor))
+        yield page["items"]
+        if page["next_cursor"] is None:
+            return
+        assert page["next_cursor"] != cursor.get("cursor"), "the list does not end"
+        cursor = {"cursor": page["next_cursor"]}
 
 
 def problem_of(answer: Answer, code: str) -> Any:

@@ -17,6 +17,7 @@ from tests.api.calls import (
     json_of,
     make_key,
     open_account,
+    pages_of,
     pointers_of,
     problem_of,
     pure,
@@ -53,13 +54,7 @@ def _unlike(parts: int) -> dict[str, Any]:
 
 
 def _pages(client: TestClient, path: str) -> list[list[Any]]:
-    pages, cursor = [], ""
-    while True:
-        page = json_of(client.get(f"/v1/accounts/people/{path}?limit=100{cursor}"))
-        pages.append(page["items"])
-        if page["next_cursor"] is None:
-            return pages
-        cursor = f"&cursor={page['next_cursor']}"
+    return list(pages_of(client, f"/v1/accounts/people/{path}", limit=100))
 
 
 def test_a_page_of_large_items_ends_early_and_the_list_is_whole(client: TestClient) -> None:
@@ -186,9 +181,8 @@ def test_releases_are_found_by_name_principal_and_moment(client: Client) -> None
     assert _names(client, since=moments[1], before=moments[3]) == ["Deaths_2026", "births 100 %"]
     assert _names(client, registered_by="weekly", name="r", since=moments[1]) == ["Ärzte"]
     assert _names(client, name="births", state="committed") == ["Births 2026", "births 100 %"]
-    first = json_of(client.get("/v1/accounts/people/releases", params={"name": "births", "limit": 1}))
-    more = {"name": "births", "limit": "1", "cursor": first["next_cursor"]}
-    assert [item["name"] for item in first["items"]] + _names(client, **more) == ["Births 2026", "births 100 %"]
+    pages = pages_of(client, "/v1/accounts/people/releases", name="births", limit=1)
+    assert [[item["name"] for item in page] for page in pages if page] == [["Births 2026"], ["births 100 %"]]
 
 
 def test_a_principal_is_found_whatever_its_name_has(client: Client) -> None:

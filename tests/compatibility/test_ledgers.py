@@ -58,12 +58,12 @@ def test_a_ledger_is_what_it_was_when_it_was_exported(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.statistics)])
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.statistics)])
 @_MOVED
 def test_a_ledger_answers_as_when_it_was_exported(
     version: Path, every: int, written_on: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the last digit, and to the signatures of heads and receipts: every sixth answer, others of each database.
+    """To the last digit, and to the signatures of heads and receipts: every third answer, others of each database.
 
     What is spent is added up in the order of the digests of its rows. On PostgreSQL 0.4.0 did so as they lay in its
     file, and answered otherwise in the last digits.

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import psycopg
 from sqlalchemy import make_url
 
-from tests.api.calls import Client, json_of
+from tests.api.calls import Client, json_of, pages_of
 from tests.faults import linearizable
 from tests.faults.linearizable import NEVER, Read, Refusal, Write
 from tests.faults.load import FINAL, SETTLED, Attempt, Balance, Operation, counted
@@ -161,13 +162,7 @@ def _read(client: Client, account: str, offsets: Sequence[int]) -> Found:
 
 
 def _items(client: Client, path: str) -> Iterator[Any]:
-    cursor: dict[str, str] = {}
-    while True:
-        page = json_of(client.get(path, params={"limit": "1000", **cursor}))
-        yield from page["items"]
-        if page["next_cursor"] is None:
-            return
-        cursor = {"cursor": page["next_cursor"]}
+    return chain.from_iterable(pages_of(client, path, limit=1000))
 
 
 _Owners = dict[str, list[int]]

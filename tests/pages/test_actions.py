@@ -59,7 +59,8 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     long = submit(steward, page, f"{page}/approve", approval_reason="x" * 4001)
     assert long.status_code == 422
     assert 'id="approval_reason-fault"' in long.text
-    answer = submit(steward, page, f"{page}/approve", approval_reason="as the board decided")
+    # From the account's list of pending decisions.
+    answer = submit(steward, "/accounts/persons", f"{page}/approve", approval_reason="as the board decided")
     assert answer.headers["Location"] == f"{page}?done=approved"
     assert "as the board decided" in steward.get(page).text
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"

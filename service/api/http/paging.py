@@ -1,7 +1,6 @@
 """Lists in pages, by cursor."""
 
 import base64
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -49,20 +48,23 @@ def read_cursor(cursor: str | None) -> str:
 
 
 def read_seq(cursor: str | None) -> int:
-    """Return the number of the last item of the previous page; raise as ``read_cursor``."""
-    last = read_cursor(cursor) or "0"
-    if not (last.isascii() and last.isdigit() and len(last) < 16):
-        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
-    return int(last)
+    """Return the number of the last item of the previous page; 0 at the start; raise as ``read_cursor``."""
+    (number,) = _numbers(cursor, 1)
+    return number
 
 
 def read_pair(cursor: str | None) -> tuple[int, int]:
     """Return the two numbers of the last item of the previous page; zeros at the start; raise as ``read_cursor``."""
-    last = read_cursor(cursor) or "0 0"
-    if not re.fullmatch(r"[0-9]{1,15} [0-9]{1,15}", last, re.ASCII):
+    first, second = _numbers(cursor, 2)
+    return first, second
+
+
+def _numbers(cursor: str | None, count: int) -> list[int]:
+    last = read_cursor(cursor)
+    numbers = last.split(" ") if last else ["0"] * count
+    if len(numbers) != count or not all(one.isascii() and one.isdigit() and len(one) < 16 for one in numbers):
         raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
-    account, number = last.split()
-    return int(account), int(number)
+    return list(map(int, numbers))
 
 
 def page(items: Sequence[dict[str, Any]], last: str | int | None) -> dict[str, Any]:

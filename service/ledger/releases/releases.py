@@ -229,7 +229,6 @@ def list_releases(
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
         ).where(ReleaseTag.account_id == account_id, ReleaseTag.tag == tag)
-    due = exists().where(Hold.release_id == Release.id, Hold.account_id == account_id, Hold.expires_at <= at)
     match state:
         case None | "committed":
             # Most or all rows are listed in this order. A rare tag has few rows, so the order of its own rows is used.
@@ -242,7 +241,7 @@ def list_releases(
         case "voided":
             query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state)
         case _:
-            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~due)
+            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~_is_due(at))
     rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
     return page_of(rows, lambda row: _record(connection, row).seen(at))
 
@@ -274,11 +273,10 @@ def list_proposals(
     Raises:
         Altered: a release or its entry is not as the service wrote it.
     """
-    due = exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
     query = (
         _RELEASES.add_columns(Release.account_id, Account.name.label("account"))
         .join(Account, Account.id == Release.account_id)
-        .where(_UNCOMMITTED, Release.state == "proposed", ~due)
+        .where(_UNCOMMITTED, Release.state == "proposed", ~_is_due(at))
         .where(tuple_(Release.account_id, Release.seq) > after)
         .order_by(Release.account_id, Release.seq)
     )
@@ -306,6 +304,11 @@ def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[
         yield Release.created_at >= wanted.since
     if wanted.before is not None:
         yield Release.created_at < wanted.before
+
+
+def _is_due(at: str) -> ColumnElement[bool]:
+    """Return the condition that a release is held although its time is over."""
+    return exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.api.calls import (
     make_key,
     open_account,
     operators_key,
+    pages_of,
     pointers_of,
     problem_of,
     pure,
@@ -142,15 +144,8 @@ def test_lists_page_by_name_without_gaps_or_repetitions(client: Client) -> None:
     names = sorted(f"account-{number}" for number in range(7))
     for name in reversed(names):
         open_account(client, name)
-    found: list[str] = []
-    cursor: dict[str, str] = {}
-    for _ in range(4):
-        page = json_of(client.get("/v1/accounts", params={"limit": "3"} | cursor))
-        found += [account["name"] for account in page["items"]]
-        if page["next_cursor"] is None:
-            break
-        cursor = {"cursor": page["next_cursor"]}
-    assert found == names
+    pages = pages_of(client, "/v1/accounts", limit=3)
+    assert [account["name"] for page in pages for account in page] == names
     assert json_of(client.get("/v1/accounts"))["next_cursor"] is None
 
 
@@ -270,12 +265,7 @@ def test_the_journal_can_be_verified_by_whoever_reads_it(client: Client) -> None
     last = json_of(client.post("/v1/accounts/people/draws", json=drawn), 201)["head"]
     json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))
 
-    entries: list[Any] = []
-    page = json_of(client.get("/v1/accounts/people/journal?limit=2"))
-    while page["next_cursor"] is not None:
-        entries += page["items"]
-        page = json_of(client.get(f"/v1/accounts/people/journal?limit=2&cursor={page['next_cursor']}"))
-    entries += page["items"]
+    entries = list(chain.from_iterable(pages_of(client, "/v1/accounts/people/journal", limit=2)))
 
     previous = "00" * 32
     for number, item in enumerate(entries, 1):

@@ -1,12 +1,13 @@
 """Balances and lists of periods: of the window with the largest loss, against the releases that touch it."""
 
 from fractions import Fraction
+from itertools import chain
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, concentrated, json_of, open_account, pointers_of, problem_of, pure
+from tests.api.calls import Client, concentrated, json_of, open_account, pages_of, pointers_of, problem_of, pure
 
 _OFFSETS = (0, 2, 3)
 _PANEL = {"calendar": "month", "participation": {"offsets": list(_OFFSETS)}}
@@ -115,15 +116,8 @@ def test_periods_come_in_pages(client: Client) -> None:
     made = _filled(client, Random(19))
     whole = json_of(client.get(f"{_PATH}/periods?from=2025-06&to=2027-02"))
     assert len(whole["items"]) == 21
-    items: list[Any] = []
-    cursor = ""
-    while True:
-        part = json_of(client.get(f"{_PATH}/periods?from=2025-06&to=2027-02&limit=4{cursor}"))
-        items += part["items"]
-        if part["next_cursor"] is None:
-            break
-        cursor = f"&cursor={part['next_cursor']}"
-    assert items == whole["items"]
+    pages = pages_of(client, f"{_PATH}/periods", limit=4, **{"from": "2025-06", "to": "2027-02"})
+    assert list(chain.from_iterable(pages)) == whole["items"]
     assert made
 
 

@@ -1,6 +1,7 @@
 """Proposals: what waits for a second steward, in all accounts that a key reaches."""
 
 from datetime import timedelta
+from itertools import chain
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.api.calls import (
     make_key,
     open_account,
     operators_key,
+    pages_of,
     pointers_of,
     pure,
     release,
@@ -52,15 +54,7 @@ def test_pages_of_proposals_have_no_gaps(embedded: Client) -> None:
     whole = json_of(embedded.get("/v1/proposals"))["items"]
     assert len(whole) == 7
     for limit in (1, 2, 3, 7):
-        items, cursor = [], None
-        while True:
-            more: dict[str, str | int] = {} if cursor is None else {"cursor": cursor}
-            page = json_of(embedded.get("/v1/proposals", params=more | {"limit": limit}))
-            items += page["items"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
-        assert items == whole
+        assert list(chain.from_iterable(pages_of(embedded, "/v1/proposals", limit=limit))) == whole
 
 
 def test_a_limited_key_sees_the_proposals_of_its_accounts(embedded: Client) -> None:

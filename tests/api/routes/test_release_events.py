@@ -1,5 +1,7 @@
 """Events of a release: who did what with it, when and with which words."""
 
+from itertools import chain
+
 import pytest
 
 from tests.api.calls import (
@@ -8,6 +10,7 @@ from tests.api.calls import (
     make_key,
     open_account,
     operators_key,
+    pages_of,
     pointers_of,
     problem_of,
     pure,
@@ -61,17 +64,9 @@ def test_pages_of_events_have_no_gaps_and_no_repetitions(embedded: Client) -> No
     whole = json_of(embedded.get(f"{at}/events"))["items"]
     assert [item["kind"] for item in whole] == ["committed", *["drawn"] * 7]
     for limit in (1, 3, 7, 8):
-        items, cursor = [], None
-        while True:
-            page = json_of(
-                embedded.get(f"{at}/events", params={"limit": limit} | ({"cursor": cursor} if cursor else {}))
-            )
-            assert len(page["items"]) <= limit
-            items += page["items"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                break
-        assert items == whole
+        pages = list(pages_of(embedded, f"{at}/events", limit=limit))
+        assert max(map(len, pages)) <= limit
+        assert list(chain.from_iterable(pages)) == whole
 
 
 def test_an_approval_may_have_a_body_or_none(client: Client) -> None:

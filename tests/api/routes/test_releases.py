@@ -15,6 +15,7 @@ from tests.api.calls import (
     head_of,
     json_of,
     open_account,
+    pages_of,
     pointers_of,
     problem_of,
     pure,
@@ -310,21 +311,17 @@ def test_releases_are_listed_by_cursor_tag_and_state(client: Client) -> None:
     for number in range(5):
         inner = {"type": "sequence", "parts": [concentrated("0.01", tags=["even" if number % 2 == 0 else "odd"])]}
         release(client, inner, name=str(number), tags=["all"] if number < 4 else [])
-    assert _names(client, "limit=2") == ["0", "1", "2", "3", "4"]
-    assert _names(client, "limit=1&tag=even") == ["0", "2", "4"]
-    assert _names(client, "limit=3&tag=odd&state=committed") == ["1", "3"]
-    assert _names(client, "limit=3&tag=all") == ["0", "1", "2", "3"]
-    assert _names(client, "limit=3&tag=none") == []
+    assert _names(client, limit=2) == ["0", "1", "2", "3", "4"]
+    assert _names(client, limit=1, tag="even") == ["0", "2", "4"]
+    assert _names(client, limit=3, tag="odd", state="committed") == ["1", "3"]
+    assert _names(client, limit=3, tag="all") == ["0", "1", "2", "3"]
+    assert _names(client, limit=3, tag="none") == []
     assert pointers_of(client.get("/v1/accounts/people/releases?state=void")) == ["/query/state"]
 
 
-def _names(client: Client, query: str) -> list[str]:
-    names: list[str] = []
-    page = json_of(client.get(f"/v1/accounts/people/releases?{query}"))
-    while page["next_cursor"] is not None:
-        names += [item["name"] for item in page["items"]]
-        page = json_of(client.get(f"/v1/accounts/people/releases?{query}&cursor={page['next_cursor']}"))
-    return names + [item["name"] for item in page["items"]]
+def _names(client: Client, **query: Any) -> list[str]:
+    pages = pages_of(client, "/v1/accounts/people/releases", **query)
+    return [item["name"] for page in pages for item in page]
 
 
 def test_a_release_belongs_to_its_account(client: Client) -> None:

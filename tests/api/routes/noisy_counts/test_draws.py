@@ -25,6 +25,7 @@ from tests.api.calls import (
     head_of,
     json_of,
     open_account,
+    pages_of,
     pointers_of,
     problem_of,
     pure,
@@ -337,7 +338,7 @@ def test_draws_are_listed_page_by_page(alone: Client, monkeypatch: pytest.Monkey
     drawn = [json_of(_draw(alone, of, "/part", range(4), repetition=n), 201) for n in range(5)]
     path = f"/v1/accounts/people/releases/{of['id']}/draws"
     assert json_of(alone.get(path)) == {"items": drawn, "next_cursor": None}
-    assert _pages(alone, f"{path}?limit=2") == [drawn[:2], drawn[2:4], drawn[4:]]
+    assert _pages(alone, path, limit=2) == [drawn[:2], drawn[2:4], drawn[4:]]
     monkeypatch.setattr(draws_api, "PAGE_OF_COUNTS", 5)
     assert _pages(alone, path) == [drawn[:2], drawn[2:4], drawn[4:]]
 
@@ -346,19 +347,15 @@ def test_draws_are_listed_without_their_counts(client: Client) -> None:
     open_account(client)
     of = release(client, {"type": "repeat", "count": 2, "part": pure("0.01")})
     drawn = [json_of(_draw(client, of, "/part", range(4), repetition=n, partition="36"), 201) for n in range(2)]
-    path = f"/v1/accounts/people/releases/{of['id']}/draws?noisy=false"
+    path = f"/v1/accounts/people/releases/{of['id']}/draws"
     added = {"size": 4, "level": None, "noisy_removed_at": None}
     expected = [{name: value for name, value in one.items() if name != "noisy"} | added for one in drawn]
-    assert json_of(client.get(path)) == {"items": expected, "next_cursor": None}
-    assert _pages(client, f"{path}&limit=1") == [expected[:1], expected[1:]]
+    assert json_of(client.get(path, params={"noisy": "false"})) == {"items": expected, "next_cursor": None}
+    assert _pages(client, path, noisy="false", limit=1) == [expected[:1], expected[1:]]
 
 
-def _pages(client: Client, path: str) -> list[Any]:
-    pages = [json_of(client.get(path))]
-    while pages[-1]["next_cursor"] is not None:
-        joint = "&" if "?" in path else "?"
-        pages.append(json_of(client.get(f"{path}{joint}cursor={pages[-1]['next_cursor']}")))
-    return [page["items"] for page in pages if page["items"]]
+def _pages(client: Client, path: str, **query: Any) -> list[Any]:
+    return [page for page in pages_of(client, path, **query) if page]
 
 
 def test_draws_belong_to_their_account_and_release(client: Client) -> None:
