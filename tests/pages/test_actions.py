@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from service.ledger.storage import paging
+from service.pages import accounts as pages_accounts
 from tests.api.calls import Client, bearer, concentrated, json_of, make_key, open_account, operators_key, release
 from tests.pages.visits import hidden, sign_in, submit
 
@@ -428,3 +429,13 @@ def test_the_first_page_shows_a_steward_what_waits(api: Client, steward: Client)
     assert "Waiting for you" not in steward.get("/", params={"parent": "nation"}).text
     sign_in(steward, make_key(api, "pipeline", "weekly")["Authorization"].removeprefix("Bearer "))
     assert "Waiting for you" not in steward.get("/").text
+
+
+def test_the_first_page_says_that_more_may_wait(api: Client, steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others' proposals may stand behind as many of one's own as are looked at."""
+    monkeypatch.setattr(pages_accounts, "_WAITING", 1)
+    for _ in range(2):
+        release(api, concentrated("0.25"), "persons", name="a large table")
+    shown = steward.get("/").text
+    assert "More may wait than is shown here" in shown
+    assert "a large table" not in shown
