@@ -434,8 +434,9 @@ def test_the_first_page_shows_a_steward_what_waits(api: Client, steward: Client)
 def test_the_first_page_says_that_more_may_wait(api: Client, steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' proposals may stand behind as many of one's own as are looked at."""
     monkeypatch.setattr(pages_accounts, "_WAITING", 1)
+    json_of(api.patch("/v1/accounts/persons", json={"approval_above": "0.01"}))
     for _ in range(2):
-        release(api, concentrated("0.25"), "persons", name="a large table")
+        release(api, concentrated("0.02"), "persons", name="a large table")
     shown = steward.get("/").text
     assert "More may wait than is shown here" in shown
     assert "a large table" not in shown
