@@ -150,11 +150,11 @@ class Settings(BaseSettings):
         description="The claim that contains the role, a text or a list of texts; its name, or a JSON pointer such"
         " as /realm_access/roles.",
     )
-    oidc_roles: Annotated[dict[str, Literal["auditor", "pipeline", "steward"]], NoDecode] = Field(
-        {"auditor": "auditor", "pipeline": "pipeline", "steward": "steward"},
+    oidc_roles: Annotated[dict[str, Literal["auditor", "pipeline", "approver", "steward"]], NoDecode] = Field(
+        {"auditor": "auditor", "pipeline": "pipeline", "approver": "approver", "steward": "steward"},
         min_length=1,
-        description="A JSON object from values of the role claim to roles; if a token has several, the highest role"
-        " counts.",
+        description="A JSON object from values of the role claim to roles. If a token has several, the one that"
+        " includes the others counts; pipeline and approver exclude each other.",
     )
     oidc_accounts_claim: str | None = Field(
         None,

@@ -189,7 +189,7 @@ def test_the_examples_values_are_those_of_the_mathematics(client: TestClient) ->
 
 
 _SECONDS = 120  # a machine that is busy with something else is no failure, and the default is 10
-_ROLES = ("auditor", "pipeline", "steward", "limited", "nobody")
+_ROLES = ("auditor", "pipeline", "approver", "steward", "limited", "nobody")
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,9 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
 
 def test_a_role_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_OIDC_ROLES", '{"office": "king"}')
-    with pytest.raises(StartupRefused, match=r"SERVICE_OIDC_ROLES_OFFICE: .*'auditor', 'pipeline' or 'steward'"):
+    with pytest.raises(
+        StartupRefused, match=r"SERVICE_OIDC_ROLES_OFFICE: .*'auditor', 'pipeline', 'approver' or 'steward'"
+    ):
         read_settings()
 
 

@@ -2,7 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from sqlalchemy import Connection
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
 from service.ledger.access.key_events import Known, keys_of
-from service.ledger.access.key_records import KeyRecord
+from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.storage import clock
@@ -28,7 +28,7 @@ KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` s
 
 @app.command("create")
 def create(
-    role: Annotated[Literal["auditor", "pipeline", "steward"], typer.Option()],
+    role: Annotated[Role, typer.Option()],
     name: Annotated[str, typer.Option(help="The principal that acts with the key.")],
     account: Annotated[
         list[str] | None, typer.Option(help="Limit the key to this account, which need not exist yet; repeatable.")

@@ -38,7 +38,7 @@ _NO_CAP = {
     "tagged_definition": "zcdp",
     **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared", "tagged_reason"), ""),
 }
-_NO_REASONS = dict.fromkeys(("budget_reason", "approval_reason", "state_reason"), "")
+_NO_REASONS = dict.fromkeys(("budget_reason", "approval_reason", "state_reason", "reject_reason"), "")
 _DAYS = ("since", "before")
 _SEARCH = ("state", "tag", "name", "registered_by", *_DAYS)
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
@@ -72,10 +72,25 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Set the loss above which a release needs a second steward's approval."""
+    """Set the loss above which a release needs a second person's approval."""
     body = {"approval_above": text_of(form, "approval_above")}
     typed = body | {"approval_reason": text_of(form, "reason")}
     return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"))
+
+
+@router.post("/reject")
+async def reject_change(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+    """Reject the change of the account that waits, unless it has changed since it was shown."""
+    proposal, reason = text_of(form, "proposal"), text_of(form, "reason")
+    is_number = proposal.isascii() and proposal.isdigit() and len(proposal) < 16
+    body = {"proposal": int(proposal) if is_number else proposal, "reason": reason}
+    try:
+        await send(visit, "POST", f"{address('accounts', account)}/reject", body, once=text_of(form, "once"))
+    except Refused as refused:
+        faults = {"reject_reason": refused.faults["/reason"]} if "/reason" in refused.faults else {}
+        context = {"problem": refused.problem, "faults": faults, "shown_at": ["/reason"] if faults else []}
+        return await show(visit, account, typed={"reject_reason": reason}, status=refused.status, **context)
+    return RedirectResponse(f"/accounts/{account}?done=rejected", 303)
 
 
 def reason_of(form: Form) -> dict[str, str]:

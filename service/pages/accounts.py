@@ -1,4 +1,4 @@
-"""The first page: what waits for the signed-in steward, and the accounts with the used share of each budget."""
+"""The first page: what waits for the signed-in person, and the accounts with the used share of each budget."""
 
 import asyncio
 from typing import Any
@@ -16,14 +16,14 @@ async def accounts_page(visit: Visit) -> Response:
     parameters = visit.request.query_params
     parent, cursor = parameters.get("parent"), parameters.get("cursor")
     query = {"limit": 50, "cursor": cursor, "parent": parent, "with_gauge": "true"}
-    decides = may(visit.session.role, "steward") and not parent and not cursor
+    decides = may(visit.session.role, "approver") and not parent and not cursor
     accounts, waiting = await asyncio.gather(get(visit, address("accounts"), query), _waiting(visit, decides=decides))
     shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
     return page(visit.request, "accounts.html", shown | waiting)
 
 
 async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:
-    """Return the proposals of other stewards, which the signed-in one may approve; nothing on other pages."""
+    """Return the proposals of others, which the signed-in person may approve; nothing on other pages."""
     if not decides:
         return {"proposals": [], "changes": [], "more_waiting": False}
     releases, changed = await asyncio.gather(

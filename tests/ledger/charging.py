@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, insert, text
 
+from service.ledger.access.key_records import Role
 from service.ledger.accounts import account_changes, account_opening, account_rows, accounts
-from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap
+from service.ledger.accounts.waiting_changes import ChangedAccount
 from service.ledger.draws import draw_rows, draws, partitions, places, stored_draws
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.idempotent_write import Operation, idempotent_write
@@ -83,11 +84,12 @@ def carry_out(database: Database, operation: Operation[R], request: Request = AN
     return done.result
 
 
-def change_account(database: Database, name: str, change: Any, request: Request = ANN) -> ChangedAccount:
+def change_account(
+    database: Database, name: str, change: Any, request: Request = ANN, role: Role = "steward"
+) -> ChangedAccount:
     """Change an account: its budget, its state, or the price that needs approval."""
-    return carry_out(
-        database, account_changes.change_account(database, request, name, change, "/budget", lambda _: True), request
-    )
+    changing = account_changes.change_account(database, request, name, change, "/budget", lambda _: True, role=role)
+    return carry_out(database, changing, request)
 
 
 def open_account(

@@ -53,7 +53,8 @@ def test_voiding_with_a_reason(api: Client, steward: Client) -> None:
 def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     proposed = release(api, concentrated("0.25"), "persons", name="large")
     page = f"/accounts/persons/releases/{proposed['id']}"
-    own = submit(steward, page, f"{page}/approve")
+    assert "You proposed it: another person must approve it." in steward.get(page).text
+    own = submit(steward, "/accounts/persons", f"{page}/approve")
     assert own.status_code == 403
     assert 'role="alert"' in own.text
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
@@ -72,7 +73,7 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="", reason="a new survey")
     assert answer.headers["Location"] == f"{page}?done=proposed"
     shown = steward.get(answer.headers["Location"]).text
-    assert "The change waits for a second steward." in shown
+    assert "The change waits for a second person." in shown
     assert "first-steward proposed the budget" in shown
     assert "The reason: a new survey" in shown
     assert "Approve the change" not in shown
@@ -85,6 +86,36 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     assert (found["budget"]["rho"], found["proposed_change"]) == ("0.75", None)
     assert "Approve the change" not in steward.get(page).text
     assert "by the key" in steward.get(f"{page}/journal").text
+
+
+def test_an_approver_decides_and_does_nothing_else(api: Client, steward: Client) -> None:
+    large = [release(api, concentrated("0.21"), "persons", name=f"large {number}") for number in range(2)]
+    page = "/accounts/persons"
+    submit(steward, page, f"{page}/budget", cap="0.75", declared="")
+    sign_in(steward, operators_key(api, "approver", "board")["Authorization"].removeprefix("Bearer "))
+    first_page = steward.get("/").text
+    assert "Waiting for you" in first_page
+    assert "Open an account" not in first_page
+    shown = steward.get(page).text
+    assert "Approve the change" in shown
+    assert "Reject the change" in shown
+    for manages in ("<h2>Manage</h2>", f"{page}/state", f"{page}/approval"):
+        assert manages not in shown
+    approved, rejected = (f"{page}/releases/{one['id']}" for one in large)
+    assert submit(steward, approved, f"{approved}/approve").headers["Location"] == f"{approved}?done=approved"
+    assert "/commit" not in steward.get(rejected).text
+    assert submit(steward, rejected, f"{rejected}/void", **_VOID).status_code == 303
+    assert [json_of(api.get(f"/v1{one}"))["state"] for one in (approved, rejected)] == ["committed", "voided"]
+    unclear = submit(steward, page, f"{page}/reject", proposal="9" * 20, reason="")
+    assert unclear.status_code == 422
+    assert 'id="reject-reason-fault"' in unclear.text
+    proposal = str(json_of(api.get(f"/v1{page}"))["proposed_change"]["seq"])
+    late = submit(steward, page, f"{page}/reject", proposal="1", reason="not this year")
+    assert late.status_code == 409
+    assert 'value="not this year"' in late.text
+    done = submit(steward, page, f"{page}/reject", proposal=proposal, reason="not this year")
+    assert "The change was rejected." in steward.get(done.headers["Location"]).text
+    assert json_of(api.get(f"/v1{page}"))["proposed_change"] is None
 
 
 def test_closing_and_opening(api: Client, steward: Client) -> None:

@@ -11,7 +11,7 @@ import jwt
 from service.api.identity.issuer import ALGORITHMS, Issuer
 from service.errors import Forbidden, Unauthenticated
 from service.ledger.access.authentication import Principal
-from service.ledger.access.key_records import ROLES, Role
+from service.ledger.access.key_records import Role, includes
 from service.ledger.access.keys import ISSUED, is_distinct_name
 from service.ledger.storage import clock
 from service.settings import Settings
@@ -96,7 +96,12 @@ class Tokens:
         roles = {self.settings.oidc_roles[value] for value in values or () if value in self.settings.oidc_roles}
         if not roles:
             raise Forbidden("expected a token whose role claim contains a role of this service")
-        return max(roles, key=ROLES.index)
+        greatest = [role for role in roles if all(includes(role, other) for other in roles)]
+        if not greatest:
+            raise Forbidden(
+                "expected a token with one of the roles pipeline and approver: who registers does not approve"
+            )
+        return greatest[0]
 
     def _accounts(self, claims: dict[str, Any]) -> frozenset[str] | None:
         if self.settings.oidc_accounts_claim is None:

@@ -18,7 +18,7 @@ class Group(NamedTuple):
 GROUPS = {
     "accounts": Group(
         "An account is a protected population with its privacy budget. A first day begins with opening one.",
-        ("open_account", "list_accounts", "read_account", "change_account"),
+        ("open_account", "list_accounts", "read_account", "change_account", "reject_change"),
     ),
     "computations": Group(
         "Costs, conversions, calibration and margins of error before anything is registered. Nothing is stored or"
@@ -39,7 +39,7 @@ GROUPS = {
     ),
     "releases": Group(
         "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
-        " be reserved first and then committed or voided; a second steward approves large ones.",
+        " be reserved first and then committed or voided; a second person approves large ones.",
         (
             "count_capacity",
             "register_release",
@@ -68,7 +68,8 @@ GROUPS = {
         ("read_journal", "read_head", "verify_account", "read_receipt", "export_account", "read_installation"),
     ),
     "keys": Group(
-        "Callers and their roles: auditors read, pipelines also register and draw, stewards also manage.",
+        "Callers and their roles: auditors read; pipelines also register and draw; approvers also approve and"
+        " reject; stewards do all of it, and manage.",
         ("read_principal", "create_key", "list_keys", "rotate_key", "revoke_key"),
     ),
     "registry": Group(

@@ -84,6 +84,7 @@ BATCH = {
     ]
 }
 APPROVAL = {"reason": "checked against the plan that the board accepted"}
+REJECTION = {"proposal": 2, "reason": "the board keeps the budget of this year"}
 VOID = {"reason": "the tables were withdrawn before anything was drawn"}
 DRAW = {
     "name": "county totals",

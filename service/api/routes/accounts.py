@@ -21,7 +21,7 @@ from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, account_opening, accounts
+from service.ledger.accounts import account_changes, account_opening, accounts, waiting_changes
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget
@@ -143,7 +143,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     mechanism with exactly that guarantee. Later charges of the account, and of those under it, charge nothing above it.
     Its budget must be of a definition that each charged account can count, and fit there; otherwise nothing is written.
     An account above whose approval_above is lower refuses it: open the account with less, and raise it with a second
-    steward.
+    person.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
@@ -181,7 +181,7 @@ def list_accounts(
     principal: CurrentPrincipal,
     take: Room,
     parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
-    waiting: Annotated[bool, Query(description="Only accounts with a change that waits for a second steward.")] = False,
+    waiting: Annotated[bool, Query(description="Only accounts with a change that waits for a second person.")] = False,
     with_gauge: WithGauge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -236,8 +236,8 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     reservations can still be committed, voided and drawn from. approval_above can only be set or lowered.
 
     Where approval_above is set, here or in an account above, a change that allows more spending (greater figures, or
-    reopening the account) is answered with 202. It takes effect when another steward requests the same change; that
-    steward's key must not come from a key of the first one.
+    reopening the account) is answered with 202. It takes effect when another steward, or an approver, requests the same
+    change; their key must not come from a key of the first one. An approver can request no other change.
 
     A new budget of an allotted account takes the place of the former one in the accounts above, where a greater one
     must fit; such a key must reach the parent, and all accounts above that are charged and have approval_above. An
@@ -247,7 +247,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
 
     metadata are the facts for the deployments registry that only people know. Each change is a journal entry.
     """
-    require(change.principal, "steward", account)
+    require(change.principal, "approver" if body.metadata is None else "steward", account)
     if body.metadata is not None:
         patch = patch_of(body.metadata)
         describing = descriptions.describe_account(change.database, change.request, account, patch)
@@ -262,6 +262,33 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
     changing = account_changes.change_account(
-        change.database, change.request, account, what, "/budget", change.principal.may_use, body.reason
+        change.database,
+        change.request,
+        account,
+        what,
+        "/budget",
+        change.principal.may_use,
+        body.reason,
+        change.principal.role,
     )
     return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))
+
+
+class RejectChange(Short):
+    """The proposed change that is rejected, and why."""
+
+    proposal: int = Field(ge=1, le=10**15, description="proposed_change.seq: the entry that proposed the change.")
+    reason: Reason = Field(description="Stored in the journal.")
+
+
+@router.post("/{account}/reject", response_model=AccountBody, openapi_extra=examples.body(examples.REJECTION))
+@in_writers
+def reject_change(account: AccountPath, body: RejectChange, change: Changing) -> Response:
+    """Reject a proposed change of an account.
+
+    The change no longer waits. A steward can also withdraw an own proposal in this way. A proposed release is rejected
+    by voiding it.
+    """
+    require(change.principal, "approver", account)
+    rejecting = waiting_changes.reject_change(change.database, change.request, account, body.proposal, body.reason)
+    return respond(change.carry_out(rejecting, lambda changed: _answer(changed.account)))

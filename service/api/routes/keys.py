@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
@@ -34,7 +34,7 @@ class CreateKey(Short):
     """A key to create."""
 
     name: Label = Field(description="The principal that acts with this key. Each of its keys can be rotated.")
-    role: Literal["auditor", "pipeline", "steward"]
+    role: Role
     accounts: Annotated[list[AccountName], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="The only accounts that the key may touch, which may be opened later; null: all."
     )

@@ -1,4 +1,4 @@
-"""Route of the releases that wait for a second steward."""
+"""Route of the releases that wait for a second person."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/proposals", route_class=StrictRoute)
 
 
 class ProposalBody(BaseModel):
-    """A release that waits for a second steward."""
+    """A release that waits for a second person."""
 
     account: str
     id: str
@@ -37,7 +37,7 @@ class ProposalPage(BaseModel):
 def list_proposals(
     database: CurrentDatabase, principal: CurrentPrincipal, take: Room, limit: Limit = 100, cursor: Cursor = None
 ) -> Response:
-    """List the releases that wait for a second steward.
+    """List the releases that wait for a second person.
 
     The list has those of all accounts that the key reaches, in the order in which the accounts were opened and the
     releases registered.

@@ -359,11 +359,11 @@ def commit_release(account: AccountPath, release: ReleasePath, change: Changing)
 def void_release(account: AccountPath, release: ReleasePath, body: VoidRelease, change: Changing) -> Response:
     """Void a proposed or reserved release.
 
-    Its reserved loss is released. A committed release cannot be voided, and the first draw commits. Repeating the
-    request has no further effect. head is the account's.
+    Its reserved loss is released. An approver voids proposals only, and so rejects them. A committed release cannot be
+    voided, and the first draw commits. Repeating the request has no further effect. head is the account's.
     """
-    require(change.principal, "steward", account)
-    return answered(change, reservations.void, account, release, body.reason, body.attestation)
+    require(change.principal, "approver", account)
+    return answered(change, reservations.void, account, release, body.reason, body.attestation, change.principal.role)
 
 
 class ApproveRelease(Short):
@@ -379,16 +379,16 @@ def approve_release(
 ) -> Response:
     """Approve a proposed release.
 
-    The caller must be another steward than the proposer; principals are compared, not keys. The key must reach every
-    account of the line that requires approval. The release is then reserved until its expires_at, or committed where it
-    has none. Repeating the request has no further effect. head is the account's.
+    The caller must be a steward or an approver, and not the proposer; principals are compared, not keys. The key must
+    reach every account of the line that requires approval. The release is then reserved until its expires_at, or
+    committed where it has none. Repeating the request has no further effect. head is the account's.
     """
-    require(change.principal, "steward", account)
+    require(change.principal, "approver", account)
     with change.database.read() as connection:
         line = lines.charged_line(lines.line_above(connection, account))
     for asking in line:
         if asking.approval_above is not None:
-            require(change.principal, "steward", asking.name)
+            require(change.principal, "approver", asking.name)
     return answered(change, reservations.approve, account, release, None if body is None else body.reason)
 
 

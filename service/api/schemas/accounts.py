@@ -30,7 +30,7 @@ class Admission(BaseModel):
 
 
 class ProposedChangeBody(BaseModel):
-    """A proposed change that would allow more spending; a second steward makes it by requesting the same change."""
+    """A proposed change that would allow more spending; a second person makes it by requesting the same change."""
 
     budget: BudgetModel | None
     state: Literal["open"] | None
@@ -86,7 +86,7 @@ class AccountBody(BaseModel):
         None, description="Omitted where charges of the account are charged to the accounts above as well."
     )
     approval_above: str | None
-    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second steward.")
+    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second person.")
     metadata: Metadata
     admission: Admission | None
     caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import Connection
 
 from service.errors import Forbidden, Unauthenticated
-from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, includes
+from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role, includes
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
@@ -146,12 +146,17 @@ def _ended(record: KeyRecord, at: str) -> str | None:
 
 
 def require_valid(
-    connection: Connection, secret: Secret, actor: Actor | None, at: str, seen: SeenKeys | None = None
+    connection: Connection,
+    secret: Secret,
+    actor: Actor | None,
+    at: str,
+    seen: SeenKeys | None = None,
+    role: Role = "steward",
 ) -> None:
-    """Refuse a steward whose key the journal does not have as a valid steward's, whatever the key's row says.
+    """Refuse an actor whose key the journal does not have as a valid one of a role, whatever the key's row says.
 
     An attacker who can write the database can put a key's row back as it was before a revocation, with its seal. Call
-    this in the transaction of the steward's change. The operator and the persons of an identity provider are not
+    this in the transaction of the actor's change. The operator and the persons of an identity provider are not
     checked.
 
     Args:
@@ -159,15 +164,15 @@ def require_valid(
 
     Raises:
         Unauthenticated: the key is unknown, expired or revoked.
-        Forbidden: it is no steward's.
+        Forbidden: it has not the role.
         Unavailable: the journal is not sound.
     """
     if actor is not None and actor.key is not None:
-        require_known(sound_keys(connection, secret, seen), actor, at)
+        require_known(sound_keys(connection, secret, seen), actor, at, role)
 
 
-def require_known(known: Known, actor: Actor, at: str) -> None:
-    """Refuse a steward as ``require_valid`` does, by keys that have been read.
+def require_known(known: Known, actor: Actor, at: str, role: Role) -> None:
+    """Refuse an actor as ``require_valid`` does, by keys that have been read.
 
     Raises:
         Unauthenticated, Forbidden: as ``require_valid``.
@@ -178,8 +183,8 @@ def require_known(known: Known, actor: Actor, at: str) -> None:
     if record is None or not record.sealed or record.name != actor.name or _ended(record, at) is not None:
         _log.warning("the installation's journal has no such valid key", key=actor.key, principal=actor.name)
         raise Unauthenticated("the key is unknown, expired or revoked")
-    if not includes(record.role, "steward"):
-        raise Forbidden(f"expected a key with the role steward, got {record.role}")
+    if not includes(record.role, role):
+        raise Forbidden(f"expected a key with the role {role}, got {record.role}")
 
 
 def sound_keys(connection: Connection, secret: Secret, seen: SeenKeys | None = None) -> Known:

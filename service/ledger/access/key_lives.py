@@ -79,22 +79,22 @@ class KeyLives:
         """
         if entry.key is None:
             return None
-        steward = entry.content.needs_steward(entry.release)
-        return self.fault_of(entry.key, entry.by.name, entry.time, account, steward=steward)
+        role = entry.content.least_role(entry.release)
+        return self.fault_of(entry.key, entry.by.name, entry.time, account, role)
 
-    def fault_of(self, key: str, actor: str, at: str, account: str | None, *, steward: bool) -> str | None:
+    def fault_of(self, key: str, actor: str, at: str, account: str | None, role: Role) -> str | None:
         """Return the fault of an entry of which only these values are known."""
         life = self._lives.get(key)
         if life is None:
             return None
-        record, role = life.record, "steward" if steward else "pipeline"
+        record = life.record
         if at >= life.until:
             reason = f"{life.ended} by then"
         elif at < life.since:
             reason = "was not made by then"
         elif record.name != actor:
             reason = "is another principal's"
-        elif not includes(record.role, _role(steward=steward)):
+        elif not includes(record.role, role):
             reason = f"has not the role {role}"
         elif account is not None and record.accounts is not None and account not in record.accounts:
             reason = "is limited to other accounts"
@@ -142,10 +142,6 @@ def _life(record: KeyRecord, earliest: str, end: tuple[str, str] | None) -> _Lif
     since = min(record.created_at, earliest) if clock.is_stamp(record.created_at) else ""
     until, ended = end or (_NEVER, "")
     return _Life(record, _moved(since, -TOLERANCE, ""), _moved(until, TOLERANCE, _NEVER), ended)
-
-
-def _role(*, steward: bool) -> Role:
-    return "steward" if steward else "pipeline"
 
 
 def _acknowledged(members: dict[str, Any]) -> str:

@@ -1,10 +1,10 @@
 """The public records of keys, and the rights of their roles."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Role = Literal["auditor", "pipeline", "steward"]
-ROLES: tuple[Role, ...] = ("auditor", "pipeline", "steward")  # each includes the rights of those before it
+Role = Literal["auditor", "pipeline", "approver", "steward"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 FIRST_PRINCIPAL = "first-steward"
 
@@ -28,5 +28,9 @@ class KeyRecord:
 
 
 def includes(role: Role, other: Role) -> bool:
-    """Return whether a role includes the rights of another."""
-    return ROLES.index(role) >= ROLES.index(other)
+    """Return whether a role includes the rights of another.
+
+    Stewards have all rights, and all roles may read. Pipelines and approvers exclude each other: who registers releases
+    does not approve any.
+    """
+    return role in (other, "steward") or other == "auditor"

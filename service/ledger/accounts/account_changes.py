@@ -1,25 +1,26 @@
-"""Changes of accounts by stewards: of budgets, caps, thresholds and states.
+"""Changes of accounts: of budgets, caps, thresholds and states.
 
-In accounts with a threshold, a change that permits more spending takes two stewards.
+In accounts with a threshold, a change that permits more spending takes a steward and a second person.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from sqlalchemy import Connection
 
 from service.errors import BudgetExceeded, Conflict, Forbidden, InvalidInput, Overrun
 from service.ledger.access.key_events import SeenKeys, require_valid, see_keys
+from service.ledger.access.key_records import Role, includes
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import is_fixed
 from service.ledger.accounts.cap_changes import CapsChange, is_greater, require_same_kind, save_holds
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.accounts.waiting_changes import ChangedAccount, before_proposal, waiting_change
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
-from service.ledger.journal.chains import last_chained
 from service.ledger.journal.entries import (
     AccountClosure,
     AccountReopened,
@@ -29,9 +30,7 @@ from service.ledger.journal.entries import (
     ChangeProposed,
     Decided,
     MetadataChanged,
-    read_text,
 )
-from service.ledger.journal.journal import Head, hash_before
 from service.ledger.releases.allotment_charges import set_allotment
 from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage.database import Database
@@ -40,15 +39,7 @@ from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
 from service.privacy.numerics.numbers import exact_text
 
 Change = Budget | CapsChange | Fraction | str
-"""A budget, caps on tags, the price above which a second steward must approve, or a state."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedAccount:
-    """An account after a change was stated; ``waits``: the change waits for another steward."""
-
-    account: AccountRecord
-    waits: bool = False
+"""A budget, caps on tags, the price above which a second person must approve, or a state."""
 
 
 def change_account(
@@ -59,6 +50,7 @@ def change_account(
     pointer: str,
     may_use: Callable[[str], bool],
     reason: str | None = None,
+    role: Role = "steward",
 ) -> Operation[ChangedAccount]:
     """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
 
@@ -66,7 +58,7 @@ def change_account(
     it is closed.
 
     If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
-    another steward states it too.
+    another steward or an approver states it too.
 
     The accounts above an allotted account are charged with its new cap. When it is closed, they are charged with what
     it has spent, held and allotted; when it is opened again, with its cap.
@@ -75,16 +67,17 @@ def change_account(
         change: a state is ``open`` or ``closed``; a threshold is in nats of the budget's definition.
         pointer: the place of a budget in the request, for faults.
         may_use: whether the key reaches an account, by its name.
-        reason: the steward's own words for the journal; None: none are given.
+        reason: the actor's own words for the journal; None: none are given.
+        role: of the actor: an approver states only what a steward has proposed.
 
     Raises:
         BudgetExceeded: the new cap is below the spending, or the cap of an allotted account does not fit above it.
         InvalidInput: the change is not of figures only.
         Conflict: more would pass without approval than before.
-        Forbidden: the change needs a second steward, and this one proposed it or made one of the keys; or it charges
-            more to accounts above an allotted account, and the key does not reach the parent, or one that asks for
-            approval.
-        Unauthenticated: the installation's journal does not know the steward's key as a valid one.
+        Forbidden: the change needs a second person, and this one proposed it or made one of the keys; or an approver
+            states what nobody proposed; or it charges more to accounts above an allotted account, and the key does not
+            reach the parent, or one that asks for approval.
+        Unauthenticated: the installation's journal does not know the actor's key as a valid one.
     """
     line = lines.line_of(database, name, funding=True)
     keys = see_keys(database, request.secret)
@@ -92,11 +85,11 @@ def change_account(
         change.prepare(database, name)
     with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
         seen = accounts.read_account(connection, name)
-        vouched = _waiting(connection, seen, _before_proposal(connection, seen), None)
+        vouched = waiting_change(connection, seen, before_proposal(connection, seen), None)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         *above, account = _lock(connection, line, change)
-        require_valid(connection, request.secret, request.actor, at, keys)
+        require_valid(connection, request.secret, request.actor, at, keys, role)
         if above and _permits_more(account, change):
             _require_reach(account, above, may_use)
         changed = _changed(connection, account, change, pointer, at)
@@ -106,7 +99,7 @@ def change_account(
         entry, after = replace(changed[0], reason=reason), changed[1]
         takes_two = _permits_more(account, change) and _asks_approval(connection, name)
         if takes_two and isinstance(entry, Decided):
-            proposed = _waiting(connection, account, seen.head, vouched)
+            proposed = waiting_change(connection, account, seen.head, vouched)
             approved = _approved(connection, request, entry, proposed, keys)
             if approved is None:  # a repeated request: it still waits
                 return ChangedAccount(replace(accounts.read_account(connection, name), proposed=proposed), waits=True)
@@ -114,6 +107,8 @@ def change_account(
             if isinstance(entry, ChangeProposed):
                 after = account
                 waits = ProposedChange(account.head.seq + 1, entry.change(), request.actor, at, reason)
+        if not includes(role, entry.least_role(None)):
+            raise Forbidden("expected a change that a steward has proposed and that waits: approvers propose none")
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         if isinstance(entry, CapsChanged):
             save_holds(connection, account, entry)
@@ -132,13 +127,13 @@ def change_account(
 def _approved(
     connection: Connection, request: Request, entry: Decided, proposed: ProposedChange | None, keys: SeenKeys | None
 ) -> ChangeOfAccount | None:
-    """Return the entry of a change that takes two stewards: its proposal, or the change if another one proposed it.
+    """Return the entry of a change that takes two persons: its proposal, or the change if another one proposed it.
 
     Args:
         proposed: the change that waits.
 
     Returns:
-        None if the steward who proposed the change repeats it.
+        None if the steward who proposed it repeats it.
 
     Raises:
         Forbidden, Unauthenticated: as ``change_account``.
@@ -219,35 +214,6 @@ def _with_state(account: AccountRecord, state: str) -> tuple[ChangeOfAccount, Ac
     if account.state == state:
         return None
     return AccountClosure() if state == "closed" else AccountReopened(), replace(account, state=state)
-
-
-def _before_proposal(connection: Connection, account: AccountRecord) -> Head:
-    """Return the head after which the chain must be followed to find the waiting change; None if there is none."""
-    if account.proposed is None:
-        return account.head
-    return Head(account.proposed.seq - 1, hash_before(connection, account.id, account.proposed.seq))
-
-
-def _waiting(
-    connection: Connection, account: AccountRecord, since: Head, proposed: ProposedChange | None
-) -> ProposedChange | None:
-    """Return the waiting change of an account, given the one that waited at an earlier head.
-
-    Only the texts on the chain from there to the account's sealed head are used.
-
-    Raises:
-        Altered: the journal between the two is not as the service wrote it.
-    """
-    last = last_chained(connection, account.id, since, account.head, _OF_CHANGES, None)
-    if last is None:
-        return proposed
-    entry = read_text(last.body)
-    return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
-
-
-_OF_CHANGES = frozenset(
-    kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened, CapsChanged)
-)
 
 
 def _permits_more(account: AccountRecord, change: Change) -> bool:

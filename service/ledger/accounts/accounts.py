@@ -43,7 +43,7 @@ class AccountRecord:
         totals: of committed and held releases, in it and in the accounts under it. With periods: nowhere below those
             of any window.
         parent: the name of the account that it is under.
-        approval_above: the price of a release above which a second steward must approve.
+        approval_above: the price of a release above which a second person must approve.
         next_expiry: the moment of the first expiry among its holds.
         releases: the number of committed and held releases.
         partitions_drawn: the number of partitions that the mechanisms of its own releases were drawn for, counted for
@@ -57,7 +57,7 @@ class AccountRecord:
         allotted: what it has allotted to accounts under it; None: nothing ever.
         metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
             needs it.
-        proposed: the change that waits for a second steward; likewise not looked up where an account is locked.
+        proposed: the change that waits for a second person; likewise not looked up where an account is locked.
     """
 
     id: int
@@ -127,7 +127,7 @@ def list_accounts(
         after: the name that the page follows; empty for the first page.
         only: the names to include; None: all.
         parent: the account directly above them; None: any.
-        waiting: only accounts with a change that waits for a second steward.
+        waiting: only accounts with a change that waits for a second person.
     """
     query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:

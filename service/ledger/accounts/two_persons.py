@@ -1,4 +1,4 @@
-"""Two-person control: one steward proposes, and another person approves."""
+"""Two-person control: one person proposes, and another one, a steward or an approver, approves."""
 
 from sqlalchemy import Connection
 
@@ -29,7 +29,7 @@ def require_other_person(
     if proposer.name == request.principal:
         raise Forbidden(f"expected another principal than the one that proposed {what}")
     known = sound_keys(connection, request.secret, seen)
-    require_known(known, request.actor, clock.now())
+    require_known(known, request.actor, clock.now(), "approver")
     if people_behind(known, proposer) & people_behind(known, request.actor):
         raise Forbidden(
             f"expected a key that is unknown to every principal that could have proposed {what}: a principal that makes"

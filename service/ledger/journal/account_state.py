@@ -34,7 +34,7 @@ _VOLUME = 1 << 26  # characters of those plans
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """A change of an account that waits for a second steward.
+    """A change of an account that waits for a second person.
 
     Attributes:
         seq: the number of its entry.

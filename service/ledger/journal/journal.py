@@ -38,6 +38,7 @@ Kind = Literal[
     "repriced",
     "refused",
     "caps_changed",
+    "change_rejected",
     "allotted",
 ]
 

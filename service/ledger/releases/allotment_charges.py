@@ -90,7 +90,7 @@ def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Bud
 
 
 def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
-    """Refuse an allotment that one steward opens but that, as a release, would need a second steward's approval.
+    """Refuse an allotment that one steward opens but that, as a release, would need a second person's approval.
 
     Raises:
         InvalidInput: its loss is above ``approval_above`` of an account of the line.
@@ -102,7 +102,7 @@ def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
                 raise InvalidInput.at(
                     "/budget",
                     "expected a loss of at most approval_above of each account above: open the account with a smaller"
-                    " budget, and raise it with a second steward",
+                    " budget, and raise it with a second person",
                 )
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
-from service.errors import Conflict, InvalidInput
+from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access.key_events import require_valid, see_keys
+from service.ledger.access.key_records import Role, includes
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.accounts.lines import Line, ReservationsDue
@@ -52,7 +53,13 @@ def commit(database: Database, request: Request, name: str, release_id: str) -> 
 
 
 def void(
-    database: Database, request: Request, name: str, release_id: str, reason: str, attestation: str | None
+    database: Database,
+    request: Request,
+    name: str,
+    release_id: str,
+    reason: str,
+    attestation: str | None,
+    role: Role = "steward",
 ) -> Operation[SettledRelease]:
     """Return the operation that voids a held release.
 
@@ -60,9 +67,11 @@ def void(
 
     Args:
         attestation: the statement that nothing was published; None where the steward makes none.
+        role: of the actor: an approver voids proposals only.
 
     Raises:
         NotFound: the account has no such release.
+        Forbidden: an approver would void a reservation.
         Conflict: it is committed or expired.
         InvalidInput: part of it could be published without this service, and no attestation says that it was not.
     """
@@ -70,7 +79,9 @@ def void(
     keys = see_keys(database, request.secret)
 
     def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
-        require_valid(connection, request.secret, request.actor, clock.now(), keys)
+        require_valid(connection, request.secret, request.actor, clock.now(), keys, role)
+        if release.state == "reserved" and not includes(role, "steward"):
+            raise Forbidden("expected a key with the role steward: approvers void proposals only")
         if release.state == "voided":
             return None
         if release.state in ("committed", "expired"):
@@ -172,7 +183,7 @@ def _commitment(state: State) -> Settlement | None:
     if state == "committed":
         return None
     if state == "proposed":
-        raise Conflict("the release is proposed; a second steward must approve it first")
+        raise Conflict("the release is proposed; a second person must approve it first")
     if state != "reserved":
         raise Conflict(f"the release is {state}")
     return HoldCommitted()

@@ -83,7 +83,7 @@ class ApiKey(Base):
     last_used_at: Mapped[str | None]  # to the hour, as in `key_usage`
     seal: Mapped[str | None]  # HMAC of all but the last use, with the secret; null: older, and not adopted
     __table_args__ = (
-        CheckConstraint("role IN ('auditor', 'pipeline', 'steward')", name="api_keys_role"),
+        CheckConstraint("role IN ('auditor', 'pipeline', 'approver', 'steward')", name="api_keys_role"),
         # These names belong to an identity provider; an older version may have left revoked keys with such names.
         CheckConstraint("substr(name, 1, 5) <> 'oidc:' OR revoked_at IS NOT NULL", name="api_keys_name"),
         Index("api_keys_rotated", "rotated_from", unique=True),  # a key is rotated once
@@ -107,7 +107,7 @@ class Account(Base):
     head_seq: Mapped[int]
     head_hash: Mapped[str]
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # a trigger compares unit and relation
-    approval_above: Mapped[str | None]  # the price above which a second steward must approve; null: none need
+    approval_above: Mapped[str | None]  # the price above which a second person must approve; null: none need
     next_expiry: Mapped[str | None]  # the least `expires_at` of its holds: a charge need not look for due ones
     releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, with those of its descendants
     partitions_drawn: Mapped[int] = mapped_column(server_default=text("0"))  # of its own releases
@@ -236,7 +236,10 @@ class Spending(Base):
     )
 
 
-OF_CHANGES = text("kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed')")
+OF_CHANGES = text(
+    "kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed',"
+    " 'change_rejected')"
+)
 """The entries that propose a change of an account or end a proposal, worded as in the partial index."""
 
 

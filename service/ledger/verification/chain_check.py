@@ -50,7 +50,7 @@ _BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could 
 def _check_second(
     entry: ParsedEntry, decided: Decided, proposed: ProposedChange | None, lives: KeyLives | None
 ) -> None:
-    """Require that a change which states another steward's proposal is the proposed one."""
+    """Require that a change which states another person's proposal is the proposed one."""
     if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
         raise BrokenChain("the change is not the one that was proposed")
     _check_persons("the change", proposed.by, entry, lives)
@@ -262,7 +262,7 @@ class Audit:
             BrokenChain: the key cannot have made it.
         """
         if self._lives is not None:
-            self._refuse(self._lives.fault_of(key, actor, at, self.chain.name if own else None, steward=False))
+            self._refuse(self._lives.fault_of(key, actor, at, self.chain.name if own else None, "pipeline"))
 
     def _refuse(self, fault: str | None) -> None:
         if fault is not None:

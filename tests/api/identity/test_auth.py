@@ -127,14 +127,16 @@ _HISTOGRAM = _DRAW | {"dimensions": [{"name": "a", "values": ["x"]}]}
 _STEPS = {"type": "sequence", "parts": [pure("1e-9", name="level/1"), pure("1e-9", name="level/2")]}
 _LEVEL = {"type": "choice", "parts": [pure("1e-9", name="level/total"), _STEPS]}
 _NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
-_ANYBODY, _PIPELINE, _STEWARD = "auditor pipeline steward", "pipeline steward", "steward"
+_ANYBODY, _PIPELINE = "auditor pipeline approver steward", "pipeline steward"
+_APPROVER, _STEWARD = "approver steward", "steward"
 
 # For each operation: the roles, and a body with which it succeeds.
 _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts"): (_ANYBODY, None),
     ("POST", "/v1/accounts"): (_STEWARD, _NEW),
     ("GET", "/v1/accounts/{account}"): (_ANYBODY, None),
-    ("PATCH", "/v1/accounts/{account}"): (_STEWARD, {"state": "open"}),
+    ("PATCH", "/v1/accounts/{account}"): (_APPROVER, {"state": "open"}),
+    ("POST", "/v1/accounts/{account}/reject"): (_APPROVER, {"reason": "r"}),
     ("GET", "/v1/accounts/{account}/balance"): (_ANYBODY, None),
     ("POST", "/v1/accounts/{account}/capacity"): (_ANYBODY, {"plan": _PLAN}),
     ("GET", "/v1/accounts/{account}/periods"): (_ANYBODY, None),
@@ -157,8 +159,8 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}/releases/{release}/draws"): (_ANYBODY, None),
     ("POST", "/v1/accounts/{account}/releases/{release}/draws"): (_PIPELINE, {"mechanism": "/", "counts": [1]}),
     ("POST", "/v1/accounts/{account}/releases/{release}/commit"): (_PIPELINE, None),
-    ("POST", "/v1/accounts/{account}/releases/{release}/void"): (_STEWARD, {"reason": "r"}),
-    ("POST", "/v1/accounts/{account}/releases/{release}/approve"): (_STEWARD, None),
+    ("POST", "/v1/accounts/{account}/releases/{release}/void"): (_APPROVER, {"reason": "r"}),
+    ("POST", "/v1/accounts/{account}/releases/{release}/approve"): (_APPROVER, None),
     ("POST", "/v1/accounts/{account}/releases/{release}/tabulations"): (_PIPELINE, {"level": "level", "groups": []}),
     ("POST", "/v1/accounts/{account}/histograms"): (_PIPELINE, _HISTOGRAM),
     ("POST", "/v1/accounts/{account}/draws"): (_PIPELINE, _DRAW),
@@ -206,7 +208,7 @@ def names(shared_client: Client) -> dict[str, str]:
     open_account(shared_client, approval_above="0.001", description="persons")
     json_of(shared_client.patch("/v1/accounts/people", json=examples.RELEASE_CHANGE))
     of = release(shared_client, pure("1e-9"))
-    void = release(shared_client, pure("1e-9"), reserve_for="P1D")
+    void = release(shared_client, pure("0.1"))  # a proposal, which an approver may void
     approve = release(shared_client, pure("0.1"))
     draw = json_of(shared_client.post("/v1/accounts/people/draws", json=_DRAW), 201)["draw"]
     key, rotated = (
@@ -240,13 +242,15 @@ def _at(path: str, names: dict[str, str]) -> str:
     return path.format_map(names | {kind: names.get(operation, names[kind]) for kind in ("release", "key")})
 
 
-@pytest.mark.parametrize("role", ["auditor", "pipeline", "steward"])
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_each_role_may_what_the_contract_says(
     shared_client: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
 ) -> None:
     allowed, body = _ALLOWED[method, path]
-    answer = shared_client.request(method, _at(path, placed), json=_for(role, path, body), headers=roles[role])
+    answer = shared_client.request(
+        method, _at(path, placed), json=_for(shared_client, role, path, body), headers=roles[role]
+    )
     if role in allowed.split():
         _require_granted(answer, path)
     else:
@@ -260,8 +264,12 @@ def _require_granted(answer: httpx2.Response, path: str) -> None:
         assert answer.is_success, answer.text
 
 
-def _for(who: str, path: str, body: Any) -> Any:
-    """Return the body with a new partition or group, for operations that succeed once."""
+def _for(client: Client, who: str, path: str, body: Any) -> Any:
+    """Return the body with a new partition, group or proposal, for operations that succeed once."""
+    if path.endswith("/reject"):
+        change = {"budget": {"definition": "zcdp", "rho": "1000"}}
+        waits = json_of(client.patch("/v1/accounts/people", json=change), 202)["proposed_change"]
+        return body | {"proposal": waits["seq"]}
     if path.endswith("/tabulations"):
         return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
     return body | {"partition": who} if path.endswith("{release}/draws") and body else body
@@ -272,7 +280,7 @@ def test_a_limited_key_reaches_its_accounts_only(
     shared_client: Client, names: dict[str, str], method: str, path: str
 ) -> None:
     """Other accounts are refused if they exist and if they do not: a limited key learns nothing of them."""
-    body = _for("limited", path, _ALLOWED[method, path][1])
+    body = _for(shared_client, "limited", path, _ALLOWED[method, path][1])
     elsewhere = make_key(shared_client, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
         address = path.format_map(names | {"account": account})
@@ -298,7 +306,9 @@ def test_keys_that_are_revoked_or_limited_elsewhere(
     assert shared_client.delete(f"/v1/keys/{made['id']}").status_code == 204
     _refused(shared_client.request(method, address, json=body, headers=bearer(made["key"])))
     elsewhere = make_key(shared_client, "steward", accounts=["elsewhere"])
-    answer = shared_client.request(method, address, json=_for("elsewhere", path, body), headers=elsewhere)
+    answer = shared_client.request(
+        method, address, json=_for(shared_client, "elsewhere", path, body), headers=elsewhere
+    )
     if _needs_no_limit(path) or (method, path) == ("POST", "/v1/accounts"):
         problem_of(answer, "forbidden")
     else:

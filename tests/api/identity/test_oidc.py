@@ -90,6 +90,9 @@ def test_a_good_token_lets_in(ledger: Client, local: LocalIssuer, key_id: str, a
         ("steward", 200, 201, 200),
         (["auditor"], 200, 403, 403),
         (["offline_access", "pipeline", "auditor"], 200, 201, 403),
+        (["approver", "auditor"], 200, 403, 403),
+        (["approver", "pipeline"], 403, 403, 403),
+        (["approver", "pipeline", "steward"], 200, 201, 200),
     ],
 )
 def test_the_role_claim_gives_the_role(

@@ -197,7 +197,7 @@ def test_keys_of_an_older_version_may_have_acted_before_they_were_adopted() -> N
             ]
         )
     )
-    acted = {(key, at): lives.fault_of(key, "eve", at, "x", steward=False) for key in "abcd" for at in (first, third)}
+    acted = {(key, at): lives.fault_of(key, "eve", at, "x", "pipeline") for key in "abcd" for at in (first, third)}
     assert [place for place, fault in acted.items() if fault is not None] == [("d", third)]
 
 

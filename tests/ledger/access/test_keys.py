@@ -131,7 +131,8 @@ def test_a_role_may_do_what_the_roles_below_it_may() -> None:
     assert may == {
         "auditor": ["auditor"],
         "pipeline": ["auditor", "pipeline"],
-        "steward": ["auditor", "pipeline", "steward"],
+        "approver": ["auditor", "approver"],
+        "steward": ["auditor", "pipeline", "approver", "steward"],
     }
 
 

@@ -14,9 +14,9 @@ import pytest
 from service.cli.ledger_commands import _charge_allotments_again
 from service.errors import AccountClosed, BudgetExceeded, Conflict, Forbidden, InvalidInput, ServiceError
 from service.ledger.accounts import account_changes, budgets
-from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.allotments import Amount, amount_of
 from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.waiting_changes import ChangedAccount
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import Allotted, read_text
 from service.ledger.releases import charges, preparation

@@ -13,11 +13,11 @@ from sqlalchemy import text
 
 from service.errors import Altered, BudgetExceeded, Conflict, InvalidInput, Unavailable
 from service.ledger.accounts import account_changes, cap_changes, earlier_releases
-from service.ledger.accounts.account_changes import ChangedAccount
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap, price_of_earlier
 from service.ledger.accounts.earlier_releases import EarlierReleases
+from service.ledger.accounts.waiting_changes import ChangedAccount
 from service.ledger.idempotent_write import Operation
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.entries import read_text

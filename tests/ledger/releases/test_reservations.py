@@ -392,7 +392,7 @@ def test_one_steward_alone_cannot_ask_for_less_approval(database: Database) -> N
 def test_what_needs_approval_is_not_registered_and_drawn_at_once(database: Database) -> None:
     open_account(database, approval_above="0")
     (ready,) = prepared(database, _DRAWN)
-    with pytest.raises(Conflict, match="second steward"):
+    with pytest.raises(Conflict, match="second person"):
         draws.register_and_draw(database, ANN, ready, np.array([5]))
     assert (_kinds(database), _rows(database, "releases")) == (["account_opened"], 0)
 

@@ -10,6 +10,7 @@ from service.ledger.journal.entries.account_changed import (
     AccountReopened,
     BudgetChanged,
     ChangeProposed,
+    ChangeRejected,
     Decided,
     MetadataChanged,
 )
@@ -60,6 +61,7 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
     "repriced": _concrete(PriceChanged),
     "refused": _concrete(Refused),
     "caps_changed": _concrete(CapsChanged),
+    "change_rejected": _concrete(ChangeRejected),
     "allotted": _concrete(Allotted),
 }
 """All kinds, each with the class of its content, or several that are told apart by their fields."""
@@ -117,6 +119,7 @@ __all__ = [
     "CapsChanged",
     "ChangeOfAccount",
     "ChangeProposed",
+    "ChangeRejected",
     "ChangedCap",
     "Committed",
     "Content",

@@ -1,6 +1,6 @@
 """Entries that change an account's budget or state, and proposals of such changes.
 
-They share a file because they are one decision, of one steward or of two. An entry with a ``proposal`` repeats the
+They share a file because they are one decision, of one person or of two. An entry with a ``proposal`` repeats the
 change that the entry of that number proposed. Each of these entries ends a waiting proposal.
 """
 
@@ -8,6 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from service.ledger.access.key_records import Role
 from service.ledger.accounts import budgets
 from service.ledger.accounts.caps import StatedCap
 from service.ledger.journal.account_state import AccountState, ProposedChange
@@ -54,17 +55,22 @@ def _write_caps(caps: tuple[StatedCap, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(ChangeOfAccount):
-    """A change that may need two stewards.
+    """A change that may need two persons.
 
     Attributes:
-        proposal: the number of the entry in which the other steward proposed it; None: one steward decided.
+        proposal: the number of the entry in which a steward proposed it, whom another person follows; None: one steward
+            decided.
     """
 
     proposal: Annotated[int | None, Form(whole, omitted=True)] = None
 
+    def least_role(self, release: str | None) -> Role:
+        """Return approver for a change that somebody else proposed, and steward otherwise."""
+        return super(Decided, self).least_role(release) if self.proposal is None else "approver"
+
     @abstractmethod
     def proposed(self) -> "ChangeProposed":
-        """Return the proposal of this change, for accounts that need two stewards."""
+        """Return the proposal of this change, for accounts that need two persons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +121,7 @@ class AccountClosure(ChangeOfAccount):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProposed(ChangeOfAccount):
-    """A change that waits for a second steward: a budget, the state, or caps on tags.
+    """A change that waits for a second person: a budget, the state, or caps on tags.
 
     Attributes:
         caps: new ones, and those with another budget.
@@ -147,6 +153,34 @@ class ChangeProposed(ChangeOfAccount):
     def waiting(self, entry: EntryMembers) -> ProposedChange:
         """Return the change that waits, with its entry's number, actor and time."""
         return ProposedChange(entry.seq, self.change(), entry.by, entry.time, self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRejected(ChangeOfAccount):
+    """The end of a change that waits.
+
+    Attributes:
+        proposal: the number of the entry that proposed it.
+    """
+
+    KIND: ClassVar[Kind] = "change_rejected"
+    CHANGES_BALANCE: ClassVar[bool] = False
+
+    proposal: Annotated[int, Form(whole)]
+
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return approver: approvers and stewards reject."""
+        return "approver"
+
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
+        """End the proposal.
+
+        Raises:
+            BrokenChain: another change waits, or none.
+        """
+        if chain.proposed is None or chain.proposed.seq != self.proposal:
+            raise BrokenChain("the rejected change does not wait")
+        chain.proposed = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class AccountOpened(OfAccount):
 
     Attributes:
         admission: orders and weights, fixed for ever.
-        approval_above: the price above which a second steward must approve; None: there is no such price, as in entries
+        approval_above: the price above which a second person must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
         caps: on tags; None: there are none.
         funding: ``allotted`` where the accounts above were charged with its whole cap; None: its releases charge them.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState, Allotment
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
@@ -50,6 +51,10 @@ class Allotted(OfAccount):
     child: Text
     plan: Annotated[str, _PLAN]
     price: AmountField
+
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return approver, who may approve a greater budget of the allotted account."""
+        return "approver"
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the allotment.

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 from sqlalchemy import Connection
 
+from service.ledger.access.key_records import Role
 from service.ledger.accounts import budgets
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState
@@ -234,8 +235,8 @@ class Content(ABC):
         return journal.append(connection, account, self.KIND, self.content(), actor=actor, release_id=release_id, at=at)
 
     @abstractmethod
-    def needs_steward(self, release: str | None) -> bool:
-        """Return whether only a steward makes such an entry; ``release`` is the one that it names."""
+    def least_role(self, release: str | None) -> Role:
+        """Return the least role that may make such an entry; ``release`` is the one that it names."""
 
     @abstractmethod
     def next_state(self) -> State | None:
@@ -264,9 +265,9 @@ class OfAccount(Content):
 
     __slots__ = ()
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return True, because stewards change accounts."""
-        return True
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return steward: stewards change accounts."""
+        return "steward"
 
     def next_state(self) -> None:
         """Return no state."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from service.ledger.access.key_records import Role
 from service.ledger.descriptions.metadata import Metadata, check_metadata, write_metadata
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.base import Content, EntryView, Filing, Form, ParsedEntry, Rows
@@ -19,9 +20,9 @@ class Described(Content):
 
     metadata: Annotated[Metadata, Form(check_metadata, write_metadata)]
 
-    def needs_steward(self, release: str | None) -> bool:
-        """Return whether it describes the account; pipelines may describe their releases."""
-        return release is None
+    def least_role(self, release: str | None) -> Role:
+        """Return steward for the description of an account; pipelines may describe their releases."""
+        return "steward" if release is None else "pipeline"
 
     def next_state(self) -> None:
         """Return no state."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
@@ -55,9 +56,9 @@ class Drawn(Content):
         if len({value is None for value in (self.groups, self.layout_hash, self.level)}) > 1:
             raise BrokenChain(WRONG)
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: pipelines draw."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline: pipelines draw."""
+        return "pipeline"
 
     def next_state(self) -> None:
         """Return no state: an earlier entry commits a held release."""

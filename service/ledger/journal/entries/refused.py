@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries.base import EntryView, Form, OfAccount, ParsedEntry, Text, TextOrNone, text
 from service.ledger.journal.journal import Kind
@@ -38,9 +39,9 @@ class Refused(OfAccount):
     tag: Annotated[str | None, Form(text, omitted=True)] = None
     window: Annotated[str | None, Form(text, omitted=True)] = None
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: pipelines ask for releases."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline: pipelines ask for releases."""
+        return "pipeline"
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Change nothing."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState, Charge, HeldRelease
 from service.ledger.journal.canonical_json import CanonicalObject, canonical
 from service.ledger.journal.charge_sums import CapPrices
@@ -135,9 +136,9 @@ class Registration(Content):
         """Return the moment at which its reservation ends."""
         return None
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: pipelines register releases."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline: pipelines register releases."""
+        return "pipeline"
 
     def contents_in_line(self, above: Sequence[OwnMembers], origin: Origin) -> Iterator[CanonicalObject]:
         """Yield the content for each account of a line, root first; this one is the last.
@@ -234,7 +235,7 @@ class Reserved(_Holding):
 
 
 class Proposed(_Holding):
-    """A release that a second steward must approve."""
+    """A release that a second person must approve."""
 
     __slots__ = ()
     KIND: ClassVar[Kind] = "proposed"

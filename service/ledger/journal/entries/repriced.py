@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.entries.base import (
@@ -56,9 +57,9 @@ class PriceChanged(Content):
     price: AmountField
     was: AmountField
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: the operator's command makes such entries."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline, which no entry is held against: the operator's command makes these."""
+        return "pipeline"
 
     def next_state(self) -> None:
         """Return no state."""

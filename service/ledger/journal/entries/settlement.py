@@ -6,6 +6,7 @@ They share a file because they are the steps of one hold and have little content
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast, get_args
 
+from service.ledger.access.key_records import Role
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
@@ -55,7 +56,7 @@ def _read_state(value: object) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Approved(Settlement):
-    """The approval of a proposal by a second steward.
+    """The approval of a proposal by a second person.
 
     Attributes:
         to: the state that the release comes to, ``reserved`` or ``committed``.
@@ -67,9 +68,9 @@ class Approved(Settlement):
     to: Annotated[State, Form(_read_state)]
     reason: ReasonField = None
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return True: stewards approve."""
-        return True
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return approver: approvers and stewards approve."""
+        return "approver"
 
     def next_state(self) -> State:
         """Return the state that the release comes to."""
@@ -102,9 +103,9 @@ class HoldCommitted(Settlement):
 
     KIND: ClassVar[Kind] = "committed"
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: pipelines commit."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline: pipelines commit."""
+        return "pipeline"
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Commit the held release.
@@ -130,9 +131,9 @@ class Voided(Settlement):
     attestation: TextOrNone
     reason: Text
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return True: stewards void."""
-        return True
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return approver, who voids proposals; the entry does not tell whether its release was one."""
+        return "approver"
 
     def view(self) -> EntryView:
         """Return the reason."""
@@ -145,6 +146,6 @@ class Expired(Settlement):
 
     KIND: ClassVar[Kind] = "expired"
 
-    def needs_steward(self, release: str | None) -> bool:  # noqa: ARG002
-        """Return False: these entries have no actor."""
-        return False
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return pipeline, which no entry is held against: these have no actor."""
+        return "pipeline"

@@ -202,4 +202,4 @@ def test_the_page_shows_nothing_of_what_is_no_entry() -> None:
 
 def test_a_kind_that_forgets_an_answer_is_none() -> None:
     answers = Content.__abstractmethods__
-    assert answers == {"needs_steward", "next_state", "replay", "rows", "view"}
+    assert answers == {"least_role", "next_state", "replay", "rows", "view"}

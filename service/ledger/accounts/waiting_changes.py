@@ -1,0 +1,96 @@
+"""The change of an account that waits for a second person: how it is found, and how it is rejected."""
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from service.errors import Conflict
+from service.ledger.access.key_events import require_valid, see_keys
+from service.ledger.accounts import accounts, lines
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.idempotent_write import Operation
+from service.ledger.journal.account_state import ProposedChange
+from service.ledger.journal.chains import last_chained
+from service.ledger.journal.entries import (
+    AccountClosure,
+    AccountReopened,
+    BudgetChanged,
+    CapsChanged,
+    ChangeProposed,
+    ChangeRejected,
+    read_text,
+)
+from service.ledger.journal.journal import Head, hash_before
+from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Request
+
+_OF_CHANGES = frozenset(
+    kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened, CapsChanged, ChangeRejected)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedAccount:
+    """An account after a change was stated; ``waits``: the change waits for another person."""
+
+    account: AccountRecord
+    waits: bool = False
+
+
+def before_proposal(connection: Connection, account: AccountRecord) -> Head:
+    """Return the head after which the chain must be followed to find the waiting change; its own if there is none."""
+    if account.proposed is None:
+        return account.head
+    return Head(account.proposed.seq - 1, hash_before(connection, account.id, account.proposed.seq))
+
+
+def waiting_change(
+    connection: Connection, account: AccountRecord, since: Head, proposed: ProposedChange | None
+) -> ProposedChange | None:
+    """Return the waiting change of an account, given the one that waited at an earlier head.
+
+    Only the texts on the chain from there to the account's sealed head are used.
+
+    Raises:
+        Altered: the journal between the two is not as the service wrote it.
+    """
+    last = last_chained(connection, account.id, since, account.head, _OF_CHANGES, None)
+    if last is None:
+        return proposed
+    entry = read_text(last.body)
+    return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
+
+
+def reject_change(
+    database: Database, request: Request, name: str, proposal: int, reason: str
+) -> Operation[ChangedAccount]:
+    """Return the operation that rejects the change that waits; the steward who proposed it withdraws it so.
+
+    Args:
+        proposal: the number of the entry that proposed it, so that no later proposal is meant.
+        reason: the actor's own words for the journal.
+
+    Raises:
+        Conflict: that change does not wait.
+        Unauthenticated: the installation's journal does not know the actor's key as a valid one.
+    """
+    line = lines.line_of(database, name)
+    keys = see_keys(database, request.secret)
+    with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
+        seen = accounts.read_account(connection, name)
+        vouched = waiting_change(connection, seen, before_proposal(connection, seen), None)
+
+    def work(connection: Connection, at: str) -> ChangedAccount:
+        account = lines.lock_account(connection, line)
+        require_valid(connection, request.secret, request.actor, at, keys, "approver")
+        waits = waiting_change(connection, account, seen.head, vouched)
+        if waits is None or waits.seq != proposal:
+            raise Conflict(
+                f"the change that entry {proposal} proposed does not wait: it was decided, withdrawn or replaced"
+            )
+        entry = ChangeRejected(proposal=proposal, reason=reason)
+        head = entry.append(connection, account.chain, actor=request.actor, at=at)
+        accounts.save(connection, [replace(account, head=head)])
+        return ChangedAccount(accounts.read_account(connection, name))
+
+    return Operation(work, lambda connection, changed: accounts.is_committed(connection, changed.account))
