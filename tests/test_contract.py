@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 
 from service.api.http.expected_head import HEADER
 from service.api.http.problems import KINDS
+from service.api.openapi import examples
 from service.api.openapi.contents import GROUPS
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
@@ -150,6 +151,11 @@ def test_every_example_works(client: TestClient, names: dict[str, str], method: 
         large = {"name": "r", "plan": {"type": "geometric", "epsilon": "1e-9"}}
         proposed = json_of(client.post("/v1/accounts/approved/releases", json=large), 201)
         names, by = {"account": "approved", "release": proposed["id"]}, operators_key(client, "steward", "second")
+    if path.endswith("/reject"):  # of the second entry, which proposes
+        account = {"name": "waits", "unit": "person", "neighbouring": "add_remove", "approval_above": "0"}
+        json_of(client.post("/v1/accounts", json=account | {"budget": {"definition": "zcdp", "rho": 1}}), 201)
+        json_of(client.patch("/v1/accounts/waits", json=examples.ACCOUNT_CHANGE), 202)
+        names = {"account": "waits"}
     if path.endswith("/tabulations"):  # of the plan that another example makes
         plan = json_of(client.post("/v1/plans/safetab", json=_example("/v1/plans/safetab")))["plan"]
         account = {"name": "groups", "unit": "person", "neighbouring": "add_remove"}

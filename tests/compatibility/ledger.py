@@ -130,6 +130,10 @@ def _settle(client: Client, time: Clock) -> None:
     proposed += [release(client, large, "states") for _ in range(2)]
     for of in proposed[::2]:
         json_of(_act(client, "states", of, "approve", {"reason": "agreed, été"}, **second))
+    board = operators_key(client, "approver", "the board")
+    waits = json_of(client.patch("/v1/accounts/states", json={"budget": {"definition": "zcdp", "rho": "9"}}), 202)
+    refusal = {"proposal": waits["proposed_change"]["seq"], "reason": "not this year, été"}
+    json_of(client.post("/v1/accounts/states/reject", json=refusal, headers=board))
     for rho in ("7/4", "2"):  # the second change waits for somebody still
         wider = {"budget": {"definition": "zcdp", "rho": rho}, "reason": f"room for {rho}"}
         json_of(client.patch("/v1/accounts/states", json=wider), 202)
