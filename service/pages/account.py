@@ -17,7 +17,7 @@ from service.pages.period_strip import read_strip
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
-from service.pages.shell.layout import PICTURES_WITHIN, page
+from service.pages.shell.layout import PICTURES_WITHIN, may, page
 from service.privacy.numerics.numbers import exact_text
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -146,12 +146,13 @@ async def show(
     path = address("accounts", account)
     account_body = await get(visit, path, {"with_gauge": "true"})
     with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
-    balance, whole, below, proposed, reserved = await asyncio.gather(
+    balance, whole, below, proposed, reserved, own = await asyncio.gather(
         get(visit, f"{path}/balance"),
         _of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, "with_charge": "true"}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, "with_charge": "true"}),
+        _own_proposals(visit, path),
     )
     if "periods" in account_body:
         context |= {"strip": await read_strip(visit, account_body)}
@@ -172,12 +173,21 @@ async def show(
         | dict(typed or {}),
         "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],
+        "own": own,
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
         "strip": None,
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status, policy=PICTURES_WITHIN)
+
+
+async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:
+    """Return the ids of the releases that the signed-in person proposed, and cannot approve."""
+    if not may(visit.session.role, "approver"):
+        return frozenset()
+    query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING}
+    return frozenset(one["id"] for one in (await get(visit, f"{path}/releases", query))["items"])
 
 
 async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
