@@ -14,7 +14,7 @@ from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
-from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.api_client import Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, may, page
@@ -186,7 +186,7 @@ async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:
     """Return the ids of the releases that the signed-in person proposed, and cannot approve."""
     if not may(visit.session.role, "approver"):
         return frozenset()
-    query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING}
+    query: Query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING}
     return frozenset(one["id"] for one in (await get(visit, f"{path}/releases", query))["items"])
 
 
