@@ -38,6 +38,7 @@ from service.api.identity.throttle import Throttle
 from service.api.openapi import contract
 from service.api.routes import (
     accounts,
+    accuracy_statements,
     balances,
     capacity,
     health,
@@ -96,6 +97,7 @@ _ROUTERS = (
     tabulations.router,
     histograms.router,
     jobs.router,
+    accuracy_statements.router,
     release_events.router,
     proposals.router,
     verification.router,

@@ -195,6 +195,10 @@ class IdempotencyConflict(ServiceError):
     """An Idempotency-Key that was used with another request."""
 
 
+class NotAcceptable(ServiceError):
+    """A request that accepts none of the media types of its answer."""
+
+
 class UnsupportedMediaType(ServiceError):
     """A body of a media type that the operation does not accept."""
 

@@ -131,8 +131,11 @@ def _release(day: Day) -> None:
     day.ask("list_releases")
     day.ask("read_release", with_charge="true")
     day.names["draw"] = day.ask("draw_mechanism")["draw"]
+    day.ask("state_accuracy", confidence="0.9")
+    day.ask("state_accuracy", confidence="0.9", accept="text/csv")
     day.ask("list_draws")
     day.ask("read_draw")
+    day.ask("read_draw", accept="text/csv")
     day.ask("read_balance", delta="1e-10")
     day.ask("read_history")
     day.ask("read_journal", limit=2)
@@ -228,6 +231,7 @@ def _be_refused(day: Day) -> None:
     day.refuse("already_drawn", "draw_mechanism")
     day.refuse("ledger_rolled_back", "read_account", If_Ledger_Includes=nothing)
     day.refuse("unsupported_media_type", "open_account", Content_Type="text/csv")
+    day.refuse("not_acceptable", "list_accounts", Accept="text/csv")
     day.refuse("too_large", "open_account", body={"description": "x" * int(SETTINGS["max_json_bytes"])})
     day.refuse("forbidden", "change_account", key=day.names["pipeline"])
     account = day.names["account"]

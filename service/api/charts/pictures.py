@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from fastapi import Request, Response
 
-from service.api.http.dependencies import preferred
+from service.api.http.accepted_types import preferred
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

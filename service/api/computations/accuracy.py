@@ -19,7 +19,7 @@ from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import NoiseSum
 from service.privacy.accuracy.tails import excess_of
 from service.privacy.laws.noise_law import NoiseLaw
-from service.privacy.mechanisms import ADDITIVE
+from service.privacy.mechanisms import ADDITIVE, Mechanism as MechanismValue
 from service.privacy.numerics.numbers import parse_exact
 
 router = APIRouter(prefix="/v1/accuracy", route_class=StrictRoute)
@@ -72,25 +72,31 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
     mechanism, unit = stated_as.simplest(), unit_of(stated_as)
-    confidences = [_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
+    confidences = [read_confidence(text, f"/confidences/{number}") for number, text in enumerate(body.confidences)]
     law = mechanism.noise_law()
     if law is None:
         raise InvalidInput.at("/mechanism", f"expected a mechanism that adds noise: {ADDITIVE}")
-    if mechanism.DRAWN:
-        noise: ContinuousSum | NoiseSum = _discrete(law, body.summed_cells, 1 - max(confidences))
-    else:
-        noise = _continuous(law, body.summed_cells)
+    try:
+        noise = noise_of(mechanism, law, body.summed_cells, 1 - max(confidences))
+    except ValueError as error:
+        by_cells = body.summed_cells > 1 and not mechanism.DRAWN
+        raise InvalidInput.at("/summed_cells" if by_cells else "/mechanism", str(error)) from None
     return ok(
         {
             "variance": number_up(noise.variance() * unit**2),
             "mean_absolute": number_up(noise.mean_size() * unit),
-            "margins": [_margin(noise, confidence, unit) for confidence in confidences],
+            "margins": [margin_body(noise, confidence, unit) for confidence in confidences],
             "method": noise.method,
         }
     )
 
 
-def _confidence(text: str, pointer: str) -> Fraction:
+def read_confidence(text: str, pointer: str) -> Fraction:
+    """Return a confidence.
+
+    Raises:
+        InvalidInput: it is not one for which margins are computed.
+    """
     confidence = parse_exact(text)
     try:
         excess_of(confidence)
@@ -99,21 +105,22 @@ def _confidence(text: str, pointer: str) -> Fraction:
     return confidence
 
 
-def _continuous(law: NoiseLaw, cells: int) -> ContinuousSum:
-    try:
-        return ContinuousSum(law, cells)
-    except ValueError as error:
-        raise InvalidInput.at("/mechanism" if cells == 1 else "/summed_cells", str(error)) from None
+def noise_of(mechanism: MechanismValue, law: NoiseLaw, cells: int, excess: Fraction) -> ContinuousSum | NoiseSum:
+    """Return the sum of several cells' noise.
+
+    Args:
+        mechanism: in its simplest form.
+        law: of its noise.
+        excess: 1 less the largest confidence for which a margin will be computed.
+
+    Raises:
+        ValueError: the noise is too wide, or its cells are too many.
+    """
+    return NoiseSum.of(law, cells, excess) if mechanism.DRAWN else ContinuousSum(law, cells)
 
 
-def _discrete(law: NoiseLaw, cells: int, excess: Fraction) -> NoiseSum:
-    try:
-        return NoiseSum.of(law, cells, excess)
-    except ValueError as error:
-        raise InvalidInput.at("/mechanism", str(error)) from None
-
-
-def _margin(noise: ContinuousSum | NoiseSum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+def margin_body(noise: ContinuousSum | NoiseSum, confidence: Fraction, unit: Fraction) -> dict[str, Any]:
+    """Return a margin as JSON; ``unit``: the granularity of the noise."""
     margin, covered = noise.margin(confidence)
     moe = count_text(margin, unit) if isinstance(margin, int) else number_up(margin)
     return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}

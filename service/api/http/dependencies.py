@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import functools
 import json
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from service.noise import Attempts, Keystream
 
 R = TypeVar("R")
 
-_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 PRICES_ONLY = "prices_only"  # in the state of a request to a helper: only compute the prices
 WRITES = "writes"  # in the state of a request in a helper: has the serving process write to the ledger
 NOISE_KEY = "noise_key"  # likewise: the key of the keystream for its noise, which the serving process keeps
@@ -291,27 +289,3 @@ def replay_header(answer: Answer) -> dict[str, str]:
 def ok(body: dict[str, Any]) -> Response:
     """Return a successful response with a JSON body."""
     return Response(json.dumps(body), media_type="application/json")
-
-
-def prefers(accept: str, media_type: str) -> bool:
-    """Return True where an Accept header prefers this media type, by its name, at least as much as JSON."""
-    return preferred(accept, (media_type,)) is not None
-
-
-def preferred(accept: str, media_types: Sequence[str]) -> str | None:
-    """Return the media type that an Accept header prefers by name; None where it prefers JSON."""
-    weights = {"application/json": 0.0} | dict.fromkeys(media_types, 0.0)
-    for wish in accept.split(","):
-        name, *parameters = (part.strip().lower() for part in wish.split(";"))
-        if name in weights:
-            weights[name] = max(weights[name], _weight(parameters))
-    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equally preferred ones
-    return best if weights[best] > 0 and weights[best] >= weights["application/json"] else None
-
-
-def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name == "q":
-            return float(value) if _QUALITY.fullmatch(value) else 0.0
-    return 1.0

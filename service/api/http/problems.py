@@ -63,6 +63,12 @@ KINDS: dict[str, Kind] = {
         " tails (osgt, discrete_osgt), and with many different mechanisms. For accounts above that the key does not"
         " reach, there is one failure without an account and figures, and no noise_multiplier_that_fits.",
     ),
+    "not_acceptable": Kind(
+        406,
+        "No media type of the answer is accepted",
+        "The detail names the media types of the answer. Send one of them in Accept, or */*, or no such header. Nothing"
+        " was done.",
+    ),
     "already_drawn": Kind(
         409,
         "The counts are already drawn",
@@ -130,6 +136,7 @@ _CODES: dict[type[ServiceError], str] = {
     errors.Incomplete: "incomplete",
     errors.AccountClosed: "account_closed",
     errors.BudgetExceeded: "budget_exceeded",
+    errors.NotAcceptable: "not_acceptable",
     errors.AlreadyDrawn: "already_drawn",
     errors.Gone: "gone",
     errors.LedgerRolledBack: "ledger_rolled_back",

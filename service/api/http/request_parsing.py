@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import partial
+from http import HTTPStatus
 from types import NoneType
 from typing import Any, ClassVar, get_args, get_origin
 
@@ -21,6 +22,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.api.http import problems
+from service.api.http.accepted_types import JSON, require_acceptable
 from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.http.disconnects import client_gone, has_hung_up
 from service.api.http.expected_head import check_kept
@@ -66,6 +68,8 @@ class StrictRoute(APIRoute):
         )
         largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
         helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
+        produced = {JSON, *(one for answer in self.responses.values() for one in answer.get("content", ()))}
+        answers = self.status_code != HTTPStatus.NO_CONTENT
         changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
 
         async def helped(request: Request, body: bytes) -> Helped:
@@ -73,6 +77,8 @@ class StrictRoute(APIRoute):
             return Helped(request.app.state.helpers, body, change)
 
         async def read_and_handle(request: Request) -> Response:
+            if answers:
+                require_acceptable(request.headers.get("accept", ""), produced)
             reads_body = has_model and not (may_be_absent and _is_without_body(request))
             if reads_body:
                 self._check_media_type(request)  # first, since the query may differ for another media type

@@ -48,6 +48,7 @@ GROUPS = {
             "read_release",
             "describe_release",
             "list_events",
+            "state_accuracy",
             "commit_release",
             "void_release",
             "approve_release",

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 
 from service.api.arrow import streams
+from service.api.http import csv_answers
 from service.api.http.expected_head import HEADER
 from service.api.http.problems import KINDS, MEDIA_TYPE
 from service.api.openapi import examples
@@ -145,6 +146,13 @@ def bulk_answer(status: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"content": {streams.MEDIA_TYPE: _STREAM}, "headers": dict(_IDENTITY)}}
 
 
+def draw_answer() -> dict[int | str, dict[str, Any]]:
+    """Return the answer of an operation that reads a draw, which may also be a table, for ``responses``."""
+    answer = bulk_answer(200)
+    answer[200]["content"] |= csv_answers.ANSWER
+    return answer
+
+
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the contract as a document."""
     if app.openapi_schema is None:
@@ -207,6 +215,26 @@ def install(app: FastAPI) -> None:
     app.add_route("/openapi.json", read, include_in_schema=False)
 
 
+def _problems_of(path: str, method: str, operation: dict[str, Any]) -> dict[int, str]:
+    """Return the codes of an operation's problems by status."""
+    statuses = {503: "unavailable"}
+    if path.startswith("/v1"):
+        statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation", 429: "too_many_requests"}
+        if any(answer.get("content") for answer in operation["responses"].values()):
+            statuses[406] = "not_acceptable"
+        if "{" in path:
+            statuses[404] = "not_found"
+        if "{account}" in path:
+            statuses[412] = "ledger_rolled_back"
+        if "requestBody" in operation:
+            statuses |= {408: "too_slow", 413: "too_large", 415: "unsupported_media_type"}
+        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) in _CONFLICTS:
+            statuses[409] = "conflict"
+        if path.endswith("/registry-entry"):
+            statuses[409] = "incomplete"
+    return statuses
+
+
 def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     """Complete an operation with a short name and with the problems that follow from its parameters."""
     name = operation["operationId"].removesuffix(re.sub(r"\W", "_", f"{path}_{method}"))
@@ -215,21 +243,10 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     if description:  # docstrings: a sentence, then the rest
         operation["summary"], operation["description"] = summary.rstrip("."), description
     answers = operation["responses"]
-    statuses = {503: "unavailable"}
     if path.startswith("/v1"):
         operation["security"] = [{"key": []}]
-        statuses |= {401: "unauthenticated", 403: "forbidden", 422: "validation", 429: "too_many_requests"}
-        if "{" in path:
-            statuses[404] = "not_found"
-        if "{account}" in path:
-            statuses[412] = "ledger_rolled_back"
-            operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
-        if "requestBody" in operation:
-            statuses |= {408: "too_slow", 413: "too_large", 415: "unsupported_media_type"}
-        if (path.startswith("/v1/accounts") and method in ("post", "patch")) or (path, method) in _CONFLICTS:
-            statuses[409] = "conflict"
-        if path.endswith("/registry-entry"):
-            statuses[409] = "incomplete"
+    if "{account}" in path:
+        operation.setdefault("parameters", []).append(_IF_LEDGER_INCLUDES)
     for status, answer in answers.items():
         recorded = examples.ANSWERS.get(name, {}).get(status, {})
         for media_type in recorded.keys() & answer.get("content", {}).keys():
@@ -237,7 +254,7 @@ def _complete(path: str, method: str, operation: dict[str, Any]) -> None:
     repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", []))
     also = {code for code, operations in _ALSO.items() if name in operations}
     also |= {"idempotency_conflict"} if repeatable else set()
-    for status, code in sorted(statuses.items()):
+    for status, code in sorted(_problems_of(path, method, operation).items()):
         codes = [code, *sorted(other for other in also if KINDS[other].status == status)]
         shown = {one: {"$ref": f"#/components/examples/{one}"} for one in codes if one in examples.PROBLEMS}
         answers[str(status)] = {

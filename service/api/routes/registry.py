@@ -6,7 +6,8 @@ import yaml
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.http.dependencies import CurrentDatabase, in_helpers, ok, prefers
+from service.api.http.accepted_types import prefers
+from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes import registry_prose as texts

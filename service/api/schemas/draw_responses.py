@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from service.api.arrow import streams
+from service.api.http import csv_answers
 from service.api.schemas import tabulation_responses
 from service.api.schemas.granularity import count_text, json_counts, unit_of
 from service.api.schemas.guarantees import HeadBody, head_body
@@ -105,8 +106,18 @@ def stream_of(record: DrawRecord) -> Iterator[bytes]:
     return streams.only_noisy(record.noisy)
 
 
+def csv_of(record: DrawRecord) -> Iterator[str]:
+    """Yield a stored draw as CSV: a line for each noisy count."""
+    if record.layout is not None:
+        yield from csv_answers.written(*tabulation_responses.rows_of(record, record.layout))
+        return
+    unit = unit_of(record.mechanism)
+    parts = (record.noisy[start : start + _PART].tolist() for start in range(0, record.noisy.size, _PART))
+    yield from csv_answers.written(["noisy"], ([count] for part in parts for count in json_counts(part, unit)))
+
+
 def identity_of(record: DrawRecord) -> dict[str, str]:
-    """Return the headers that identify an Arrow stream; with a granularity, its counts are in units of it."""
+    """Return the headers that identify a stream or a table; with a granularity, a stream counts units of it."""
     unit = unit_of(record.mechanism)
     return {
         "X-Release": record.release_id,

@@ -138,6 +138,18 @@ def table_of(record: DrawRecord, layout: Layout) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({"tabulation": terms})
 
 
+def rows_of(record: DrawRecord, layout: Layout) -> tuple[list[str], Iterator[list[object]]]:
+    """Return a tabulation as a table with a row for each noisy count: its columns, and its rows."""
+    table = table_of(record, layout)
+    rows = (
+        [group["group"], group["total_only"], group["detail"], place, noisy]
+        for batch in table.to_batches(max_chunksize=1024)
+        for group in batch.to_pylist()
+        for place, noisy in enumerate(group["noisy"])
+    )
+    return ["group", "total_only", "detail", "place", "noisy"], rows
+
+
 def ends_of(layout: Layout) -> NDArray[np.int64]:
     """Return the position in all counts at which each group's counts end."""
     ends: NDArray[np.int64] = np.cumsum(np.take(SIZES, _details(layout)))

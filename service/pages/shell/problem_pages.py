@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.http.dependencies import prefers
+from service.api.http.accepted_types import prefers
 from service.api.http.problems import MEDIA_TYPE, problem
 from service.pages.shell.api_client import Refused
 from service.pages.shell.layout import page

@@ -153,6 +153,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/accounts/{account}/releases/batch"): (_PIPELINE, {"releases": [{"name": "r", "plan": _PLAN}]}),
     ("GET", "/v1/accounts/{account}/releases/{release}"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/events"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/releases/{release}/accuracy"): (_ANYBODY, None),
     ("GET", "/v1/proposals"): (_ANYBODY, None),
     ("PATCH", "/v1/accounts/{account}/releases/{release}"): (_PIPELINE, {"metadata": {"notes": None}}),
     ("GET", "/v1/accounts/{account}/releases/{release}/registry-entry"): (_ANYBODY, None),

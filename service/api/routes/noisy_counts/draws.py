@@ -13,6 +13,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.arrow import streams
+from service.api.http.accepted_types import preferred
+from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.dependencies import (
     AnswerInHelper,
     Change,
@@ -23,7 +25,6 @@ from service.api.http.dependencies import (
     heavy_in_helpers,
     in_writers,
     ok,
-    prefers,
     respond,
 )
 from service.api.http.memory_room import Room
@@ -37,6 +38,7 @@ from service.api.routes.releases import ReleasePath
 from service.api.schemas.draw_responses import (
     DrawBody,
     DrawPage,
+    csv_of,
     identity_of,
     json_of,
     outline_body,
@@ -295,7 +297,7 @@ def list_draws(
     return Streamed(page_of(records, last), media_type="application/json")
 
 
-@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.bulk_answer(200))
+@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.draw_answer())
 def read_draw(
     account: AccountPath,
     draw: DrawPath,
@@ -304,28 +306,33 @@ def read_draw(
     principal: CurrentPrincipal,
     take: Room,
     accept: Annotated[
-        str, Header(description=f"{streams.MEDIA_TYPE} for an Arrow IPC stream of one column; else JSON.")
+        str,
+        Header(
+            description=f"{streams.MEDIA_TYPE} for an Arrow IPC stream of one column, {CSV} for a table; else JSON."
+        ),
     ] = "application/json",
 ) -> Response:
     """Read a draw.
 
-    The answer has the stored noisy counts, as JSON or Arrow; they never change. An operator can have them removed some
-    days after the draw. The answer is 410 from then on, and a second draw stays refused.
+    The answer has the stored noisy counts, as JSON, Arrow or CSV; they never change. An operator can have them removed
+    some days after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
         account_id = accounts.read_account(connection, account).id
         release, size = drawn.release_and_size(connection, account_id, draw)
         take(_A_COUNT * size)
-        as_stream = prefers(accept, streams.MEDIA_TYPE)
-        if not as_stream:
+        kind = preferred(accept, (streams.MEDIA_TYPE, CSV))
+        if kind != streams.MEDIA_TYPE:
             _leave_large(request, size)
         text = _plan_text(request, connection, release)
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
         record = drawn.read_draw(connection, accounts.read_account(connection, account), draw, mechanisms)
-    if as_stream:
-        return Streamed(stream_of(record), headers=identity_of(record), media_type=streams.MEDIA_TYPE)
+    if kind == streams.MEDIA_TYPE:
+        return Streamed(stream_of(record), headers=identity_of(record), media_type=kind)
+    if kind == CSV:
+        return Streamed(csv_of(record), headers=identity_of(record), media_type=kind)
     return Streamed(json_of(record), media_type="application/json")
 
 

@@ -1,0 +1,59 @@
+"""Media types that a client accepts, by its header Accept (RFC 9110, 12.5.1)."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from service.errors import NotAcceptable
+
+JSON = "application/json"
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
+
+
+def require_acceptable(accept: str, media_types: Collection[str]) -> None:
+    """Refuse a request that accepts none of the media types of the answer; an empty header accepts all.
+
+    Of several ranges that match a type, the most specific one counts.
+
+    Raises:
+        NotAcceptable: no type is accepted.
+    """
+    if not accept.strip():
+        return
+    weights = dict(_ranges(accept))
+    for media_type in media_types:
+        ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
+        if next((weights[one] for one in ranges if one in weights), 0.0) > 0:
+            return
+    *others, last = sorted(media_types)
+    expected = f"{', '.join(others)} or {last}" if others else last
+    raise NotAcceptable(f"expected an Accept header that admits {expected}")
+
+
+def prefers(accept: str, media_type: str) -> bool:
+    """Return True where an Accept header prefers this media type, by its name, at least as much as JSON."""
+    return preferred(accept, (media_type,)) is not None
+
+
+def preferred(accept: str, media_types: Sequence[str]) -> str | None:
+    """Return the media type that an Accept header prefers by name; None where it prefers JSON."""
+    weights = {JSON: 0.0} | dict.fromkeys(media_types, 0.0)
+    for name, weight in _ranges(accept):
+        if name in weights:
+            weights[name] = max(weights[name], weight)
+    best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equally preferred ones
+    return best if weights[best] > 0 and weights[best] >= weights[JSON] else None
+
+
+def _ranges(accept: str) -> Iterator[tuple[str, float]]:
+    """Yield each media range of the header with its weight."""
+    for wish in accept.split(","):
+        name, *parameters = (part.strip().lower() for part in wish.split(";"))
+        yield name, _weight(parameters)
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            return float(value) if _QUALITY.fullmatch(value) else 0.0
+    return 1.0

@@ -1,0 +1,181 @@
+"""Route of the accuracy statement of a release: the margins of its noisy counts, beside its guarantee."""
+
+import json
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from service.api.computations.accuracy import margin_body, noise_of, read_confidence
+from service.api.http import csv_answers
+from service.api.http.accepted_types import JSON, prefers
+from service.api.http.dependencies import CurrentDatabase, Streamed, in_helpers, ok
+from service.api.http.kept_figures import costs_of
+from service.api.http.request_parsing import StrictRoute
+from service.api.identity.auth import CurrentPrincipal, require
+from service.api.routes.accounts import AccountPath
+from service.api.routes.releases import ReleasePath
+from service.api.schemas.exact_numbers import Exact, number_down, number_up, stated
+from service.api.schemas.granularity import unit_of
+from service.ledger.accounts import accounts
+from service.ledger.draws import partitions
+from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.releases.reservation_rows import State
+from service.ledger.storage import clock
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans.notation import write_plan
+from service.privacy.plans.walking import Neighbouring, runs_of
+
+router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
+
+_FACTS = ("account", "release", "name", "state", "unit", "neighbouring", "epsilon", "delta", "rho")
+_FIGURES = (
+    "mechanism", "tags", "type", "parameters", "repetitions", "partitions_declared", "partitions_drawn", "confidence",
+    "moe", "coverage", "standard_deviation",
+)  # fmt: skip
+_SHARED = frozenset(("type", "name", "tags", "reads", "partitions"))
+
+
+class MechanismAccuracy(BaseModel):
+    """The accuracy of one noisy count of a mechanism; moe, coverage and standard_deviation: null without a figure."""
+
+    mechanism: str = Field(description="Its name, or its path in the plan.")
+    tags: list[str]
+    type: str
+    parameters: dict[str, Any] = Field(description="Its own fields in normal form.")
+    repetitions: int = Field(description="The times that it runs, each with noise of its own.")
+    partitions_declared: int | None = Field(description="null: none are declared.")
+    partitions_drawn: int
+    moe: int | float | str | None = Field(
+        description="At most a share 1 - confidence of the counts is further from the truth. An integer, or with a"
+        " granularity the text of a multiple of it; of continuous noise rounded up. null: it adds no noise to counts,"
+        " or its noise is too wide."
+    )
+    coverage: float | None = Field(description="The proven confidence of this margin, rounded down.")
+    standard_deviation: float | None = Field(description="Rounded up.")
+
+
+class AccuracyStatement(BaseModel):
+    """What a publication may say of a release: its guarantee, and the accuracy of each of its mechanisms."""
+
+    account: str
+    release: str
+    name: str
+    state: State
+    unit: str
+    neighbouring: Neighbouring
+    epsilon: float | None = Field(
+        description="The least at delta that holds under adaptive choice, or where there is none the least of all."
+        " Rounded up; null: infinite."
+    )
+    delta: float
+    rho: float | None = Field(description="Rounded up; null: infinite.")
+    confidence: float
+    mechanisms: list[MechanismAccuracy]
+
+
+@router.get(
+    "/{release}/accuracy",
+    response_model=AccuracyStatement,
+    responses={200: {"content": csv_answers.ANSWER}},
+)
+@in_helpers
+def state_accuracy(
+    account: AccountPath,
+    release: ReleasePath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    confidence: Annotated[
+        Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
+    ] = "0.95",
+    accept: Annotated[str, Header(description=f"{csv_answers.MEDIA_TYPE} for a table; else JSON.")] = JSON,
+) -> Response:
+    """State the accuracy of a release.
+
+    The answer has the margin of error of one noisy count of each mechanism, for a publication, and the guarantee and
+    the population for which it holds. Margins rest on certified bounds, so no coverage is above the truth. Of a choice,
+    all branches are listed. What is computed from noisy counts later, such as totals, has other margins
+    (`POST /v1/accuracy`).
+    """
+    require(principal, "auditor", account)
+    asked = read_confidence(confidence, "/query/confidence")
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        record = read_recorded(connection, owner, release).seen(clock.now())
+        (cost,) = costs_of(connection, request, owner, [record])
+        drawn = {one.mechanism: one for one in partitions.drawn_for(connection, [release]).get(release, [])}
+    (best,) = cost["best"]
+    statement = best["adaptive"] or best["fixed"] or {}
+    facts = {
+        "account": owner.name,
+        "release": record.id,
+        "name": record.name,
+        "state": record.state,
+        "unit": owner.unit,
+        "neighbouring": owner.neighbouring.value,
+        "epsilon": statement.get("epsilon"),
+        "delta": best["delta"],
+        "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
+    }
+    shown = stated(asked, number_down)
+    listed = _mechanisms(runs_of(record.plan), drawn, asked)
+    if prefers(accept, csv_answers.MEDIA_TYPE):
+        rows = ([*facts.values(), *_in_table(figures | {"confidence": shown})] for figures in listed)
+        return Streamed(csv_answers.written([*_FACTS, *_FIGURES], rows), media_type=csv_answers.MEDIA_TYPE)
+    return ok(facts | {"confidence": shown, "mechanisms": list(listed)})
+
+
+class _Accuracy(NamedTuple):
+    """The accuracy of one noisy count, as JSON; None: there is no figure."""
+
+    moe: int | float | str | None = None
+    coverage: float | None = None
+    standard_deviation: float | None = None
+
+
+def _mechanisms(
+    runs: Iterator[tuple[Mechanism, int]], drawn: dict[str, partitions.DrawnFor], confidence: Fraction
+) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of each mechanism; equal noise is computed once."""
+    known: dict[str, _Accuracy] = {}
+    for mechanism, times in runs:
+        document = write_plan(mechanism)
+        own = {name: value for name, value in document.items() if name not in _SHARED}
+        noise = json.dumps([document["type"], own])
+        if noise not in known:
+            known[noise] = _accuracy_of(mechanism, confidence)
+        name = mechanism.name or ""
+        found = drawn.get(name)
+        yield {
+            "mechanism": name,
+            "tags": list(mechanism.tags),
+            "type": document["type"],
+            "parameters": own,
+            "repetitions": times,
+            "partitions_declared": None if mechanism.partitions is None else mechanism.partitions.most,
+            "partitions_drawn": 0 if found is None else found.drawn,
+            **known[noise]._asdict(),
+        }
+
+
+def _accuracy_of(mechanism: Mechanism, confidence: Fraction) -> _Accuracy:
+    simplest, unit = mechanism.simplest(), unit_of(mechanism)
+    law = simplest.noise_law()
+    if law is None:
+        return _Accuracy()
+    try:
+        noise = noise_of(simplest, law, 1, 1 - confidence)
+        margin = margin_body(noise, confidence, unit)
+        variance = number_up(noise.variance() * unit**2)
+    except ValueError:  # the noise is too wide for a certified figure
+        return _Accuracy()
+    deviation = None if variance is None else math.nextafter(math.sqrt(variance), math.inf)
+    return _Accuracy(margin["moe"], margin["coverage"], deviation)
+
+
+def _in_table(figures: dict[str, Any]) -> list[Any]:
+    return [json.dumps(figures[name]) if name == "parameters" else figures[name] for name in _FIGURES]

@@ -1,0 +1,41 @@
+"""Tables as CSV: what a reader finds again, and what a spreadsheet must not run."""
+
+import csv
+import io
+from fractions import Fraction
+
+import pytest
+
+from service.api.http.csv_answers import written
+
+
+def _read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_a_table_is_read_back() -> None:
+    rows = [["a,b", 'quo"ted', "two\nlines", "été"], [1, -2.5, None, True], [["x", "y"], (), Fraction(1, 3), ""]]
+    found = _read("".join(written(["p", "q", "r", "s"], rows)))
+    assert found == [
+        ["p", "q", "r", "s"],
+        ["a,b", 'quo"ted', "two\nlines", "été"],
+        ["1", "-2.5", "", "true"],
+        ["x; y", "", "1/3", ""],
+    ]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("a")', "-1/x", "--1"])
+def test_a_formula_is_a_text(text: str) -> None:
+    assert _read("".join(written(["name"], [[text]])))[1:] == [[f"'{text}"]]
+    assert _read("".join(written(["name"], [[[text, "b"]]])))[1:] == [[f"'{text}; b"]]
+
+
+@pytest.mark.parametrize("text", ["-1", "+2", "-1.5", "-1/3", "-2e-7", "a-b", "'=1", ""])
+def test_a_number_and_a_plain_text_stay(text: str) -> None:
+    assert _read("".join(written(["name", "x"], [[text, 1]])))[1:] == [[text, "1"]]
+
+
+def test_a_long_table_comes_in_parts() -> None:
+    parts = list(written(["n"], ([number] for number in range(40_000))))
+    assert len(parts) == 3
+    assert [row[0] for row in _read("".join(parts))] == ["n", *map(str, range(40_000))]
