@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
+from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep, refusal
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
@@ -17,6 +18,8 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
 _EVENTS = 50
+_MECHANISMS = 500
+_CONFIDENCES = {"0.9": "90 %", "0.95": "95 %", "0.99": "99 %", "0.999": "99.9 %"}
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -56,6 +59,45 @@ async def registry_entry(account: AccountStep, release: ReleaseStep, visit: Sign
     """Send the release's registry entry as a file; without the required metadata, the answer lists what is missing."""
     path = address("accounts", account, "releases", release, "registry-entry")
     return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
+
+
+@router.get("/releases/{release}/accuracy")
+async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Render the release's accuracy statement, for a publication."""
+    asked = _confidence(visit)
+    account_body, statement = await asyncio.gather(
+        get(visit, address("accounts", account)),
+        get(visit, address("accounts", account, "releases", release, "accuracy"), {"confidence": asked}),
+    )
+    shown = {
+        "account": account_body,
+        "release": statement,
+        "asked": asked,
+        "percent": _CONFIDENCES[asked],
+        "confidences": list(_CONFIDENCES.items()),
+        "most": _MECHANISMS,
+    }
+    return page(visit.request, "accuracy.html", shown)
+
+
+@router.get("/releases/{release}/accuracy.csv")
+async def accuracy_table(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Send the release's accuracy statement as a file."""
+    path = address("accounts", account, "releases", release, "accuracy")
+    query = {"confidence": _confidence(visit)}
+    return Relayed(visit, path, query, accept=CSV, download=f"accuracy-{release}.csv")
+
+
+def _confidence(visit: Visit) -> str:
+    """Return the confidence that the page offers and the address names, or else the usual one."""
+    asked = visit.request.query_params.get("confidence", "")
+    return asked if asked in _CONFIDENCES else "0.95"
+
+
+@router.get("/draws/{draw}.csv")
+async def draw_table(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """Send a draw's noisy counts as a table."""
+    return Relayed(visit, address("accounts", account, "draws", draw), accept=CSV, download=f"draw-{draw}.csv")
 
 
 @router.get("/draws/{draw}")

@@ -31,6 +31,7 @@ def _pages(client: Client) -> dict[str, str]:
         "release": found["redistricting"],
         "release-held": found["held"],
         "release-drawn": found["county totals"],
+        "accuracy": f"{found['county totals']}/accuracy",
         "description": "/accounts/persons/description",
         "description-release": f"{found['redistricting']}/description",
         "new-account": "/new-account?parent=nation",

@@ -14,7 +14,11 @@ def _read(text: str) -> list[list[str]]:
 
 
 def test_a_table_is_read_back() -> None:
-    rows = [["a,b", 'quo"ted', "two\nlines", "été"], [1, -2.5, None, True], [["x", "y"], (), Fraction(1, 3), ""]]
+    rows: list[list[object]] = [
+        ["a,b", 'quo"ted', "two\nlines", "été"],
+        [1, -2.5, None, True],
+        [["x", "y"], (), Fraction(1, 3), ""],
+    ]
     found = _read("".join(written(["p", "q", "r", "s"], rows)))
     assert found == [
         ["p", "q", "r", "s"],

@@ -1,0 +1,57 @@
+"""The accuracy statement's page, its table, and the tables of draws."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from tests.api.calls import Client, json_of
+
+
+@pytest.fixture
+def drawn(api: Client) -> Any:
+    """The demo's release that was drawn, with its address."""
+    (found,) = (
+        one for one in json_of(api.get("/v1/accounts/persons/releases"))["items"] if one["name"] == "county totals"
+    )
+    return found | {"at": f"/accounts/persons/releases/{found['id']}"}
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_the_statement_is_shown_at_a_confidence(api: Client, steward: Client, drawn: Any) -> None:
+    assert f'href="{drawn["at"]}/accuracy"' in steward.get(drawn["at"]).text
+    for confidence, percent in (("0.9", "90 %"), ("0.999", "99.9 %")):
+        stated = json_of(api.get(f"/v1{drawn['at']}/accuracy", params={"confidence": confidence}))
+        shown = " ".join(steward.get(f"{drawn['at']}/accuracy", params={"confidence": confidence}).text.split())
+        assert f"with a probability of at least {percent}." in shown
+        assert f"±{stated['mechanisms'][0]['moe']}" in shown
+
+
+def test_another_confidence_is_the_usual_one(steward: Client, drawn: Any) -> None:
+    for confidence in ("", "2", "<b>", "0.96"):
+        assert "at least 95 %." in steward.get(f"{drawn['at']}/accuracy", params={"confidence": confidence}).text
+
+
+def test_the_table_is_a_file(api: Client, steward: Client, drawn: Any) -> None:
+    answer = steward.get(f"{drawn['at']}/accuracy.csv", params={"confidence": "0.9"})
+    assert answer.headers["Content-Disposition"].endswith(f"accuracy-{drawn['id']}.csv")
+    stated = json_of(api.get(f"/v1{drawn['at']}/accuracy", params={"confidence": "0.9"}))
+    assert [row["moe"] for row in _rows(answer.text)] == [str(one["moe"]) for one in stated["mechanisms"]]
+
+
+def test_noisy_counts_are_a_file(api: Client, steward: Client, drawn: Any) -> None:
+    (draw, *_) = json_of(api.get(f"/v1{drawn['at']}/draws"))["items"]
+    path = f"/accounts/persons/draws/{draw['draw']}.csv"
+    assert f'href="{path}"' in steward.get(drawn["at"]).text
+    answer = steward.get(path)
+    assert answer.headers["Content-Disposition"].endswith(f"draw-{draw['draw']}.csv")
+    assert [row["noisy"] for row in _rows(answer.text)] == [str(count) for count in draw["noisy"]]
+
+
+def test_an_unknown_release_or_draw(steward: Client) -> None:
+    for path in ("releases/none/accuracy", "releases/none/accuracy.csv", "draws/none.csv"):
+        assert steward.get(f"/accounts/persons/{path}").status_code == 404
