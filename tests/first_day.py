@@ -5,6 +5,8 @@
 """
 
 import contextlib
+import csv
+import io
 import json
 import re
 import socket
@@ -290,6 +292,8 @@ def differences(expected: Any, got: Any, at: str = "") -> list[str]:
         return [] if isinstance(got, type(expected)) else [at]
     if name == "x-ndjson" and isinstance(expected, str):
         expected, got = ([json.loads(line) for line in text.splitlines()] for text in (expected, got))
+    if name == "csv" and isinstance(expected, str):
+        expected, got = (list(csv.DictReader(io.StringIO(text, newline=""))) for text in (expected, got))
     match expected, got:
         case dict(), dict():
             missing = [f"{at}/{key}" for key in sorted(expected.keys() ^ got.keys())]

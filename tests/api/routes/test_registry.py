@@ -366,7 +366,7 @@ def test_what_was_drawn_below_an_account_is_counted(embedded: Client) -> None:
         ("text/html, application/json;q=0.5", True),
         ("application/json, application/yaml", False),
         ("application/json, application/yaml;q=0.5", True),
-        ("application/json;q=0", False),
+        ("application/json;q=0, */*", False),
     ],
 )
 def test_json_is_for_whoever_asks_for_it(shared_client: Client, accept: str, is_json: bool) -> None:
