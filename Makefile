@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock sbom clean
+.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image test-chart check fmt openapi bench lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-statistics: $(VENV)/dev.stamp ## ten million draws of each law, all values 
 test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
 	$(BIN)/python -m pytest -m image tests/image
 
+test-chart: $(VENV)/chart.stamp ## lint and render the Helm chart with Helm's own engine, and check the objects by the schemas of Kubernetes
+	$(BIN)/python -m pytest -m chart tests/chart
+
 check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract and reference, the Dockerfile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -92,6 +95,7 @@ lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade:
 	$(COMPILE) --extra otel --constraints requirements.lock --output-file requirements-otel.lock
 	$(COMPILE) --extra dev --extra otel --constraints requirements-otel.lock --output-file requirements-dev.lock
 	$(COMPILE) --extra spark --constraints requirements-dev.lock --output-file requirements-spark.lock
+	$(COMPILE) --extra chart --constraints requirements-dev.lock --output-file requirements-chart.lock
 
 sbom: $(VENV)/dev.stamp ## write what the image installs to sbom.json, a CycloneDX bill of materials (REQUIREMENTS=..., SBOM=...)
 	PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(REQUIREMENTS) --pyproject pyproject.toml \
@@ -114,6 +118,10 @@ $(VENV)/serve.stamp: requirements.lock | $(BIN)/python
 $(VENV)/dev.stamp: requirements-dev.lock | $(BIN)/python
 	$(PIP) --requirement requirements-dev.lock
 	touch $@ $(VENV)/serve.stamp
+
+$(VENV)/chart.stamp: requirements-chart.lock $(VENV)/dev.stamp
+	$(PIP) --requirement requirements-chart.lock
+	touch $@
 
 $(VENV)/spark.stamp: requirements-spark.lock $(VENV)/dev.stamp
 	$(PIP) --requirement requirements-spark.lock

@@ -17,7 +17,7 @@ _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
     *("README.md", "benchmarks", "compose.yaml", "deploy", "docs", "examples", "migrations", "openapi.yaml"),
     "pyproject.toml",
-    *("requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock", "requirements.lock"),
+    *(f"requirements{which}.lock" for which in ("", "-chart", "-dev", "-otel", "-spark")),
     *("docs", "service", "tests"),
 }
 # In pieces, since this file is searched as well.
@@ -120,7 +120,7 @@ def test_the_search_takes_nothing_else_for_a_place_outside(name: str, text: str)
     assert outside(_ROOT, name, text) == []
 
 
-@pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-dev", "-otel", "-spark")])
+@pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-chart", "-dev", "-otel", "-spark")])
 def test_every_locked_requirement_has_a_version_and_hashes(lock: str) -> None:
     requirements = _lock(lock)
     assert [line for line in requirements if not _LOCKED.fullmatch(line)] == []  # nor an option or address of any sort
@@ -142,7 +142,7 @@ def test_what_the_project_asks_for_is_locked() -> None:
         return {re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
 
     assert names(project["dependencies"]) <= set(_versions("requirements.lock"))
-    for extra in ("dev", "otel", "spark"):
+    for extra in ("chart", "dev", "otel", "spark"):
         assert names(project["optional-dependencies"][extra]) <= set(_versions(f"requirements-{extra}.lock"))
 
 
