@@ -17,13 +17,14 @@ WORKERS = $(shell $(PYTHON) -c "import os; print(max(3, os.cpu_count() * 4 // 3)
 # As in the Dockerfile.
 REQUIREMENTS = requirements.lock
 SBOM = sbom.json
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 # The tests start hundreds of processes: what one has compiled the next ones find.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image test-chart check fmt openapi bench lock sbom clean
+.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image test-chart check fmt openapi bench lock sbom release-notes clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -100,6 +101,10 @@ lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade:
 sbom: $(VENV)/dev.stamp ## write what the image installs to sbom.json, a CycloneDX bill of materials (REQUIREMENTS=..., SBOM=...)
 	PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(REQUIREMENTS) --pyproject pyproject.toml \
 		--output-reproducible --output-file $(SBOM)
+
+release-notes: ## print what CHANGELOG.md says of a version (VERSION=...; by default the present one)
+	@awk -v heading='## [$(VERSION)]' '/^## \[/ { shown = index($$0, heading) == 1; found += shown } shown; \
+		END { if (!found) { print "CHANGELOG.md has no version $(VERSION)" > "/dev/stderr"; exit 1 } }' CHANGELOG.md
 
 clean: ## remove what was installed and cached; the ledger's data stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

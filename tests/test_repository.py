@@ -172,3 +172,27 @@ def test_the_documentation_page_has_no_inline_script() -> None:
     page = (_WEB / "docs.html").read_text(encoding="utf-8")
     assert re.findall(r"<script(?![^>]*\bsrc=)[^>]*>|\son\w+=", page) == []
     assert [path.name for path in _WEB.rglob("*.?s*") if b"sourceMappingURL" in path.read_bytes()] == []
+
+
+def test_release_notes_are_those_of_one_version() -> None:
+    """The changelog has notes of the present version, and of each earlier one between two headings."""
+    headings = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", _CHANGELOG, re.MULTILINE)
+    assert headings[0] == service.__version__
+    assert len(headings) > 5
+    notes = [_notes(f"VERSION={version}") for version in headings]
+    assert [status for status, _, _ in notes] == [0] * len(headings)
+    assert all(text.startswith(f"## [{version}] - ") for version, (_, text, _) in zip(headings, notes, strict=True))
+    assert "".join(text for _, text, _ in notes) == _CHANGELOG[_CHANGELOG.index(f"## [{headings[0]}]") :]
+    assert _notes() == notes[0]
+    assert _notes("VERSION=0.0.0") == (2, "", "CHANGELOG.md has no version 0.0.0")
+
+
+_CHANGELOG = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def _notes(*arguments: str) -> tuple[int, str, str]:
+    """Run the target; return its status, what it prints and the first line of its complaint."""
+    done = subprocess.run(
+        ["make", "--silent", "release-notes", *arguments], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr.partition("\n")[0]
