@@ -17,13 +17,14 @@ WORKERS = $(shell $(PYTHON) -c "import os; print(max(3, os.cpu_count() * 4 // 3)
 # As in the Dockerfile.
 REQUIREMENTS = requirements.lock
 SBOM = sbom.json
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 
 # The tests start hundreds of processes: what one has compiled the next ones find.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image check fmt openapi bench lock sbom clean
+.PHONY: help pictures serve schema test test-browser test-contract test-explore test-faults test-faults-short test-spark test-statistics test-image test-chart check fmt openapi bench lock sbom release-notes clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ test-statistics: $(VENV)/dev.stamp ## ten million draws of each law, all values 
 test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
 	$(BIN)/python -m pytest -m image tests/image
 
+test-chart: $(VENV)/chart.stamp ## lint and render the Helm chart with Helm's own engine, and check the objects by the schemas of Kubernetes
+	$(BIN)/python -m pytest -m chart tests/chart
+
 check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract and reference, the Dockerfile
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -92,10 +96,15 @@ lock: $(VENV)/dev.stamp ## lock what pyproject.toml asks for (UPGRADE=--upgrade:
 	$(COMPILE) --extra otel --constraints requirements.lock --output-file requirements-otel.lock
 	$(COMPILE) --extra dev --extra otel --constraints requirements-otel.lock --output-file requirements-dev.lock
 	$(COMPILE) --extra spark --constraints requirements-dev.lock --output-file requirements-spark.lock
+	$(COMPILE) --extra chart --constraints requirements-dev.lock --output-file requirements-chart.lock
 
 sbom: $(VENV)/dev.stamp ## write what the image installs to sbom.json, a CycloneDX bill of materials (REQUIREMENTS=..., SBOM=...)
 	PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(REQUIREMENTS) --pyproject pyproject.toml \
 		--output-reproducible --output-file $(SBOM)
+
+release-notes: ## print what CHANGELOG.md says of a version (VERSION=...; by default the present one)
+	@awk -v heading='## [$(VERSION)]' '/^## \[/ { shown = index($$0, heading) == 1; found += shown } shown; \
+		END { if (!found) { print "CHANGELOG.md has no version $(VERSION)" > "/dev/stderr"; exit 1 } }' CHANGELOG.md
 
 clean: ## remove what was installed and cached; the ledger's data stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -114,6 +123,10 @@ $(VENV)/serve.stamp: requirements.lock | $(BIN)/python
 $(VENV)/dev.stamp: requirements-dev.lock | $(BIN)/python
 	$(PIP) --requirement requirements-dev.lock
 	touch $@ $(VENV)/serve.stamp
+
+$(VENV)/chart.stamp: requirements-chart.lock $(VENV)/dev.stamp
+	$(PIP) --requirement requirements-chart.lock
+	touch $@
 
 $(VENV)/spark.stamp: requirements-spark.lock $(VENV)/dev.stamp
 	$(PIP) --requirement requirements-spark.lock

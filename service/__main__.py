@@ -14,7 +14,7 @@ import yaml
 from service.cli import acknowledge, key_commands, ledger_commands
 from service.cli.configuration import reference
 from service.errors import ServiceError
-from service.installation import open_place, settings_of_command
+from service.installation import naming, open_place, settings_of_command
 from service.ledger.storage.migrate import migrate as migrate_database
 from service.memory_privacy import forbid_dumps
 from service.settings import logged
@@ -44,7 +44,8 @@ def migrate() -> None:
     """Migrate the database to this version of the service; back it up before."""
     settings = settings_of_command()
     database = open_place(settings, begin=True)
-    migrate_database(database)
+    with naming(database):
+        migrate_database(database)
     database.close()
     typer.echo(f"The database is migrated: {logged(settings)['database_url']}")
 

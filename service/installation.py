@@ -65,22 +65,33 @@ def open_installation(
         Unavailable: the database does not answer.
     """
     database = open_place(settings, begin=begin)
-    prepare(database, embedded=database.kind == "sqlite", begin=begin)
-    require_schema(database)
-    database.begun = hold_schema
-    secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
-    check_secret(database, secret)
-    mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
-    if serving:
-        try:
-            follow(database, secret)
-        except BrokenChain as broken:
-            raise unsound(broken) from None
-        marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
-        bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
-        adopt(database, secret, bootstrap, marked=marked)
-        database.begun = lambda _: None  # from now on the mark's keeper looks at the schema
+    with naming(database):
+        prepare(database, embedded=database.kind == "sqlite", begin=begin)
+        require_schema(database)
+        database.begun = hold_schema
+        secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
+        check_secret(database, secret)
+        mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
+        if serving:
+            try:
+                follow(database, secret)
+            except BrokenChain as broken:
+                raise unsound(broken) from None
+            marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
+            bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
+            adopt(database, secret, bootstrap, marked=marked)
+            database.begun = lambda _: None  # from now on the mark's keeper looks at the schema
     return database, secret
+
+
+@contextmanager
+def naming(database: Database) -> Iterator[None]:
+    """Name the database, without its password, in refusals for the operator that do not name it themselves."""
+    try:
+        yield
+    except StartupRefused as refused:
+        refused.for_operator = refused.for_operator or f"{database.place.name}: {refused}"
+        raise
 
 
 @contextmanager
@@ -126,11 +137,12 @@ def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
         Unavailable: the database does not answer.
     """
     database = open_place(settings, begin=False)
-    prepare(database, embedded=False, begin=False)
-    require_schema(database, to_read=True)
-    database.begun = partial(hold_schema, to_read=True)
-    secret = load_secret(settings.resolved_secret_file, make=False)
-    check_secret(database, secret, bind_new=False)
+    with naming(database):
+        prepare(database, embedded=False, begin=False)
+        require_schema(database, to_read=True)
+        database.begun = partial(hold_schema, to_read=True)
+        secret = load_secret(settings.resolved_secret_file, make=False)
+        check_secret(database, secret, bind_new=False)
     return database, secret
 
 

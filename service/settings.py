@@ -2,6 +2,7 @@
 
 import json
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -136,8 +137,8 @@ class Settings(BaseSettings):
     )
     trusted_proxies: str = Field(
         "127.0.0.1,::1",
-        description="Addresses, separated by commas, of proxies whose X-Forwarded-For and X-Forwarded-Proto are"
-        " trusted; * for any address, if only the proxy can reach the service.",
+        description="Addresses, or networks such as 10.0.0.0/8, separated by commas, of proxies whose X-Forwarded-For"
+        " and X-Forwarded-Proto are trusted; * for any address, if only the proxy can reach the service.",
     )
     oidc_issuer: str | None = Field(
         None,
@@ -224,6 +225,20 @@ class Settings(BaseSettings):
     @classmethod
     def _lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        if value.strip() == "*":
+            return "*"
+        for given in filter(None, map(str.strip, value.split(","))):
+            try:
+                ip_network(given)
+            except ValueError:
+                raise ValueError(
+                    "expected *, or addresses and networks such as 10.0.0.0/8 (without host bits), separated by commas"
+                ) from None
+        return value
 
     @field_validator("oidc_issuer")
     @classmethod
@@ -369,7 +384,7 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         faults = (
-            f"{'_'.join(('SERVICE', *map(str, fault['loc']))).upper()}: {fault['msg']}"
+            f"{'_'.join(('SERVICE', *map(str, fault['loc']))).upper()}: {fault['msg'].removeprefix('Value error, ')}"
             for fault in error.errors(include_url=False, include_context=False, include_input=False)
         )
         raise StartupRefused("; ".join(faults)) from None

@@ -113,13 +113,14 @@ def test_a_database_of_another_secret_is_refused(tmp_path: Path) -> None:
     secret.unlink()
     refused = run(tmp_path, "serve")
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"error: the secret file {secret} is missing")
+    named = f"error: the file {tmp_path / 'data' / 'ledger.db'}: the secret file"
+    assert refused.stderr.startswith(f"{named} {secret} is missing")
     assert not secret.exists(), "a second one would only hide that the first is lost"
     secret.write_text("00" * 32)
     secret.chmod(0o600)
     refused = run(tmp_path, "serve")
     assert refused.returncode == 1
-    assert refused.stderr.startswith("error: the secret file is not the one")
+    assert refused.stderr.startswith(f"{named} is not the one")
     assert "Traceback" not in refused.stderr
 
 

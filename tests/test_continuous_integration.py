@@ -42,7 +42,7 @@ def _run(checkout: Path, failing: str) -> tuple[int, dict[str, list[str]]]:
     programs, notes, temporary = (checkout.parent / name for name in ("programs", "notes", "temporary"))
     for directory in (programs, notes, temporary):
         directory.mkdir()
-    for name in ("make", "curl", "haproxy", "chromium"):
+    for name in ("make", "curl", "haproxy", "nginx", "caddy", "chromium"):
         (programs / name).write_text(_NOTE)
         (programs / name).chmod(0o755)
     settings = {"CI": "true", "PYTHON": sys.executable, "TMPDIR": str(temporary), "NOTES": str(notes)}

@@ -2,11 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import LiteralString
 from urllib.parse import quote, quote_plus
 
 import psycopg
@@ -81,6 +83,129 @@ def test_a_wrong_password_is_told_by_every_command(tmp_path: Path, cluster: Clus
 def test_a_server_that_cannot_be_used_is_told(tmp_path: Path, cluster: Cluster, url: str, parts: list[str]) -> None:
     told = _told(run(tmp_path, "verify", database_url=f"postgresql+psycopg://{url.format(_WRITTEN, cluster.home)}"))
     assert [part for part in parts if part not in told] == [], told
+
+
+@pytest.fixture
+def fresh(cluster: Cluster) -> Iterator[tuple[str, "psycopg.Connection[tuple[object, ...]]"]]:
+    """The URL of a new database of ``svc``, with the password in its query, and its superuser's session there."""
+    url = make_url(cluster.new_database("OWNER svc"))
+    own = url.set(username="svc").update_query_dict({"password": _CANARY})
+    with psycopg.connect(url.render_as_string().replace("+psycopg", ""), autocommit=True) as session:
+        yield own.render_as_string(hide_password=False), session
+
+
+def _place_in(url: str) -> str:
+    parsed = make_url(url)
+    return f"PostgreSQL at host {parsed.query['host']}, port by default, database {parsed.database}, user svc"
+
+
+@pytest.mark.parametrize(
+    ("command", "statement", "parts"),
+    [
+        ("verify", "", ["the database is empty"]),
+        ("serve", "CREATE TABLE other (x int)", ["has tables, but no ledger: check the database"]),
+        ("serve", "DROP SCHEMA public", ["the ledger's schema, public, does not exist"]),
+        ("migrate", "DROP SCHEMA public", ["the ledger's schema, public, does not exist"]),
+        (
+            "migrate",
+            "ALTER SCHEMA public OWNER TO postgres; REVOKE CREATE ON SCHEMA public FROM public",
+            ["(42501)", "permission denied for schema public; as the tables' owner"],
+        ),
+        (
+            "serve",
+            "ALTER SCHEMA public OWNER TO postgres; REVOKE USAGE ON SCHEMA public FROM public",
+            ["schema, public, may not be used by this role; CREATE SCHEMA or GRANT USAGE"],
+        ),
+        (
+            "migrate",
+            "ALTER ROLE svc SET default_transaction_read_only = on",
+            ["the database is read-only: ", "in a read-only transaction; name the primary server"],
+        ),
+    ],
+)
+def test_a_database_without_a_ledger_is_told(
+    tmp_path: Path,
+    fresh: tuple[str, "psycopg.Connection[tuple[object, ...]]"],
+    command: str,
+    statement: LiteralString,
+    parts: list[str],
+) -> None:
+    url, session = fresh
+    try:
+        session.execute(statement)
+        told = _told(run(tmp_path, command, database_url=url))
+    finally:
+        session.execute("ALTER ROLE svc RESET ALL")
+    assert [part for part in [_place_in(url), *parts] if part not in told] == [], told
+
+
+@pytest.mark.parametrize(
+    ("command", "statement", "parts"),
+    [
+        ("serve", "UPDATE alembic_version SET version_num = '0020'", ["not migrated", "version 0020", "needs 00"]),
+        (
+            "verify",
+            "UPDATE alembic_version SET version_num = '0020'",
+            ["not migrated", "run python -m service migrate"],
+        ),
+        (
+            "migrate",
+            "UPDATE alembic_version SET version_num = '9999'",
+            ["a newer version", "of version 9999", "up to 00"],
+        ),
+        ("serve", "DELETE FROM alembic_version", ["does not state one version"]),
+        ("serve", "DROP TABLE draws CASCADE", ["the database lacks the ", "changed outside the service"]),
+    ],
+)
+def test_a_ledger_of_another_version_is_told(
+    tmp_path: Path,
+    fresh: tuple[str, "psycopg.Connection[tuple[object, ...]]"],
+    command: str,
+    statement: LiteralString,
+    parts: list[str],
+) -> None:
+    url, session = fresh
+    assert run(tmp_path, "migrate", database_url=url).returncode == 0
+    session.execute(statement)
+    told = _told(run(tmp_path, command, database_url=url))
+    assert [part for part in [_place_in(url), *parts] if part not in told] == [], told
+
+
+def test_a_secret_of_another_database_is_told(
+    tmp_path: Path, fresh: tuple[str, "psycopg.Connection[tuple[object, ...]]"]
+) -> None:
+    url, _ = fresh
+    made = run(tmp_path, "keys", "create", "--role", "steward", "--name", "first", database_url=url)
+    assert [form for form in _FORMS if form in made.stdout + made.stderr] == []
+    secret = tmp_path / "service.secret"
+    for content, reason in (
+        ("ab" * 32, "is not the one that"),
+        ("hunter2", "must hold 32 bytes"),
+        (None, "is missing"),
+    ):
+        secret.unlink()
+        if content is not None:
+            secret.write_text(content)
+            secret.chmod(0o600)
+        told = _told(run(tmp_path, "serve", database_url=url))
+        assert _place_in(url) in told
+        assert f"the secret file {'' if content == 'ab' * 32 else secret}" in told
+        assert reason in told
+        assert str(content) not in told
+        secret.touch()
+
+
+def test_a_setting_and_an_address_that_cannot_be_used_are_told_before_the_database_is_asked(tmp_path: Path) -> None:
+    url = f"postgresql+psycopg://svc:{_WRITTEN}@127.0.0.1:1/ledger?password={_WRITTEN}"
+    told = _told(run(tmp_path, "serve", database_url=url, max_json_bytes="cAn4ry"))
+    assert (
+        told == "error: SERVICE_MAX_JSON_BYTES: Input should be a valid integer, unable to parse string as an integer"
+    )
+    assert "hunter2" not in _told(run(tmp_path, "serve", database_url=url, bootstrap_key="hunter2"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = _told(run(tmp_path, "serve", "--port", str(port), database_url=url))
+    assert told == f"error: cannot listen at 127.0.0.1, port {port}: Address already in use"
 
 
 def test_a_database_that_is_lost_while_the_service_runs_is_in_the_log_and_not_in_the_answer(

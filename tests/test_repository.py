@@ -17,7 +17,7 @@ _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
     *("README.md", "benchmarks", "compose.yaml", "deploy", "docs", "examples", "migrations", "openapi.yaml"),
     "pyproject.toml",
-    *("requirements-dev.lock", "requirements-otel.lock", "requirements-spark.lock", "requirements.lock"),
+    *(f"requirements{which}.lock" for which in ("", "-chart", "-dev", "-otel", "-spark")),
     *("docs", "service", "tests"),
 }
 # In pieces, since this file is searched as well.
@@ -120,7 +120,7 @@ def test_the_search_takes_nothing_else_for_a_place_outside(name: str, text: str)
     assert outside(_ROOT, name, text) == []
 
 
-@pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-dev", "-otel", "-spark")])
+@pytest.mark.parametrize("lock", [f"requirements{which}.lock" for which in ("", "-chart", "-dev", "-otel", "-spark")])
 def test_every_locked_requirement_has_a_version_and_hashes(lock: str) -> None:
     requirements = _lock(lock)
     assert [line for line in requirements if not _LOCKED.fullmatch(line)] == []  # nor an option or address of any sort
@@ -142,7 +142,7 @@ def test_what_the_project_asks_for_is_locked() -> None:
         return {re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
 
     assert names(project["dependencies"]) <= set(_versions("requirements.lock"))
-    for extra in ("dev", "otel", "spark"):
+    for extra in ("chart", "dev", "otel", "spark"):
         assert names(project["optional-dependencies"][extra]) <= set(_versions(f"requirements-{extra}.lock"))
 
 
@@ -172,3 +172,27 @@ def test_the_documentation_page_has_no_inline_script() -> None:
     page = (_WEB / "docs.html").read_text(encoding="utf-8")
     assert re.findall(r"<script(?![^>]*\bsrc=)[^>]*>|\son\w+=", page) == []
     assert [path.name for path in _WEB.rglob("*.?s*") if b"sourceMappingURL" in path.read_bytes()] == []
+
+
+def test_release_notes_are_those_of_one_version() -> None:
+    """The changelog has notes of the present version, and of each earlier one between two headings."""
+    headings = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", _CHANGELOG, re.MULTILINE)
+    assert headings[0] == service.__version__
+    assert len(headings) > 5
+    notes = [_notes(f"VERSION={version}") for version in headings]
+    assert [status for status, _, _ in notes] == [0] * len(headings)
+    assert all(text.startswith(f"## [{version}] - ") for version, (_, text, _) in zip(headings, notes, strict=True))
+    assert "".join(text for _, text, _ in notes) == _CHANGELOG[_CHANGELOG.index(f"## [{headings[0]}]") :]
+    assert _notes() == notes[0]
+    assert _notes("VERSION=0.0.0") == (2, "", "CHANGELOG.md has no version 0.0.0")
+
+
+_CHANGELOG = (_ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def _notes(*arguments: str) -> tuple[int, str, str]:
+    """Run the target; return its status, what it prints and the first line of its complaint."""
+    done = subprocess.run(
+        ["make", "--silent", "release-notes", *arguments], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr.partition("\n")[0]

@@ -165,6 +165,9 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("OIDC_ROLES", "[" * 100_000, "expected a JSON object"),
         ("OIDC_ROLES", '["steward"]', "valid dictionary"),
         ("OIDC_ROLES", "{}", "at least 1 item"),
+        ("TRUSTED_PROXIES", "10.0.0.7,proxy", "expected *, or addresses and networks"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8", "without host bits"),
+        ("TRUSTED_PROXIES", "*,10.0.0.7", "expected *, or addresses and networks"),
         ("DATABASE_URL", "ledger.db", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql+psycopg://host:port/ledger", "expected an SQLAlchemy URL"),
         ("DATABASE_URL", "postgresql://host/ledger", "sqlite://, postgresql+psycopg://"),
@@ -180,6 +183,12 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
         read_settings()
     assert f"SERVICE_{variable}: " in str(refusal.value)
     assert expected in str(refusal.value)
+    assert "Value error" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", ["*", "10.0.0.7", "10.0.0.0/8, fd00::/8,::1"])
+def test_proxies_are_addresses_and_networks(value: str) -> None:
+    assert Settings(trusted_proxies=value).trusted_proxies == value
 
 
 def test_a_role_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, sai
     for arguments in (["serve", "--host", "127.0.0.2"], ["keys", "list"]):
         ended = run(copy, *arguments)
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert re.fullmatch(rf"error: the database lacks {missing}: .*\n", ended.stderr)
+        assert re.fullmatch(rf"error: the file \S+: the database lacks {missing}: .*\n", ended.stderr)
 
 
 def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:
@@ -132,7 +132,7 @@ def test_a_table_that_somebody_dropped_is_told(home: Path, tmp_path: Path, table
     for arguments in (["serve", "--host", "127.0.0.2"], ["verify"]):
         ended = run(copy, *arguments)
         assert (ended.returncode, ended.stdout) == (1, "")
-        assert re.fullmatch(rf"error: the database lacks the table {table}: .*\n", ended.stderr)
+        assert re.fullmatch(rf"error: the file \S+: the database lacks the table {table}: .*\n", ended.stderr)
 
 
 _CUT = (

@@ -24,7 +24,6 @@ _UNTOLD = (
     "the database has the tables of a ledger, but its table alembic_version does not state one version: it was changed"
     " outside the service, or it is damaged. Restore the newest sound copy"
 )
-_NEWER = "the database was written by a newer version of the service than this one"
 
 
 def migrate(database_or_url: Database | str) -> None:
@@ -106,14 +105,21 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
         Unavailable: the database does not answer.
     """
     with database.read() as connection:
-        ready = _require_known(connection) == _head()
+        revision = _require_known(connection)
         empty = not inspect(connection).get_table_names()
+    ready = revision == _head()
     if empty and not begin:
         raise StartupRefused("the database is empty: there is no ledger in it")
     if not (ready or embedded or empty):
+        if revision is None:
+            raise StartupRefused(
+                "the database has tables, but no ledger: check the database in SERVICE_DATABASE_URL. To make a ledger"
+                " beside these tables, run python -m service migrate"
+            )
         start = ", or start the server" if database.kind == "sqlite" else ""
         raise StartupRefused(
-            f"the database is not of this version of the service: run python -m service migrate{start}"
+            f"the database is not migrated: its tables are of version {revision}, and this version of the service needs"
+            f" {_head()}. Make a backup, then run python -m service migrate{start}"
         )
     if not ready:
         migrate(database)
@@ -162,7 +168,10 @@ def _require_known(connection: Connection) -> str | None:
     if revision is None and inspect(connection).has_table("journal"):
         raise StartupRefused(_UNTOLD)
     if revision is not None and revision not in _known():
-        raise StartupRefused(_NEWER)
+        raise StartupRefused(
+            f"a newer version of the service wrote the database: its tables are of version {revision}, and this version"
+            f" of the service knows versions up to {_head()}. Run the newer version"
+        )
     return revision
 
 

@@ -170,6 +170,7 @@ AND NOT EXISTS (
 )
 """
 _ROLES_PATH = "SELECT pg_catalog.array_to_json(pg_catalog.current_schemas(false))"
+_MAY_USE = "SELECT pg_catalog.has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = :schema"
 _ELSEWHERE = """
 SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname IN :schemas AND relname IN :tables LIMIT 1
@@ -182,11 +183,16 @@ def require_one_place(connection: Connection) -> None:
     They may be the ledger's tables, of an installation whose operator set the role's search path and not the URL.
 
     Raises:
-        StartupRefused: the role finds such tables before those in the schema that the URL names.
+        StartupRefused: the role finds such tables before those in the schema that the URL names, or that schema does
+            not exist or is closed to the role.
     """
     if connection.dialect.name == "sqlite":
         return
     schema = schema_of(connection)
+    may_use = connection.execute(text(_MAY_USE).bindparams(schema=schema)).scalar()
+    if not may_use:
+        reason = "does not exist in the database" if may_use is None else "may not be used by this role"
+        raise StartupRefused(f"the ledger's schema, {schema}, {reason}; CREATE SCHEMA or GRANT USAGE changes that")
     connection.exec_driver_sql("SET LOCAL search_path TO DEFAULT")
     before: list[str] = connection.exec_driver_sql(_ROLES_PATH).scalar_one()
     before = before[: before.index(schema)] if schema in before else before

@@ -98,7 +98,7 @@ def test_options_that_do_not_name_one_schema_are_refused(postgresql_url: str, na
     url = _with_options(postgresql_url, f'-csearch_path="{named}"' if named == "$user" else f"-csearch_path={named}")
     with closing(open_database(url)) as database:
         if named == "$user":  # a schema's name like any other
-            with pytest.raises(StartupRefused, match="the database is empty"):
+            with pytest.raises(StartupRefused, match=r"schema, \$user, does not exist"):
                 prepare(database, embedded=False, begin=False)
         else:
             with pytest.raises(StartupRefused, match="not one schema"):

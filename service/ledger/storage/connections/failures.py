@@ -56,6 +56,9 @@ _SQLITE_UNAVAILABLE = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 }
+_READ_ONLY, _NO_RIGHT = "25006", "42501"
+# The first lines of these contain nothing of a statement but its kind and the table's name.
+_VALUE_FREE = ("08", "53", "57", "58", _READ_ONLY, _NO_RIGHT)
 # SQLSTATEs (PostgreSQL's appendix A), or their class: the first two characters.
 _POSTGRESQL_KINDS = {
     "40001": FailureKind.TANGLED,
@@ -64,13 +67,12 @@ _POSTGRESQL_KINDS = {
     "23503": FailureKind.RACE,
     "57P03": FailureKind.UNREACHABLE,  # starting up
     "55P03": FailureKind.UNAVAILABLE,  # no lock in time
-    "42501": FailureKind.UNAVAILABLE,  # a missing privilege, which the database's owner can grant
+    _NO_RIGHT: FailureKind.UNAVAILABLE,  # a missing privilege, which the database's owner can grant
     "08": FailureKind.LOST,
     "53": FailureKind.UNAVAILABLE,  # disk full, out of memory, too many connections
     "57": FailureKind.UNAVAILABLE,  # cancelled
     "58": FailureKind.UNAVAILABLE,  # the server's own input and output
 }
-_OF_THE_SERVER = {"08", "53", "57", "58"}  # the first lines of these contain nothing of a statement
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
 
@@ -112,7 +114,7 @@ def _reason(error: BaseException | None) -> str:
         return ""
     if error.sqlstate is None:
         return "\n".join(line for line in str(error).splitlines() if not line.startswith("\t"))
-    return error.diag.message_primary or "" if error.sqlstate[:2] in _OF_THE_SERVER else ""
+    return error.diag.message_primary or "" if error.sqlstate.startswith(_VALUE_FREE) else ""
 
 
 def sqlite_failure(error: sqlite3.Error) -> Failure:
@@ -146,6 +148,8 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
         return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
         return _unavailable("another transaction held a lock that this one needs for too long", failure, place)
+    if failure.code == _READ_ONLY:
+        return _unavailable("the database is read-only", failure, place)
     if failure.kind in {FailureKind.LOST, FailureKind.UNREACHABLE}:
         return _unavailable("the database cannot be reached", failure, place)
     return _unavailable(f"the database cannot answer now ({failure.code})", failure, place)
@@ -162,9 +166,11 @@ def _advice(failure: Failure) -> str:
         if answered:
             return "the server answers: check user, password and database in SERVICE_DATABASE_URL, and the server's log"
         return "check that the server runs, and the host, the port and the options in SERVICE_DATABASE_URL"
+    if failure.code == _READ_ONLY:
+        return "name the primary server in SERVICE_DATABASE_URL, and check default_transaction_read_only"
     if failure.kind is FailureKind.LOST:
         return "check that the server runs; its log says why it ended the connection"
-    if failure.code == "42501":
+    if failure.code == _NO_RIGHT:
         return (
             "as the tables' owner, run migrate and then deploy/postgres-roles.sql, which grants what servers need; and"
             " check that no table of the ledger has row-level security"
