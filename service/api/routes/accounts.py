@@ -29,7 +29,7 @@ from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
 from service.ledger.accounts.earlier_releases import EarlierReleases
 from service.ledger.descriptions import descriptions
-from service.ledger.releases.settlement import in_list, without_due_reservations
+from service.ledger.releases.settlement import has_many_due, in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.privacy.numerics.numbers import parse_exact
@@ -177,6 +177,7 @@ def _threshold(text: str) -> Fraction:
 
 @router.get("", response_model=AccountPage)
 def list_accounts(
+    request: Request,
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
@@ -194,6 +195,8 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take), waiting=waiting)
         now = clock.now()
+        if request.app.state.helpers is not None and any(has_many_due(connection, one, now) for one in records):
+            raise AnswerInHelper
         present = [in_list(connection, account, now) for account in records]
         shown = [account_with_gauge(account) if with_gauge else account_body(account) for account in present]
     return ok(page(shown, records[-1].name if records.more else None))
@@ -215,9 +218,11 @@ def read_account(
     with database.read() as connection:
         record = accounts.read_account(connection, account)
         many = record.windows is not None and record.windows.number > MANY_WINDOWS
-        if with_gauge and many and request.app.state.helpers is not None:
+        now = clock.now()
+        slow = (with_gauge and many) or has_many_due(connection, record, now)
+        if slow and request.app.state.helpers is not None:
             raise AnswerInHelper
-        present = without_due_reservations(connection, record, clock.now())
+        present = without_due_reservations(connection, record, now)
         return ok(account_with_fullest_window(connection, present) if with_gauge else account_body(present))
 
 

@@ -39,7 +39,7 @@ from service.ledger.accounts.budgets import usual_delta, write_budget
 from service.ledger.draws import partitions
 from service.ledger.journal import replay
 from service.ledger.releases.held_charges import held_totals
-from service.ledger.releases.settlement import present_account
+from service.ledger.releases.settlement import has_many_due, present_account
 from service.ledger.spending import spending
 from service.ledger.spending.spending_rows import Subplans
 from service.ledger.spending.worst_windows import bound_of_several, of_window, worst_window
@@ -330,6 +330,8 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
     if request.app.state.helpers is None:
         return
     if account.windows is not None and account.windows.number > MANY_WINDOWS:
+        raise AnswerInHelper
+    if has_many_due(connection, account, clock.now()):
         raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
     if few is None or effort.of_guarantee(spending.condensed(few), len(USUAL_ORDERS), deltas) > effort.LIGHT:

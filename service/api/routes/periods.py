@@ -16,7 +16,7 @@ from service.api.schemas.periods import WindowBody, read_query_period, window_bo
 from service.errors import InvalidInput, NotFound
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.releases.settlement import without_due_reservations
+from service.ledger.releases.settlement import has_many_due, without_due_reservations
 from service.ledger.spending.worst_windows import PeriodView, period_views, touched_periods
 from service.ledger.storage import clock
 from service.privacy.accounting.privacy_filter import spent_of_cap
@@ -104,7 +104,10 @@ def list_periods(
     """
     require(principal, "auditor", account)
     with database.read() as connection:
-        record = without_due_reservations(connection, accounts.read_account(connection, account), clock.now())
+        record, now = accounts.read_account(connection, account), clock.now()
+        if request.app.state.helpers is not None and has_many_due(connection, record, now):
+            raise AnswerInHelper
+        record = without_due_reservations(connection, record, now)
         if record.periods is None or record.windows is None:
             raise NotFound("list of periods of the account", account)
         if record.periods.several and record.windows.number > _MANY and request.app.state.helpers is not None:

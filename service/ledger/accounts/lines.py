@@ -27,14 +27,14 @@ _FEW, _SHORT = 10, 1 << 14  # the most holds that a request lets expire, and cha
 _FEW_WINDOWS = 200  # that these holds touch, or that are compared again after them
 _NEAR = 64  # entries after that of a hold's release, from which this process knows one to be linked with the head
 # Statements are built once, because building one costs more than running it.
-_DUE = (
+_HOLDS = (
     select(func.length(Release.plan).label("length"), Hold.periods, Release.seq, Account.name, Account.head_seq)
     .join(Hold, Hold.release_id == Release.id)
     .join(Account, Account.id == Release.account_id)
-    .where(Hold.account_id == bindparam("account"), Hold.expires_at <= bindparam("at"))
-    .order_by(Hold.expires_at)
-    .limit(_FEW + 1)
+    .where(Hold.account_id == bindparam("account"))
 )
+_DUE = _HOLDS.where(Hold.expires_at <= bindparam("at")).order_by(Hold.expires_at).limit(_FEW + 1)
+_OF_RELEASE = _HOLDS.where(Hold.release_id == bindparam("release"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +229,16 @@ def refuse_few_due(connection: Connection, line: Iterable[AccountRecord], at: st
             if _expire_soon(connection, account, due):
                 raise ReservationsDue(account.id)
             leave_holds(connection)
+
+
+def expires_soon(connection: Connection, line: Iterable[AccountRecord], release_id: str) -> bool:
+    """Return whether an expired release of a line's account can be settled in some milliseconds."""
+    return all(
+        _expire_soon(
+            connection, account, connection.execute(_OF_RELEASE, {"account": account.id, "release": release_id}).all()
+        )
+        for account in line
+    )
 
 
 def _expire_soon(connection: Connection, account: AccountRecord, due: Sequence[Row[*tuple[Any, ...]]]) -> bool:

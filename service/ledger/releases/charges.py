@@ -18,12 +18,11 @@ from service.ledger.journal import journal
 from service.ledger.journal.entries import Committed, Filing, Origin, OwnMembers, Proposed, Registration, Reserved
 from service.ledger.journal.entry_texts import price_key_of, price_of
 from service.ledger.journal.journal import Actor, Head, has_entry
-from service.ledger.releases import admission, release_rows, reservation_rows
+from service.ledger.releases import admission, release_rows, reservation_rows, settlement
 from service.ledger.releases.admission import AccountCharge
 from service.ledger.releases.budget_refusals import refusal_of
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.spending.spending_rows import ChargedSubplans, SpendingChange, UnlikeChanges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -60,13 +59,17 @@ def register(request: Request, releases: Sequence[Prepared]) -> Operation[list[R
 
     Raises:
         AccountClosed, BudgetExceeded: nothing is charged.
+        TooManyRequests: many reservations of this principal have expired, and are not recorded yet.
     """
     line = releases[0].line
     for own in {id(own): own for release in releases for own in release.caps}.values():
         own.compute_rules()
 
     def work(connection: Connection, at: str) -> list[Registered]:
-        return charge(connection, lines.lock_line(connection, line, at), releases, request.actor, at)
+        locked = lines.lock_line(connection, line, at)
+        if any(release.reserve_for is not None for release in releases):
+            settlement.refuse_many_due(connection, locked[-1], request.actor, at)
+        return charge(connection, locked, releases, request.actor, at)
 
     return Operation(work, _is_committed, charges=line)
 
@@ -82,7 +85,7 @@ def dry_run(database: Database, releases: Sequence[Prepared]) -> list[Registered
     at = clock.now()
     with database.read() as connection:
         found = lines.read_line(connection, releases[0].line)
-        present = [without_due_reservations(connection, account, at) for account in found]
+        present = [settlement.without_due_reservations(connection, account, at) for account in found]
         line = admission.with_windows(connection, present, releases)
     done, _ = _admit_all(line, releases, None, at)
     return done

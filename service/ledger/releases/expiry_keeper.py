@@ -55,9 +55,9 @@ class ExpiryKeeper:
             rest = until(account_id) - time.monotonic()
             if rest > _LONGEST_REST or (rest > 0 and stopping.wait(rest)):
                 return
-            began, used = time.monotonic(), time.thread_time()
+            began = time.monotonic()
             try:
-                if not (charged := expire(self._database, account_id)):
+                if not (expired := expire(self._database, account_id)):
                     done[account_id] = time.monotonic() + _PAUSE * _LOOKS
                     continue
             except ServiceError as error:  # of one account, for example where its row was altered
@@ -66,7 +66,7 @@ class ExpiryKeeper:
                 continue
             ended = time.monotonic()
             # The accounts above count the same holds.
-            self._resting |= dict.fromkeys(charged, ended + rest_after(time.thread_time() - used))
+            self._resting |= dict.fromkeys(expired.charged, ended + rest_after(expired.locked))
             if stopping.wait(ended - began):  # as long as it took, so that half is for requests
                 return
 

@@ -291,6 +291,12 @@ def list_proposals(
     return page_of(rows_of(connection, query, _SIZE, limit, before_reading=before_reading), read)
 
 
+def made_by(account: str, principal: str) -> ColumnElement[bool]:
+    """Return the condition that an entry of an account is by a principal: the first members of its text say so."""
+    start = canonical({"account": account, "actor": principal})[:-1] + ","
+    return func.substr(Entry.body, 1, len(start)) == start
+
+
 def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions of a search by name, principal and moment; no index serves them."""
     if wanted.name is not None:
@@ -298,8 +304,7 @@ def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[
         name = collate(Release.name, "C") if connection.dialect.name == "postgresql" else Release.name
         yield func.lower(name).contains(wanted.name.translate(_LOWER), autoescape=True)
     if wanted.principal is not None:
-        start = canonical({"account": account, "actor": wanted.principal})[:-1] + ","
-        yield func.substr(Entry.body, 1, len(start)) == start  # the first members of the entry that registered it
+        yield made_by(account, wanted.principal)
     if wanted.since is not None:
         yield Release.created_at >= wanted.since
     if wanted.before is not None:

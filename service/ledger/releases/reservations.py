@@ -1,6 +1,6 @@
 """Requests on held releases: commit, approve and void."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
@@ -24,6 +24,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Hold
+from service.ledger.storage.transaction import leave_holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor
         locked = [lines.lock_account(connection, line)]
     else:
         locked = lines.lock_line(connection, line, at)
-        _refuse_over(connection, line, found.id, at)
+        _refuse_over(connection, locked, found.id, at)
     release = _present(connection, locked[-1], found)
     step = _commitment(release.state)
     if step is None:
@@ -209,7 +210,7 @@ def _step(
 
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
-        _refuse_over(connection, line, release_id, at)
+        _refuse_over(connection, locked, release_id, at)
         release = _present(connection, locked[-1], found)
         step = choose(connection, release, held)
         if step is None:
@@ -243,15 +244,23 @@ def _present(connection: Connection, account: AccountRecord, found: ReleaseRecor
     return release
 
 
-def _refuse_over(connection: Connection, line: Line, release_id: str, at: str) -> None:
+def _refuse_over(connection: Connection, line: Sequence[AccountRecord], release_id: str, at: str) -> None:
     """Refuse to continue with a release that is still held although its time is over.
+
+    Args:
+        line: locked, root first.
 
     Raises:
         ReservationsDue: the release's time is over, and it is still held.
+        Conflict: likewise, and its expiry takes long. The server's own thread records it, with rests for others.
     """
-    query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line.account_id)
-    if connection.execute(query.where(Hold.expires_at <= at)).first() is not None:
-        raise ReservationsDue(line.account_id, release_id)
+    query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line[-1].id)
+    if connection.execute(query.where(Hold.expires_at <= at)).first() is None:
+        return
+    if lines.expires_soon(connection, line, release_id):
+        raise ReservationsDue(line[-1].id, release_id)
+    leave_holds(connection)
+    raise Conflict("the release is expired: the time of its reservation is over")
 
 
 def _origin(connection: Connection, account_id: int, release: ReleaseRecord) -> tuple[str, Actor]:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, select, tuple_
 
+from service.errors import TooManyRequests
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.account_periods import EVERY_PERIOD, number_of
 from service.ledger.accounts.accounts import AccountRecord
@@ -30,12 +31,12 @@ from service.ledger.releases.held_charges import (
     without,
 )
 from service.ledger.releases.recorded_releases import require_recorded
-from service.ledger.releases.releases import HELD, ReleaseRecord, read_some
+from service.ledger.releases.releases import HELD, ReleaseRecord, made_by, read_some
 from service.ledger.spending import subplans
 from service.ledger.spending.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.tables import Account, Hold, Release
+from service.ledger.storage.tables import Account, Entry, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
 from service.privacy.plans.notation import read_plan
@@ -44,6 +45,8 @@ _AT_ONCE = 25  # holds of one account that expire in one transaction, for which 
 _CHARACTERS = 1 << 16  # of their plans together, except one longer plan
 _WINDOWS = 1000  # that they touch together, except one release's
 _PAGE = 500
+_MANY, _LOOKED_AT = 100, 1000
+_MOST_DUE, _RETRY = 200, 5  # overdue holds of one principal in an account, and seconds until some are recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,24 @@ def _first_expiry(connection: Connection, account_id: int) -> str | None:
 _FORGET = delete(Hold).where(Hold.release_id == bindparam("release"))
 
 
-def expire(database: Database, account_id: int, release_id: str | None = None) -> frozenset[int]:
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Overdue holds that expired; false if there were none.
+
+    Attributes:
+        charged: the ids of the accounts that they were charged to.
+        locked: the most seconds of the processor that one of the transactions held its locks.
+    """
+
+    charged: frozenset[int]
+    locked: float
+
+    def __bool__(self) -> bool:
+        """Return whether some expired."""
+        return bool(self.charged)
+
+
+def expire(database: Database, account_id: int, release_id: str | None = None) -> Expiry:
     """Expire some overdue holds of an account, in one transaction for each account below that registered some.
 
     One thread of a server does it for an account at a time. Requests that find the same holds wait, and then find them
@@ -185,19 +205,16 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     Args:
         release_id: the one release that is to expire; None: those that were due first.
 
-    Returns:
-        The ids of the accounts that they were charged to; empty if there were none.
-
     Raises:
         Unavailable: the database does not answer, or a hold is not as the service wrote it.
     """
     places = database.expiring.setdefault(account_id, WaitingLine(1))  # none waits for another account's plans
-    charged: set[int] = set()
+    charged, locked = set[int](), 0.0
     with places.place(time.monotonic() + database.lock_timeout):
         for name, release_ids in _some_due(database, account_id, release_id).items():
-            _expire(database, name, release_ids)
+            locked = max(locked, _expire(database, name, release_ids))
             charged.update(lines.line_of(database, name).ids)
-    return frozenset(charged)
+    return Expiry(frozenset(charged), locked)
 
 
 def _some_due(database: Database, account_id: int, release_id: str | None) -> dict[str, list[str]]:
@@ -226,7 +243,9 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
     return due
 
 
-def _expire(database: Database, name: str, release_ids: Sequence[str]) -> None:
+def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float:
+    """Expire overdue releases of an account; return the seconds of the processor under the locks."""
+    used = 0.0
     line = lines.line_of(database, name)
     with database.read() as connection:  # following the journal takes long, so it is not done under the lock
         account = accounts.read_account(connection, name)
@@ -236,8 +255,15 @@ def _expire(database: Database, name: str, release_ids: Sequence[str]) -> None:
     found = [held_of(release) for release in releases]
 
     def work(connection: Connection) -> AccountRecord | None:
+        nonlocal used
+        locked, began = lines.lock_line(connection, line, None), time.thread_time()
+        try:
+            return settle_due(connection, locked)
+        finally:
+            used = time.thread_time() - began
+
+    def settle_due(connection: Connection, locked: Sequence[AccountRecord]) -> AccountRecord | None:
         at = clock.now()
-        locked = lines.lock_line(connection, line, None)
         query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
         query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
         due = {row.release_id for row in map(of_held, connection.execute(query))}
@@ -249,6 +275,7 @@ def _expire(database: Database, name: str, release_ids: Sequence[str]) -> None:
     database.write(
         work, is_committed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head)
     )
+    return used
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +284,41 @@ class PresentAccount:
 
     account: AccountRecord
     expired: Subplans
+
+
+def has_many_due(connection: Connection, account: AccountRecord, at: str) -> bool:
+    """Return whether an account has so many overdue holds that a reader should not hold the interpreter for them."""
+    if account.next_expiry is None or account.next_expiry > at:
+        return False
+    some = select(Hold.release_id).where(Hold.account_id == account.id, Hold.expires_at <= at).limit(_MANY + 1)
+    return connection.execute(select(func.count()).select_from(some.subquery())).scalar_one() > _MANY
+
+
+def refuse_many_due(connection: Connection, account: AccountRecord, actor: Actor, at: str) -> None:
+    """Refuse further reservations of a principal of which many in this account are overdue.
+
+    Readers of the account, and of those above it, go through all overdue holds until their expiry is recorded.
+
+    Raises:
+        TooManyRequests: the principal has many.
+    """
+    if account.next_expiry is None or account.next_expiry > at:
+        return
+    latest = select(Hold.release_id).where(Hold.account_id == account.id, Hold.expires_at <= at)
+    some = latest.order_by(Hold.expires_at.desc(), Hold.release_id.desc()).limit(_LOOKED_AT).subquery()
+    own = (
+        select(func.count())
+        .select_from(some)
+        .join(Release, Release.id == some.c.release_id)
+        .join(Entry, and_(Entry.account_id == Release.account_id, Entry.seq == Release.seq))
+        .where(Release.account_id == account.id, made_by(account.name, actor.name))
+    )
+    if connection.execute(own).scalar_one() > _MOST_DUE:
+        raise TooManyRequests(
+            f"more than {_MOST_DUE} reservations of this principal in the account have expired, and their expiry is"
+            " still being recorded",
+            _RETRY,
+        )
 
 
 def present_account(connection: Connection, account: AccountRecord, at: str) -> PresentAccount:
@@ -322,19 +384,21 @@ def _left_by(connection: Connection, account: AccountRecord, charges: Sequence[H
 def _due(connection: Connection, account: AccountRecord, at: str) -> Iterator[Row[*tuple[Any, ...]]]:
     if account.next_expiry is None or account.next_expiry > at:
         return
-    last = ""
+    last: tuple[str, str] | None = None
     while True:
         query = (
             select(*reservation_rows.COLUMNS, Release.state)
             .join(Release, Release.id == Hold.release_id)
-            .where(Hold.account_id == account.id, Hold.expires_at <= at, Hold.release_id > last)
-            .order_by(Hold.release_id)
+            .where(Hold.account_id == account.id, Hold.expires_at <= at)
+            .order_by(Hold.expires_at, Hold.release_id)  # as the index, so that a page reads no other rows
             .limit(_PAGE)
         )
+        if last is not None:
+            query = query.where(tuple_(Hold.expires_at, Hold.release_id) > tuple_(*last))
         page = connection.execute(query).all()
         for row in page:
             reservation_rows.require_seal(connection, of_held(row))
             yield row
         if len(page) < _PAGE:
             return
-        last = page[-1].release_id
+        last = page[-1].expires_at, page[-1].release_id

@@ -7,13 +7,24 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from time import thread_time
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import text
 
-from service.errors import Altered, BudgetExceeded, Conflict, Forbidden, InvalidInput, NotFound, TooLarge, Unavailable
+from service.errors import (
+    Altered,
+    BudgetExceeded,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    TooLarge,
+    TooManyRequests,
+    Unavailable,
+)
 from service.ledger import idempotent_write
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget
@@ -23,7 +34,7 @@ from service.ledger.releases import expiry_keeper, releases, reservations, settl
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import expire, present_account, without_due_reservations
+from service.ledger.releases.settlement import Expiry, expire, has_many_due, present_account, without_due_reservations
 from service.ledger.spending import spending, subplans
 from service.ledger.storage import clock
 from service.ledger.storage.chain_points import ChainPoints
@@ -34,6 +45,7 @@ from service.privacy.accounting.pricing import Price
 from service.privacy.accounting.totals import Totals
 from tests.ledger.charging import (
     ANN,
+    BOB,
     account_of,
     approve,
     asking,
@@ -80,6 +92,13 @@ def time(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     monkeypatch.setattr(clock, "now", still.now)
     monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 0.0)  # whatever an expiry takes on a busy machine
     return still
+
+
+def _spend(seconds: float) -> None:
+    """Use the processor for so long."""
+    until = thread_time() + seconds
+    while thread_time() < until:
+        pass
 
 
 def _kinds(database: Database, name: str = "people") -> list[str]:
@@ -596,6 +615,85 @@ def test_nobody_finds_the_leading_ones_of_many_windows_for_others(database: Data
     assert "expired" not in _kinds(database)
 
 
+@pytest.mark.parametrize("late", [commit, void, _draw])
+def test_an_expiry_that_takes_long_is_left_to_the_server(
+    database: Database, time: _Clock, late: Callable[..., object]
+) -> None:
+    """A principal that comes too late to many of them would otherwise hold the lock for all of them."""
+    open_account(database, periods={"calendar": "index", "participation": {"offsets": [0]}})
+    (release,) = reserve(database, _DRAWN, periods={"from": 0, "to": 200})
+    time.forward(1)
+    for _ in range(2):
+        with pytest.raises(Conflict, match="expired"):
+            late(database, release)
+    assert _kinds(database) == ["account_opened", "reserved"]
+    assert database.holds_due.is_set()
+    _expire_in_background(database)
+    with pytest.raises(Conflict, match="expired"):
+        late(database, release)
+    assert _kinds(database) == ["account_opened", "reserved", "expired"]
+
+
+def test_a_principal_with_many_reservations_that_are_due_reserves_no_more(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of the line go through all of them; other principals, and charges without a reservation, go on."""
+    monkeypatch.setattr(settlement, "_MOST_DUE", 12)
+    open_account(database)
+    open_account(database, "part", parent="people")
+    reserve(database, *[_DRAWN] * 13, name="part")
+    reserve(database, _DRAWN, name="part")  # none is due yet
+    time.forward(1)
+    with pytest.raises(TooManyRequests, match="more than 12 reservations"):
+        reserve(database, _DRAWN, name="part")
+    assert len(_kinds(database, "part")) == 15
+    reserve(database, _DRAWN)  # in another account
+    charge(database, _DRAWN, name="part")
+    charge(database, _DRAWN, name="part", request=BOB, reserve_for=_HOUR)
+    _expire_in_background(database)
+    reserve(database, _DRAWN, name="part")
+
+
+def test_holds_of_several_pages_are_left_out_once(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many end at one moment, so that a page ends between equal moments."""
+    monkeypatch.setattr(settlement, "_PAGE", 3)
+    monkeypatch.setattr(settlement, "_MANY", 10)
+    opened = open_account(database)
+    reserve(database, *[_DRAWN] * 7)
+    time.forward(0.5)
+    reserve(database, *[_DRAWN] * 4)
+    for hours, due, many in ((0, 0, False), (0.5, 7, False), (0.5, 11, True)):
+        time.forward(hours)
+        with database.read() as connection:
+            account = account_of(database)
+            present = without_due_reservations(connection, account, clock.now())
+            assert has_many_due(connection, account, clock.now()) is many
+        assert present.releases == 11 - due
+    assert present.totals == opened.totals
+
+
+def test_a_server_rests_as_long_as_an_expiry_held_its_locks(
+    database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read before the locks delays nobody."""
+    open_account(database)
+    rested: list[float] = []
+
+    def rest(seconds: float) -> float:
+        rested.append(seconds)
+        return 0.0
+
+    monkeypatch.setattr(expiry_keeper, "rest_after", rest)
+    monkeypatch.setattr(settlement, "require_recorded", lambda *_: _spend(0.3))
+    reserve(database, _DRAWN)
+    time.forward(1)
+    _expire_in_background(database)
+    assert len(rested) == 1
+    assert 0 < rested[0] < 0.3
+
+
 def test_a_charge_that_does_not_fit_waits_for_no_expiry_that_reads_many_windows(
     database: Database, time: _Clock
 ) -> None:
@@ -755,7 +853,7 @@ def test_accounts_take_turns_at_their_expiries(
     monkeypatch.setattr(expiry_keeper, "rest_after", lambda _: 0.01)
     expired: list[str] = []
 
-    def counted(of: Database, account_id: int) -> frozenset[int]:
+    def counted(of: Database, account_id: int) -> Expiry:
         found = expire(of, account_id)
         if found:
             expired.append(ids[account_id])
