@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from anyio import to_thread
+
 from service.pages.shell.api_client import Refused, Visit, address, send
 
 MOST_NODES = 400
@@ -15,7 +17,8 @@ _MOST_PRICED_NODES = 10_000  # in all priced parts together: a part is priced wi
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
 _COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
-_MOST_NAMED = 12  # partitions that are listed by name
+_MOST_NAMED, _MOST_TAGS = 12, 8  # partitions and tags of a node that are listed by name
+_LONGEST_VALUE = 300  # characters of a parameter, such as a reference
 _HEADINGS = {
     "sequence": "Sequence: losses add up",
     "parallel": "Parallel: each record is in at most {max_degree} of the parts",
@@ -77,17 +80,7 @@ async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
     Returns:
         False if the plan is too large to price every node.
     """
-    distinct: dict[str, list[Node]] = {}
-    sizes: dict[int, int] = {}
-    _measure(root.stated, sizes)
-    remaining, complete = _MOST_PRICED_NODES, True
-    for node in _walk(root):
-        size = sizes[id(node.stated)]
-        if size > remaining:
-            complete = False
-            continue
-        remaining -= size
-        distinct.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
+    distinct, complete = await to_thread.run_sync(_distinct, root)
     for text, nodes in list(distinct.items())[:MOST_PRICED]:
         body = {"plan": json.loads(text), "neighbouring": neighbouring}
         try:
@@ -101,18 +94,32 @@ async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:
     return complete and len(distinct) <= MOST_PRICED
 
 
+def _distinct(root: Node) -> tuple[dict[str, list[Node]], bool]:
+    """Return the nodes that are to be priced, by the text of what they cost; False if some are left out."""
+    distinct: dict[str, list[Node]] = {}
+    sizes: dict[int, int] = {}
+    _measure(root.stated, sizes)
+    remaining, complete = _MOST_PRICED_NODES, True
+    for node in _walk(root):
+        size = sizes[id(node.stated)]
+        if size > remaining:
+            complete = False
+            continue
+        remaining -= size
+        distinct.setdefault(json.dumps(_cost_document(node.stated), sort_keys=True), []).append(node)
+    return distinct, complete
+
+
 def _node(document: dict[str, Any]) -> Node:
     kind = document["type"]
     if kind in _HEADINGS:
-        return Node(
-            _HEADINGS[kind].format_map(document), "", [], document.get("tags") or [], document, _declared(document)
-        )
+        return Node(_HEADINGS[kind].format_map(document), "", [], _tags(document), document, _declared(document))
     parameters = [
         (name, _parameter_text(value))
         for name, value in document.items()
         if name not in _COMPOSITE and value is not None
     ]
-    return Node(kind, document.get("name") or "", parameters, document.get("tags") or [], document, _declared(document))
+    return Node(kind, document.get("name") or "", parameters, _tags(document), document, _declared(document))
 
 
 def _declared(document: dict[str, Any]) -> str:
@@ -123,14 +130,19 @@ def _declared(document: dict[str, Any]) -> str:
     if isinstance(partitions, int):
         return f"at most {partitions:,} partitions"
     more = len(partitions) - _MOST_NAMED
-    names = ", ".join(partitions[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    names = ", ".join(map(_short, partitions[:_MOST_NAMED])) + (f" and {more:,} more" if more > 0 else "")
     return f"partitions {names}"
 
 
 def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
-    """Return the number of nodes in a plan; add the number of each of its parts to ``sizes``, by the part's id()."""
+    """Return the size of a plan: its nodes, and a tenth of the points of their curves.
+
+    Args:
+        sizes: the size of each of its parts is added, by the part's id().
+    """
     below = document.get("parts") or ([document["part"]] if "part" in document else [])
-    sizes[id(document)] = size = 1 + sum(_measure(part, sizes) for part in below)
+    points = len(document.get("rdp") or ()) // 10
+    sizes[id(document)] = size = 1 + points + sum(_measure(part, sizes) for part in below)
     return size
 
 
@@ -138,7 +150,18 @@ def _parameter_text(value: Any) -> str:
     """Return a parameter as text; long fractions are approximated."""
     if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
         return f"≈ {float(Fraction(value)):.6g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
+
+
+def _tags(document: dict[str, Any]) -> list[str]:
+    """Return the first tags of a node; a plan may have 25,000 tags of 200 characters."""
+    tags = document.get("tags") or []
+    more = [f"and {len(tags) - _MOST_TAGS} more"] if len(tags) > _MOST_TAGS else []
+    return [*map(_short, tags[:_MOST_TAGS]), *more]
+
+
+def _short(text: str, longest: int = 60) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _cost_document(document: dict[str, Any]) -> dict[str, Any]:

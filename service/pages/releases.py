@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
@@ -134,7 +135,7 @@ async def _render(
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
     )
-    tree = tree_of(release_body["plan"])
+    tree = await to_thread.run_sync(tree_of, release_body["plan"])
     complete = await price_nodes(visit, tree, account_body["neighbouring"])
     shown = {
         "account": account_body,

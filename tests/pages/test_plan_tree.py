@@ -33,6 +33,25 @@ def test_a_large_plan_is_cut_and_says_by_how_much() -> None:
     assert _unseen(root) == 1000 - (MOST_NODES - 2) + 2
 
 
+def test_many_and_long_texts_are_cut() -> None:
+    """A plan may have 25,000 tags of 200 characters, and a page would write out each."""
+    tags = [f"{number}" + "<" * 190 for number in range(64)]
+    node = tree_of(pure("0.1", tags=tags, reference="x" * 4000) | {"partitions": ["p" * 200] * 13})
+    assert node.tags == [f"{number}" + "<" * 58 + "…" for number in range(8)] + ["and 56 more"]
+    assert dict(node.parameters)["reference"] == "x" * 299 + "…"
+    assert node.partitions == "partitions " + ", ".join(["p" * 59 + "…"] * 12) + " and 1 more"
+    assert tree_of(pure("0.1", tags=["t" * 60] * 8)).tags == ["t" * 60] * 8
+
+
+def test_parts_with_long_curves_are_not_all_priced(steward: Client, api: Client) -> None:
+    """A declared curve may have a thousand points, and a plan three hundred of them."""
+    curve = [{"alpha": 2 + number, "epsilon": "1e-9"} for number in range(1000)]
+    part = {"type": "declared", "reference": "a proof", "rdp": curve}
+    made = release(api, {"type": "sequence", "parts": [part] * 120}, "households")
+    text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
+    assert "The plan is large" in text
+
+
 def test_each_part_says_what_it_costs_by_itself(steward: Client, api: Client) -> None:
     plan = {"type": "parallel", "max_degree": 2, "parts": [pure("0.01", name=f"p{n}") for n in range(3)]}
     made = release(api, {"type": "repeat", "count": 2, "part": plan}, "households")

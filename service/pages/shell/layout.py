@@ -1,13 +1,15 @@
 """Common parts of all pages: the template environment, the header and the navigation."""
 
 import uuid
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastapi import Request
-from fastapi.responses import HTMLResponse
+from anyio import to_thread
+from fastapi import Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.types import Receive, Scope, Send
 
 from service import __version__
 from service.ledger.access.key_records import Role, includes
@@ -50,8 +52,8 @@ def page(
     *,
     status: int = 200,
     policy: str = POLICY,
-) -> HTMLResponse:
-    """Render a template as a page. It is never cached, since the next visitor may be another user.
+) -> Response:
+    """Return a template as a page. It is never cached, since the next visitor may be another user.
 
     Args:
         request: the request.
@@ -71,10 +73,26 @@ def page(
         "version": __version__,
         "problem": None,
     }
-    text = _ENVIRONMENT.get_template(template).render(surroundings | (context or {}))
+    render = partial(_ENVIRONMENT.get_template(template).render, surroundings | (context or {}))
     # With no-referrer, browsers would not state the site from which a form comes.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
-    return HTMLResponse(text, status, headers)
+    return _Page(render, status, headers)
+
+
+class _Page(Response):
+    """A page that is rendered in a thread when it is sent: a long one would keep the event loop from all others."""
+
+    media_type = "text/html"
+
+    def __init__(self, render: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(None, status, headers)
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Render and send the page."""
+        self.body = (await to_thread.run_sync(self._render)).encode()
+        self.headers["Content-Length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 def may(role: Role | None, least: Role) -> bool:

@@ -1,6 +1,7 @@
 """Problems as pages, and the headers of each page."""
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from service.ledger.accounts import accounts
 from service.ledger.storage.database import open_database
 from service.ledger.storage.secret import Secret
 from service.pages import start
+from service.pages.shell import figures, layout
 from service.pages.shell.layout import PICTURES_WITHIN, POLICY
 from tests.api.calls import STEWARD, Client, application, bearer, open_account, problem_of
 from tests.pages.visits import hidden, sign_in
@@ -46,6 +48,24 @@ def test_programs_keep_their_problems(steward: Client) -> None:
         assert "Not found" in steward.get(path).text
     for path in ("/v1", "/v1/accounts", "/v1/nothing"):
         problem_of(steward.get(path), "unauthenticated")
+
+
+def test_a_page_is_rendered_off_the_event_loop(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise everybody would wait for a long one."""
+    threads: list[str] = []
+    real = figures.moment
+
+    def moment(stamp: str) -> str:
+        threads.append(threading.current_thread().name)
+        return real(stamp)
+
+    monkeypatch.setitem(layout._ENVIRONMENT.filters, "moment", moment)
+    layout._ENVIRONMENT.cache.clear()  # type: ignore[union-attr] # compiled templates keep their filters
+    answer = steward.get("/accounts/persons")
+    layout._ENVIRONMENT.cache.clear()  # type: ignore[union-attr] # it has one
+    assert answer.headers["Content-Length"] == str(len(answer.content))
+    assert threads
+    assert all("AnyIO worker" in name for name in threads)
 
 
 def test_a_method_that_a_page_has_not(steward: Client) -> None:
