@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, delete, func, select, tuple_
 
 from service.errors import TooManyRequests
-from service.ledger.accounts import accounts, lines
+from service.ledger.accounts import account_periods, accounts, lines
 from service.ledger.accounts.account_periods import EVERY_PERIOD, number_of
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal import journal
@@ -287,11 +287,16 @@ class PresentAccount:
 
 
 def has_many_due(connection: Connection, account: AccountRecord, at: str) -> bool:
-    """Return whether an account has so many overdue holds that a reader should not hold the interpreter for them."""
+    """Return whether an account has so many overdue holds that a reader should not hold the interpreter for them.
+
+    Those that touch many windows are many too.
+    """
     if account.next_expiry is None or account.next_expiry > at:
         return False
-    some = select(Hold.release_id).where(Hold.account_id == account.id, Hold.expires_at <= at).limit(_MANY + 1)
-    return connection.execute(select(func.count()).select_from(some.subquery())).scalar_one() > _MANY
+    query = select(Hold.periods).where(Hold.account_id == account.id, Hold.expires_at <= at)
+    found = connection.execute(query.order_by(Hold.expires_at).limit(_MANY + 1)).scalars().all()
+    own = None if account.periods is None else account_periods.write(account.periods)
+    return len(found) > _MANY or sum(account_periods.number_of(own, stated) for stated in found) > _WINDOWS
 
 
 def refuse_many_due(connection: Connection, account: AccountRecord, actor: Actor, at: str) -> None:

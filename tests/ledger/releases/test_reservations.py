@@ -674,6 +674,15 @@ def test_holds_of_several_pages_are_left_out_once(
     assert present.totals == opened.totals
 
 
+@pytest.mark.parametrize(("last", "many"), [(600, False), (1200, True)])
+def test_holds_of_many_windows_are_many(database: Database, time: _Clock, last: int, many: bool) -> None:
+    open_account(database, periods={"calendar": "index", "participation": {"offsets": [0]}})
+    reserve(database, _DRAWN, periods={"from": 0, "to": last})
+    time.forward(1)
+    with database.read() as connection:
+        assert has_many_due(connection, account_of(database), clock.now()) is many
+
+
 def test_a_server_rests_as_long_as_an_expiry_held_its_locks(
     database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
