@@ -42,6 +42,8 @@ class _Model:
                 self.waiting = None
             case "account_closed" | "account_reopened":
                 self.open, self.waiting = said["kind"] == "account_reopened", None
+            case "change_rejected":
+                self.waiting = None
             case "change_proposed":
                 self.waiting = said["seq"]
             case "metadata_changed":
