@@ -568,6 +568,24 @@ def test_a_request_that_waited_in_vain_is_not_worked_on(serve: Serve) -> None:
     assert json_of(client.get("/v1/accounts/people/releases"))["items"] == []
 
 
+def test_whoever_hangs_up_before_a_turn_is_counted(serve: Serve) -> None:
+    """Also where the request has no body, whose end is looked for first."""
+    app, client = serve()
+    head = f"GET /v1/accounts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {STEWARD}\r\n\r\n".encode()
+    turns, name, held = app.state.turns, json_of(client.get("/v1/principal"))["name"], 0
+    while turns._has_room(name):
+        turns._take(name)
+        held += 1
+    with contextlib.ExitStack() as stack:
+        for line in [stack.enter_context(_line(client)) for _ in range(60)]:
+            line.sendall(head)
+        until(lambda: turns.waiting == 60)
+    for _ in range(held):
+        turns.leave(name)
+    until(lambda: app.state.metrics.in_progress == 0)
+    assert "abandoned" in problem_of(client.get("/v1/accounts"), "too_many_requests")["detail"]
+
+
 def test_what_a_page_asks_waits_for_no_turn_of_its_own_body() -> None:
     """Otherwise it would wait for ever: the page holds the turn and waits for its answer."""
     size, turns = 1 << 20, FairPlaces(10, 1, 1, 10)

@@ -210,8 +210,12 @@ async def _require_client(request: Request) -> None:
     Raises:
         InvalidInput: the client has hung up.
     """
-    await request.body()  # otherwise the look at the connection would take it
-    if await has_hung_up(request.receive):
+    try:
+        await request.body()  # otherwise the look at the connection would take it
+        gone = await has_hung_up(request.receive)
+    except ClientDisconnect:  # while the body was awaited
+        gone = True
+    if gone:
         _count_abandoned(request)
         raise client_gone()
 
