@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from service.errors import ServiceError
-from service.ledger.accounts import lines
+from service.ledger.accounts import lines, waiting_changes
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.descriptions import descriptions
 from service.ledger.draws import draws, places, tabulations
@@ -30,6 +30,7 @@ from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import (
     ANN,
     BOB,
+    account_of,
     approve,
     carry_out,
     change_account,
@@ -195,8 +196,11 @@ def everything_old(database: Database, time: Clock) -> None:
     change_account(database, "alone", "closed")
     change_account(database, "alone", "open")
     change_account(database, "product", Fraction(1, 50))
+    greater = read_budget({"definition": "zcdp", "rho": "2", "delta": "1e-9"})
+    change_account(database, "product", greater, ANN)
+    waits = account_of(database, "product").head.seq
+    carry_out(database, waiting_changes.reject_change(database, BOB, "product", waits, "not this year"), BOB)
     for steward in (ANN, BOB):
-        greater = read_budget({"definition": "zcdp", "rho": "2", "delta": "1e-9"})
         change_account(database, "product", greater, steward)
 
 

@@ -12,18 +12,13 @@ _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 def require_acceptable(accept: str, media_types: Collection[str]) -> None:
     """Refuse a request that accepts none of the media types of the answer; an empty header accepts all.
 
-    Of several ranges that match a type, the most specific one counts.
-
     Raises:
         NotAcceptable: no type is accepted.
     """
     if not accept.strip():
         return
-    weights = dict(_ranges(accept))
-    for media_type in media_types:
-        ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
-        if next((weights[one] for one in ranges if one in weights), 0.0) > 0:
-            return
+    if any(_is_admitted(accept, media_type) for media_type in media_types):
+        return
     *others, last = sorted(media_types)
     expected = f"{', '.join(others)} or {last}" if others else last
     raise NotAcceptable(f"expected an Accept header that admits {expected}")
@@ -35,13 +30,27 @@ def prefers(accept: str, media_type: str) -> bool:
 
 
 def preferred(accept: str, media_types: Sequence[str]) -> str | None:
-    """Return the media type that an Accept header prefers by name; None where it prefers JSON."""
+    """Return the media type that an Accept header prefers by name; None where it prefers JSON.
+
+    Where it admits no JSON, a range such as ``text/*`` names the first type that it admits.
+    """
     weights = {JSON: 0.0} | dict.fromkeys(media_types, 0.0)
     for name, weight in _ranges(accept):
         if name in weights:
             weights[name] = max(weights[name], weight)
     best = max(media_types, key=lambda media_type: weights[media_type])  # the first of equally preferred ones
-    return best if weights[best] > 0 and weights[best] >= weights[JSON] else None
+    if weights[best] > 0 and weights[best] >= weights[JSON]:
+        return best
+    if not accept.strip() or _is_admitted(accept, JSON):
+        return None
+    return next((media_type for media_type in media_types if _is_admitted(accept, media_type)), None)
+
+
+def _is_admitted(accept: str, media_type: str) -> bool:
+    """Return whether the most specific range that matches a media type has a weight above 0."""
+    weights = dict(_ranges(accept))
+    ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
+    return next((weights[one] for one in ranges if one in weights), 0.0) > 0
 
 
 def _ranges(accept: str) -> Iterator[tuple[str, float]]:

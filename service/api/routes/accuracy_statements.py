@@ -59,7 +59,7 @@ class MechanismAccuracy(BaseModel):
 
 
 class AccuracyStatement(BaseModel):
-    """What a publication may say of a release: its guarantee, and the accuracy of each of its mechanisms."""
+    """The guarantee of a release and the accuracy of each of its mechanisms, for a publication."""
 
     account: str
     release: str

@@ -11,7 +11,17 @@ _CSV = ("application/json", "text/csv")
 
 @pytest.mark.parametrize(
     ("accept", "preferred"),
-    [("a/b", True), ("A/B ; q=0.5", True), ("a/b;q=0", False), ("a/b;q=x", False), ("", False), (",;q=1,", False)],
+    [
+        ("a/*", True),
+        ("a/*, application/json", False),
+        ("a/*, */*;q=0.1", False),
+        ("a/b", True),
+        ("A/B ; q=0.5", True),
+        ("a/b;q=0", False),
+        ("a/b;q=x", False),
+        ("", False),
+        (",;q=1,", False),
+    ],
 )
 def test_what_accept_prefers(accept: str, preferred: bool) -> None:
     assert prefers(accept, "a/b") is preferred

@@ -686,7 +686,7 @@ def test_holds_of_many_windows_are_many(database: Database, time: _Clock, last: 
 def test_a_server_rests_as_long_as_an_expiry_held_its_locks(
     database: Database, time: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read before the locks delays nobody."""
+    """Reading before the locks delays nobody."""
     open_account(database)
     rested: list[float] = []
 
