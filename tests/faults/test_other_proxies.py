@@ -126,12 +126,20 @@ def test_no_count_is_left_with_the_proxy(tmp_path: Path, kind: str) -> None:
 
 
 def _answer_while_sending(line: socket.socket) -> bytes:
-    """Return the first bytes of the answer to a body that goes on; Caddy sends it with the next part of the body."""
+    """Return the answer to a body that goes on; Caddy sends it with the next part of the body, in several pieces."""
+    told = b""
     for _ in range(1000):
-        if select.select([line], [], [], 0.01)[0]:
-            return line.recv(65536)
-        line.sendall(b" " * 1000)
-    raise AssertionError("there was no answer")
+        while select.select([line], [], [], 0.01)[0]:
+            piece = line.recv(65536)
+            assert piece, f"the connection ended after {told!r}"
+            told += piece
+            head, _, body = told.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)\r\ncontent-length: ([0-9]+)", head)
+            if length is not None and len(body) >= int(length[1]):
+                return told
+        if not told:
+            line.sendall(b" " * 1000)
+    raise AssertionError(f"there was no whole answer, but {told!r}")
 
 
 def _half_a_body(proxy: OtherProxy) -> socket.socket:
