@@ -70,7 +70,7 @@ def open_installation(
         require_schema(database)
         database.begun = hold_schema
         secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
-        check_secret(database, secret)
+        secret = check_secret(database, secret)
         mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
         if serving:
             try:
@@ -142,7 +142,7 @@ def open_to_verify(settings: Settings) -> tuple[Database, Secret]:
         require_schema(database, to_read=True)
         database.begun = partial(hold_schema, to_read=True)
         secret = load_secret(settings.resolved_secret_file, make=False)
-        check_secret(database, secret, bind_new=False)
+        secret = check_secret(database, secret, bind_new=False)
     return database, secret
 
 

@@ -1,5 +1,7 @@
 """The command by which an operator accepts a ledger that its high-water mark refuses."""
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -12,12 +14,14 @@ from service.ledger.accounts import account_rows
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
 from service.ledger.installation.high_water import BrokenMark, HighWaterFile, Mark
+from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries, present_heads
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT
+from service.ledger.storage.secret import Secret
 
 _NAMED = 1000  # journals that the entry lists
 _LONGEST = 2000  # characters of a reason
@@ -38,8 +42,10 @@ def acknowledge(
 ) -> None:
     """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and record the reason.
 
-    The installation's journal stores the reason with the missing entries, and the mark starts anew. From then on no row
-    without a seal is sealed, unless --adopt says so for a copy that an older version wrote.
+    The installation's journal stores the reason with the missing entries, and the mark starts anew. If entries are
+    missing, or the mark was lost, the whole ledger is verified and sealed again, so that rows which somebody kept of
+    the version that is given up are refused. Accounts and keys with faults are not sealed again: they stay refused.
+    From then on no row without a seal is sealed, unless --adopt says so for a copy that an older version wrote.
     """
     if not reason.strip() or len(reason) > _LONGEST:
         raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
@@ -51,83 +57,115 @@ def acknowledge(
     except BrokenMark as broken:
         mark, fault = None, str(broken)
     with database.read() as connection:
-        entries = last_entries(connection)
-        missing = [] if mark is None else missing_entries(connection, mark.heads, entries)
-        unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
-        heads, altered = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed])
-        try:
-            waits = waits_for_adoption(connection, secret)
-        except BrokenChain as broken:
-            raise unsound(broken) from None
-    behind = mark is not None and now < mark.written_at
-    without_head = {one.journal for one in missing} & set(altered)
-    refused = _refused(bool(missing or behind or fault), waits, adopt, without_head)
+        found = _look(connection, secret, None if mark is None else mark.heads, adopt)
+        behind = mark is not None and now < mark.written_at
+        refused = _refused(bool(found.missing or behind or fault), found, adopt)
+        version = None
+        if refused is None and (found.missing or fault):
+            version = prepare_version(connection, secret, verified=not adopt)
     if refused is not None:
         database.close()
         raise Conflict(refused)
 
-    content = _content(reason, mark, missing, fault) | ({"adopt": True} if adopt else {})
+    content = _content(reason, mark, found.missing, fault) | ({"adopt": True} if adopt else {})
+    if version is not None:
+        content |= {"version": version.name, "sealed_again": version.rows.number}
 
     def work(connection: Connection) -> Head:
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
+        if version is not None:
+            begin_version(connection, secret, version)
         new = installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=now)
-        told = heads.get(INSTALLATION)
+        told = found.heads.get(INSTALLATION)
         if told is not None and not is_linked(connection, NO_ACCOUNT, told, new):
             raise Conflict("the installation's journal lost entries at the same moment: run the command again")
         return new
 
     own = database.write(work, is_committed=lambda *_: False)
-    _write_mark(file, mark, missing, heads, own)
+    _write_mark(file, mark, found, own)
     database.close()
-    for name in sorted(one[1] for one in entries if one[0] in unsealed):
+    _tell(found, () if version is None else version.faults.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The ledger as the command found it.
+
+    Attributes:
+        missing: the entries of the mark that it lacks.
+        heads: the present heads that can be marked, by the account's name.
+        altered: the journals whose last entry is not as the service wrote it.
+        unsealed: the accounts whose row is not as the service wrote it.
+        waits: whether an older version left rows without seals.
+    """
+
+    missing: list[MissingEntry]
+    heads: Mapping[str, Head]
+    altered: Collection[str]
+    unsealed: Sequence[str]
+    waits: bool
+
+
+def _look(connection: Connection, secret: Secret, marked: Mapping[str, Head] | None, adopt: bool | None) -> _Found:
+    entries = last_entries(connection)
+    missing = [] if marked is None else missing_entries(connection, marked, entries)
+    unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
+    heads, altered = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed])
+    try:
+        waits = waits_for_adoption(connection, secret)
+    except BrokenChain as broken:
+        raise unsound(broken) from None
+    return _Found(missing, heads, altered, sorted(one[1] for one in entries if one[0] in unsealed), waits)
+
+
+def _tell(found: _Found, faults: Iterable[str]) -> None:
+    for name in found.unsealed:
         typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
-    for one in missing:
+    for fault in faults:
+        typer.echo(f"{fault}; it stays refused")
+    for one in found.missing:
         typer.echo(str(one))
-    if missing:
+    if found.missing:
         typer.echo(
             "If clients repeat the requests behind the missing entries, the service draws and charges them again."
         )
     typer.echo("acknowledged; the high-water mark starts anew")
 
 
-def _refused(is_due: bool, waits: bool, adopt: bool | None, without_head: set[str]) -> str | None:
+def _refused(is_due: bool, found: _Found, adopt: bool | None) -> str | None:
     """Return the reason why the command does nothing; None if it goes on.
 
     Args:
         is_due: whether the mark refuses the ledger, or cannot be used.
-        waits: whether an older version left rows without seals.
-        without_head: the journals that lack entries and whose present last entry cannot be marked instead.
     """
+    without_head = {one.journal for one in found.missing} & set(found.altered)
     if not is_due:
         return "nothing to acknowledge: the ledger has all entries of its high-water mark"
     if without_head:
         names = ", ".join(repr(name) if name else "the installation's journal" for name in sorted(without_head))
         return f"the last entry is not as the service wrote it: {names}"
-    if waits == (adopt is not None):
+    if found.waits == (adopt is not None):
         return None
-    return _ADOPTION if waits else "an older version left no rows without seals that could be adopted"
+    return _ADOPTION if found.waits else "an older version left no rows without seals that could be adopted"
 
 
-def _write_mark(
-    file: HighWaterFile, mark: Mark | None, missing: list[MissingEntry], heads: dict[str, Head], own: Head
-) -> None:
+def _write_mark(file: HighWaterFile, mark: Mark | None, found: _Found, own: Head) -> None:
     """Write the present heads of journals that lack entries, and of all journals if the mark was broken.
 
     Only what the operator is told is missing is forgotten, whatever the database shows and other servers mark.
 
     Args:
-        heads: the present heads, as the operator is told of them.
         own: the command's own entry in the installation's journal, which follows its present head.
     """
     if mark is None:
-        file.replace(heads | {INSTALLATION: own}, clock.now())
+        file.replace({**found.heads, INSTALLATION: own}, clock.now())
         return
-    forgotten = {one.journal: one.marked for one in missing}
+    forgotten = {one.journal: one.marked for one in found.missing}
     if INSTALLATION in mark.heads:
         forgotten[INSTALLATION] = mark.heads[INSTALLATION]
-    found = {name: head for name, head in heads.items() if name in forgotten}
-    file.forget(forgotten, found | {INSTALLATION: own}, clock.now())
+    present = {name: head for name, head in found.heads.items() if name in forgotten}
+    file.forget(forgotten, present | {INSTALLATION: own}, clock.now())
 
 
 def _content(reason: str, mark: Mark | None, missing: list[MissingEntry], fault: str | None) -> dict[str, object]:

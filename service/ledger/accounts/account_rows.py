@@ -73,14 +73,14 @@ def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], 
     """
     secret = secret_of(connection)
     sealed = [
-        {"account": fixed["id"], **changing, "seal": _seal(secret, {**fixed, **changing})} for fixed, changing in rows
+        {"account": fixed["id"], **changing, "seal": seal_of(secret, {**fixed, **changing})} for fixed, changing in rows
     ]
     require_written(connection.execute(_UPDATE, batch(sealed)), len(sealed))
 
 
-def _seal(secret: Secret, row: Mapping[Any, object]) -> str:
+def seal_of(secret: Secret, row: Mapping[Any, object]) -> str:
     """Return the seal of an account's row, over all its columns, with the parent by its name."""
-    return secret.seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
+    return secret.row_seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
 
 
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
@@ -89,7 +89,7 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     Args:
         row: the columns ``COLUMNS``.
     """
-    return secret.is_seal(row["seal"], _PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
+    return secret.is_row_seal(row["seal"], _PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
 
 
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:
@@ -182,4 +182,4 @@ def _sealed_old(
     if found is None:
         return None  # it stays unsealed, and is refused
     added = {"spending_sum": stored_sum(secret, row.id, sum_of(secret, *found))}
-    return {"account": row.id, **added, "seal": _seal(secret, {**row._mapping, **added})}
+    return {"account": row.id, **added, "seal": seal_of(secret, {**row._mapping, **added})}

@@ -196,7 +196,12 @@ def altered(child_id: int) -> Altered:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether a row of ``allotments`` is as the service wrote it."""
-    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _NAMES))
+    return secret.is_row_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _NAMES))
+
+
+def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
+    """Return the seal of a row of ``allotments``."""
+    return secret.row_seal(_PURPOSE, *(row[name] for name in _NAMES))
 
 
 def write_rows(connection: Connection, rows: Sequence[AllotmentRow], *, new: bool) -> None:
@@ -213,7 +218,7 @@ def write_rows(connection: Connection, rows: Sequence[AllotmentRow], *, new: boo
     secret, given = secret_of(connection), []
     for row in rows:
         values: Mapping[str, Any] = {name: getattr(row, name) for name in _NAMES}
-        given.append({**values, "seal": secret.seal(_PURPOSE, *values.values())})
+        given.append({**values, "seal": seal_of(secret, values)})
     if not given:
         return
     if new:

@@ -6,6 +6,7 @@ derived again, and would take replays for new requests. So a second secret is re
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -23,11 +24,14 @@ _ONLY_ROW = 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
-def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> None:
+def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> Secret:
     """Bind this open database to the secret, and a new one permanently; refuse one that is bound to another.
 
     Args:
         bind_new: False leaves a new database unchanged.
+
+    Returns:
+        The secret with the ledger's present version.
 
     Raises:
         StartupRefused: the database belongs to another secret.
@@ -56,7 +60,9 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
             "the secret file is not the one that this database was set up with"
             f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
         )
-    database.secret = secret
+    with database.read() as connection:
+        database.secret = replace(secret, version=installation_journal.ledger_version(connection, secret))
+    return database.secret
 
 
 def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:

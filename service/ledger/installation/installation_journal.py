@@ -6,6 +6,7 @@ restore an older state of everything. Only a party that kept a head can detect t
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
@@ -137,6 +138,24 @@ def read_after(connection: Connection, secret: Secret, last: Head) -> Iterator[t
             yield last, members
 
 
+def ledger_version(connection: Connection, secret: Secret) -> str:
+    """Return the name of the ledger's present version, as the last sound acknowledgement gave it; empty before any.
+
+    A fault of the journal is for its other readers to tell.
+    """
+    version = ""
+    with suppress(BrokenChain):
+        for _, members in read_after(connection, secret, BEFORE_FIRST):
+            version = begun_version(members) or version
+    return version
+
+
+def begun_version(members: Mapping[str, Any]) -> str | None:
+    """Return the name of the version of the ledger that an entry began; None if it began none."""
+    began: str | None = members["content"].get("version") if members["kind"] == "mark_acknowledged" else None
+    return began
+
+
 def _checked_members(secret: Secret, last: Head, row: Row[int, str, str, str, str]) -> dict[str, Any]:
     try:
         return _checked(secret, last, JournalEntry(row.seq, row.kind, None, row.body, row.hash), row.seal)
@@ -159,14 +178,18 @@ def follow(database: Database, secret: Secret) -> int:
         row = database.ask(_AT, {"seq": last.seq})
         if last != BEFORE_FIRST and (row is None or row.hash != last.hash):
             raise database.went_back(INSTALLATION, 0)
+        version = secret.version
         while (row := database.ask(_AT, {"seq": last.seq + 1})) is not None:
             members = _checked_members(secret, last, row)
+            version = begun_version(members) or version
             database.remember_ends(_ends(members["kind"], members["content"]))
             last = Head(row.seq, row.hash)
             if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
                 database.require_present(KnownHead(INSTALLATION, last.seq, last.hash), moment)
         found = KnownHead(INSTALLATION, last.seq, last.hash)
         database.require_present(found, moment)
+    if version != secret.version:
+        database.stop("an operator acknowledged another version of the ledger: start this server again")
     if followed is not None and found != followed:
         database.note_read([NewEntry(NO_ACCOUNT, found.seq, found.hash)])
     database.followed = found

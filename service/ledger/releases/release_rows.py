@@ -93,15 +93,23 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
     """Refuse a row with an id and state that the service did not write.
 
     Args:
-        row: id, state and seal.
+        row: the columns ``STATE``.
 
     Raises:
         Altered: id or state are not as the service wrote them.
     """
-    digest = str(row.seal)[:_DIGITS]
     secret = secret_of(connection)
-    if not secret.is_text(str(row.seal), _sealed(secret, digest, row.id, row.state)):
+    if not secret.is_text(str(row.seal), state_seal(secret, row._mapping)):
         raise altered(row.id)
+
+
+def state_seal(secret: Secret, row: Mapping[Any, Any]) -> str:
+    """Return the seal of a release for its state; of everything else, its present seal is believed.
+
+    Args:
+        row: the columns ``STATE``.
+    """
+    return _sealed(secret, str(row["seal"])[:_DIGITS], row["id"], row["state"])
 
 
 def unsealed(seal: object) -> str:
@@ -120,8 +128,7 @@ def update_states(connection: Connection, release_ids: Sequence[str], state: str
     secret, changed = secret_of(connection), []
     for row in connection.execute(_STATES.where(Release.id.in_(release_ids))).all():
         require_state(connection, row)
-        seal = _sealed(secret, row.seal[:_DIGITS], row.id, state)
-        changed.append({"release": row.id, "new": state, "code": seal})
+        changed.append({"release": row.id, "new": state, "code": state_seal(secret, {**row._mapping, "state": state})})
     if changed:
         connection.execute(_UPDATE_STATE, batch(changed))
 
@@ -149,7 +156,7 @@ def _digest(row: Mapping[Any, Any], entry_hash: str) -> str:
 
 
 def _sealed(secret: Secret, digest: str, release_id: str, state: str) -> str:
-    return digest + secret.seal(_PURPOSE, digest, release_id, state)
+    return digest + secret.row_seal(_PURPOSE, digest, release_id, state)
 
 
 def altered(release_id: str, reason: str = "run verify") -> Altered:
@@ -161,7 +168,8 @@ _WITH_HASH = select(*FIXED, Release.state, Release.seal, Entry.hash).join(
     Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq)
 )
 WITH_HASH = _WITH_HASH.where(Release.id == bindparam("release"))
-_STATES = select(Release.id, Release.state, Release.seal)
+STATE = (Release.id, Release.state, Release.seal)
+_STATES = select(*STATE)
 _UPDATE_STATE = (
     update(Release).where(Release.id == bindparam("release")).values(state=bindparam("new"), seal=bindparam("code"))
 )

@@ -33,12 +33,17 @@ def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         row: the columns ``COLUMNS`` but for the seal.
     """
-    return {**row, "seal": secret.seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))}
+    return {**row, "seal": seal_of(secret, row)}
+
+
+def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
+    """Return the seal of a row."""
+    return secret.row_seal(_PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row as it is."""
-    return secret.is_seal(row.seal, _PURPOSE, *sealed_values(row._mapping, _SEALED, _OPTIONAL))
+    return secret.is_row_seal(row.seal, _PURPOSE, *sealed_values(row._mapping, _SEALED, _OPTIONAL))
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:

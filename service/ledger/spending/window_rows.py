@@ -1,11 +1,11 @@
 """The stored rows of ``window_totals``: each sealed, and all of an account's in one sum, which its sealed row holds.
 
 A row is the window's own totals, without those of releases to all periods. Its seal shows that the service wrote it.
-It does not show that the row is the newest one, or that no other row is missing: the sum does. It adds one code of each
-row, a keyed hash of its seal, modulo 2^256, and is stored masked, as the sum of spending is
-(``spending_rows``). The codes are never stored, unlike the seals, so the sum of other rows, older ones among them, can
-be neither computed nor searched for. A charge changes the sum by its own rows. It is compared wherever all rows of an
-account are read.
+It does not show that the row is the newest one, or that no other row is missing: the sum does. It adds one number of
+each row, a keyed hash of its code, modulo 2^256, and is stored masked, as the sum of spending is (``spending_rows``).
+The numbers are never stored, unlike the seals, so the sum of other rows, older ones among them, can be neither computed
+nor searched for. They are the same in every version of the ledger. A charge changes the sum by its own rows. It is
+compared wherever all rows of an account are read.
 """
 
 import json
@@ -38,14 +38,14 @@ class Window:
         held: of held releases.
         releases: the number of both.
         seq: the number of the last entry that changed them.
-        seal: of the row that was read; None: it was not read, or has changed since.
+        code: of the row that was read; None: it was not read, or has changed since.
     """
 
     committed: Totals = _NOTHING
     held: Totals = _NOTHING
     releases: int = 0
     seq: int = 0
-    seal: str | None = field(default=None, compare=False)
+    code: str | None = field(default=None, compare=False)
 
     @property
     def totals(self) -> Totals:
@@ -107,12 +107,13 @@ def read_windows(connection: Connection, account_id: int, places: PeriodSet) -> 
 
 
 def _window(secret: Secret, row: Row[*tuple[Any, ...]]) -> Window:
-    if not is_sealed(secret, row):
+    code = _code(secret, row[:-1])
+    if not secret.is_text(str(row.seal), secret.in_version(code)):
         raise Altered(
             "an account's window", f"the row at {row.place!r} of window_totals, of account {row.account_id!r},"
         )
     held = _NOTHING if row.held == _NOTHING_TEXT else budgets.stored_totals(row.held)
-    return Window(budgets.stored_totals(row.committed), held, row.releases, row.seq, row.seal)
+    return Window(budgets.stored_totals(row.committed), held, row.releases, row.seq, code)
 
 
 def altered(account_id: int) -> Altered:
@@ -122,13 +123,21 @@ def altered(account_id: int) -> Altered:
 
 def rows_of(account_id: int) -> Select[*tuple[Any, ...]]:
     """Return the query of all rows of an account, in the order of their places."""
-    return select(*_COLUMNS).where(Table.account_id == account_id).order_by(Table.place)
+    return select(*COLUMNS).where(Table.account_id == account_id).order_by(Table.place)
 
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row of ``window_totals`` as it is."""
-    *sealed_values, seal = row
-    return secret.is_seal(seal, _PURPOSE, *sealed_values)
+    return secret.is_text(str(row.seal), seal_of(secret, row._mapping))
+
+
+def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
+    """Return the seal of a row of ``window_totals``."""
+    return secret.in_version(_code(secret, (row[name] for name in _NAMES)))
+
+
+def _code(secret: Secret, values: Iterable[object]) -> str:
+    return secret.seal(_PURPOSE, *values)
 
 
 def write_windows(connection: Connection, account_id: int, before: Windows, after: Windows) -> int:
@@ -144,30 +153,27 @@ def write_windows(connection: Connection, account_id: int, before: Windows, afte
     changed = [place for place in sorted(after) if before.get(place) != after[place]]
     new, old = [place for place in changed if place not in before], [place for place in changed if place in before]
     secret = secret_of(connection)
-    rows = {place: sealed(secret, account_id, place, after[place]) for place in changed}
+    rows = {place: row_of(account_id, place, after[place]) for place in changed}
+    codes = {place: _code(secret, row.values()) for place, row in rows.items()}
+    for place, row in rows.items():
+        row["seal"] = secret.in_version(codes[place])
     for statement, given in (
         (_INSERT, [rows[place] for place in new]),
         (_UPDATE, [_update_values(rows[place]) for place in old]),
     ):
         if given:
             require_written(connection.execute(statement, batch(given)), len(given))
-    return sum_of(secret, (row["seal"] for row in rows.values())) - sum_of(
-        secret, (_seal_of(secret, account_id, place, before[place]) for place in old)
+    return sum_of(secret, codes.values()) - sum_of(
+        secret, (_code_of(secret, account_id, place, before[place]) for place in old)
     )
 
 
-def sealed(secret: Secret, account_id: int, place: int, window: Window) -> dict[str, Any]:
-    """Return the row of a window."""
-    row = row_of(account_id, place, window)
-    return {**row, "seal": secret.seal(_PURPOSE, *row.values())}
-
-
-def _seal_of(secret: Secret, account_id: int, place: int, window: Window) -> str:
-    return sealed(secret, account_id, place, window)["seal"] if window.seal is None else window.seal
+def _code_of(secret: Secret, account_id: int, place: int, window: Window) -> str:
+    return _code(secret, row_of(account_id, place, window).values()) if window.code is None else window.code
 
 
 def row_of(account_id: int, place: int, window: Window) -> dict[str, Any]:
-    """Return the row of a window, without its seal, in the order in which seals and codes cover it."""
+    """Return the row of a window, without its seal, in the order of ``COLUMNS``."""
     return {
         "account_id": account_id,
         "place": place,
@@ -183,19 +189,20 @@ def _update_values(row: Mapping[str, Any]) -> dict[str, Any]:
     return given | {"account": row["account_id"], "at": row["place"]}
 
 
-def sum_of(secret: Secret, seals: Iterable[str]) -> int:
-    """Return the sum of rows with these seals; it counts modulo 2^256."""
-    return sum(int.from_bytes(secret.hmac("window code", seal.encode()), "big") for seal in seals)
+def sum_of(secret: Secret, codes: Iterable[str]) -> int:
+    """Return the sum of rows with these codes; it counts modulo 2^256."""
+    return sum(int.from_bytes(secret.hmac("window code", code.encode()), "big") for code in codes)
 
 
 def is_sum(secret: Secret, account_id: int, stored: object, windows: Windows) -> bool:
     """Return whether a text is that of the sum of all windows of an account."""
-    seals = (_seal_of(secret, account_id, place, window) for place, window in windows.items())
-    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, seals)))
+    codes = (_code_of(secret, account_id, place, window) for place, window in windows.items())
+    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, codes)))
 
 
 _PURPOSE = "window"
-_COLUMNS = (Table.account_id, Table.place, Table.committed, Table.held, Table.releases, Table.seq, Table.seal)
+COLUMNS = (Table.account_id, Table.place, Table.committed, Table.held, Table.releases, Table.seq, Table.seal)
+_NAMES = tuple(column.key for column in COLUMNS if column.key != "seal")
 _CHANGING = ("committed", "held", "releases", "seq")
 _SOME = {
     "sqlite": text(

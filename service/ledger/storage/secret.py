@@ -24,9 +24,15 @@ _BASE64 = re.compile(r"[0-9a-zA-Z+/_-]{43}=?")  # 32 bytes, either alphabet of R
 
 @dataclass(frozen=True)
 class Secret:
-    """The installation's 256-bit key, which never appears in a repr."""
+    """The installation's 256-bit key, which never appears in a repr.
+
+    Attributes:
+        version: of the ledger: the name that the last acknowledgement gave to what followed; empty before any. Seals of
+            rows that change depend on it, so that rows of a version that an operator gave up are refused.
+    """
 
     key: bytes = field(repr=False)
+    version: str = ""
 
     def hmac(self, purpose: str, *parts: bytes | bytearray) -> bytes:
         """Return the HMAC-SHA-256 of the parts for one purpose.
@@ -47,6 +53,18 @@ class Secret:
     def is_seal(self, given: object, purpose: str, *values: object) -> bool:
         """Return whether ``given`` is the code of these values."""
         return isinstance(given, str) and self.is_text(given, self.seal(purpose, *values))
+
+    def row_seal(self, purpose: str, *values: object) -> str:
+        """Return the seal of a row that may change, in the present version of the ledger."""
+        return self.in_version(self.seal(purpose, *values))
+
+    def is_row_seal(self, given: object, purpose: str, *values: object) -> bool:
+        """Return whether ``given`` is the seal of these values in the present version of the ledger."""
+        return isinstance(given, str) and self.is_text(given, self.row_seal(purpose, *values))
+
+    def in_version(self, code: str) -> str:
+        """Return the seal that a row with this code has in the present version of the ledger."""
+        return self.seal("ledger-version", self.version, code) if self.version else code
 
     @staticmethod
     def is_text(given: str, right: str) -> bool:

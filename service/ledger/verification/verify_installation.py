@@ -35,7 +35,7 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
     else:
         yield from (f"installation_journal: {misuse}" for misuse in misuses)
         yield from _sealed_again(connection, secret)
-        yield from _keys(connection, secret, known)
+        yield from (fault for _, fault in key_faults(connection, secret, known))
     yield from stored_answer_faults(connection, secret)
     for job_id in jobs.altered(connection, secret):
         yield f"jobs: the result of {job_id} is not as the service wrote it"
@@ -57,17 +57,22 @@ def _sealed_again(connection: Connection, secret: Secret) -> Iterator[str]:
             before |= members["content"].keys()
 
 
-def _keys(connection: Connection, secret: Secret, known: Known) -> Iterator[str]:
+def key_faults(connection: Connection, secret: Secret, known: Known) -> Iterator[tuple[str, str]]:
+    """Yield the keys whose rows do not follow from the installation's journal, each with its fault in words.
+
+    Args:
+        known: the keys in the journal.
+    """
     missing = dict(known)
     for record, sealed in stored_keys(connection, secret):
         entered = missing.pop(record.id, None)
         if entered is None:
-            yield f"api_keys: no entry made the key {record.id} of {record.name!r}"
+            yield record.id, f"api_keys: no entry made the key {record.id} of {record.name!r}"
         elif sealed != entered.sealed:
-            yield f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
+            yield record.id, f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
         elif journalled_values(record) != journalled_values(entered):
             stored, journalled = journalled_values(record), journalled_values(entered)
             columns = ", ".join(name for name in stored if stored[name] != journalled[name])
-            yield f"api_keys: {columns} of {record.id} of {record.name!r} does not follow from the journal"
+            yield record.id, f"api_keys: {columns} of {record.id} of {record.name!r} does not follow from the journal"
     for key_id, entered in missing.items():
-        yield f"api_keys: the key {key_id} of {entered.name!r} is missing"
+        yield key_id, f"api_keys: the key {key_id} of {entered.name!r} is missing"

@@ -53,6 +53,7 @@ FIXED = [
 ]
 
 
+_NUMBERS = {"releases", "partitions_drawn", "partitions_undeclared"}
 MONTHS = {"calendar": "month", "participation": {"offsets": [0]}}
 
 
@@ -106,7 +107,8 @@ def test_no_fixed_column_is_updated(database: Database, where: str) -> None:
         "mechanism = 'b'",
         "repetition = 7, drawn = 9",
         "most = 9, drawn = 9",
-        "seal = 'another'",
+        "most = 9, seal = 'another'",
+        "drawn = 1, seal = 'another'",
         "seal = NULL, drawn = 9",
     ],
 )
@@ -119,7 +121,9 @@ def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, ch
         run(database, f"UPDATE partitions_drawn SET {change}")
 
 
-@pytest.mark.parametrize("change", ["held = held", "seq = seq", "seq = 1", "place = 7, seq = seq + 1"])
+@pytest.mark.parametrize(
+    "change", ["held = held", "seq = seq", "seq = 1", "held = '{}', seal = 'another'", "place = 7, seq = seq + 1"]
+)
 def test_a_window_changes_only_with_a_later_entry(database: Database, change: str) -> None:
     open_account(database, periods=MONTHS)
     charge(database, LEVEL, periods={"list": ["2026-01"]})
@@ -174,14 +178,22 @@ def test_an_account_changes_only_with_an_entry(database: Database) -> None:
         assert connection.execute(text("SELECT DISTINCT releases FROM accounts")).scalar_one() == 7
 
 
-def test_only_a_row_without_a_seal_is_sealed_without_an_entry(database: Database) -> None:
+def test_an_account_gets_another_seal_if_nothing_else_of_it_changes(database: Database) -> None:
+    _ledger(database)
+    for column in sorted(_MAY_CHANGE["accounts"] - {"seal", "head_seq"}):
+        other = "'closed'" if column == "state" else "7" if column in _NUMBERS else "'{}'"
+        _refused(database, f"UPDATE accounts SET seal = 'another', {column} = {other}")
+    for table in ("accounts", "window_totals", "allotments", "partitions_drawn"):
+        run(database, f"UPDATE {table} SET seal = 'another'")
+        _refused(database, f"UPDATE {table} SET seal = NULL")
+
+
+def test_a_row_without_a_seal_is_sealed_without_an_entry(database: Database) -> None:
     open_account(database)
-    _refused(database, "UPDATE accounts SET seal = 'another'")
     unseal(database)
     with pytest.raises(Unavailable, match="not as the service wrote it"):
         account_of(database)
     run(database, "UPDATE accounts SET seal = 'another'")
-    _refused(database, "UPDATE accounts SET seal = 'a third'")
     for change in ("head_seq = head_seq - 1", "seal = NULL"):
         _refused(database, f"UPDATE accounts SET spending_sum = 'one', {change}")
     run(database, "UPDATE accounts SET seal = 'a third', spending_sum = 'one'")
@@ -247,9 +259,8 @@ def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
         _refused(database, f"UPDATE draws SET seal = {seal}")
     unseal(database)
     _refused(database, "UPDATE draws SET seal = 'another', noisy = 'x'")
-    for table in ("draws", "partitions_drawn"):
-        run(database, f"UPDATE {table} SET seal = 'another'")
-        _refused(database, f"UPDATE {table} SET seal = 'a third'")
+    run(database, "UPDATE draws SET seal = 'another'")
+    _refused(database, "UPDATE draws SET seal = 'a third'")
 
 
 _ROWIDS = {

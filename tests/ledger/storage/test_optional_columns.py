@@ -30,7 +30,7 @@ _ACCOUNT: dict[str, Any] = {name: f"the {name}" for name in account_rows._SEALED
 
 
 def _of_account(row: dict[str, Any]) -> str:
-    return account_rows._seal(SECRET, row)
+    return account_rows.seal_of(SECRET, row)
 
 
 def _of_release(row: dict[str, Any]) -> str:
