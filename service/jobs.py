@@ -24,7 +24,6 @@ from typing import Any
 
 import structlog
 
-from service.errors import ServiceError
 from service.ledger import jobs
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.draws.tabulated_groups import record_left
@@ -94,7 +93,7 @@ class Workers:
                     self._last = job.principal
                     self._work(job, name, stopping)
                     continue
-            except (ServiceError, OSError, RuntimeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - no content of the database may end the thread
                 # Without a database, or without memory for a process, the job is found again when its lease has
                 # expired.
                 _log.warning("job", error=type(error).__name__, detail=getattr(error, "for_operator", None))

@@ -25,6 +25,10 @@ from service.ledger.storage.secret import Secret
 
 _NAMED = 1000  # journals that the entry lists
 _LONGEST = 2000  # characters of a reason
+_FAULTS = (
+    "the ledger has faults. Restore a sound copy, or repair them first; with --leave-faults these accounts and keys are"
+    " refused for ever:"
+)
 _ADOPTION = (
     "the ledger has rows without seals, as an older version left them. Add --adopt if this is a copy that an older"
     " version wrote: the next server seals these rows as they are. Otherwise add --no-adopt: they stay refused"
@@ -39,13 +43,18 @@ def acknowledge(
             help="Seal, or refuse for ever, the rows without seals of a restored copy that an older version wrote.",
         ),
     ] = None,
+    leave_faults: Annotated[
+        bool,
+        typer.Option("--leave-faults", help="Go on although accounts or keys have faults; they stay refused for ever."),
+    ] = False,
 ) -> None:
-    """Accept a ledger that is older than its high-water mark, or a clock that is behind it, and record the reason.
+    """Accept a ledger that is older than its high-water mark or has none, or a clock that is behind it.
 
     The installation's journal stores the reason with the missing entries, and the mark starts anew. If entries are
-    missing, or the mark was lost, the whole ledger is verified and sealed again, so that rows which somebody kept of
-    the version that is given up are refused. Accounts and keys with faults are not sealed again: they stay refused.
-    From then on no row without a seal is sealed, unless --adopt says so for a copy that an older version wrote.
+    missing, or there is no mark, the whole ledger is verified and sealed again, so that rows which somebody kept of
+    the version that is given up are refused. A ledger with faults is not accepted, unless --leave-faults says so: then
+    the accounts and keys that have them are not sealed again. From then on no row without a seal is sealed, unless
+    --adopt says so for a copy that an older version wrote.
     """
     if not reason.strip() or len(reason) > _LONGEST:
         raise typer.BadParameter(f"expected a reason of 1 to {_LONGEST} characters", param_hint="--reason")
@@ -59,10 +68,12 @@ def acknowledge(
     with database.read() as connection:
         found = _look(connection, secret, None if mark is None else mark.heads, adopt)
         behind = mark is not None and now < mark.written_at
-        refused = _refused(bool(found.missing or behind or fault), found, adopt)
-        version = None
-        if refused is None and (found.missing or fault):
+        begins = bool(found.missing) or mark is None
+        refused, version = _refused(begins or behind, found, adopt), None
+        if refused is None and begins:
             version = prepare_version(connection, secret, verified=not adopt)
+            if version.faults and not leave_faults and adopt is None:
+                refused = "\n".join([_FAULTS, *version.faults.values()])
     if refused is not None:
         database.close()
         raise Conflict(refused)

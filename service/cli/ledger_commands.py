@@ -22,6 +22,7 @@ from service.ledger.access.key_lives import lives_of
 from service.ledger.accounts import accounts
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.installation.high_water import HighWaterFile, Mark
+from service.ledger.installation.ledger_versions import start_version
 from service.ledger.installation.mark_check import check_clock
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.installation.signing import signer_of
@@ -254,6 +255,7 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
     """
     # The imported ledger may be older than the high-water mark: the next start refuses it until it is acknowledged.
     with writing(settings_of_command(), begin=True, require_mark=False) as (database, secret):
+        start_version(database, secret, "an export is imported")
         heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     for name, head in heads.items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")

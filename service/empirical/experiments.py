@@ -117,8 +117,10 @@ def run(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
     Raises:
         ValueError: the residuals leave nothing to estimate (the message says what would), or the first area's first
-            stratum has no person to move.
+            stratum has no person to move, or the experiment is larger than a request may ask for.
     """
+    if experiment.counts > MOST_COUNTS or experiment.values > MOST_VALUES:  # its parameters have no seal while it waits
+        raise ValueError(f"expected at most {MOST_COUNTS} counts and {MOST_VALUES} noise values")
     generator = np.random.default_rng(experiment.seed)
     progress(0.0)
     residuals, counts, divided = simulate(experiment, generator)

@@ -362,7 +362,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         cast("State", row.state),  # the table's check admits no other
         row.permille / 1000,
         _json(row.result),
-        _json(row.problem),
+        _problem(row.problem),
         row.created_at,
         row.ended_at,
         row.seal,
@@ -372,6 +372,17 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
     if job.state in ("queued", "running"):
         return replace(job, state="failed", problem=_UNREADABLE)
     return replace(job, seal=None)  # a result of unknown origin
+
+
+def _problem(text: str | None) -> dict[str, str] | None:
+    """Return the reason of a failure; the row is not sealed, so it may have been replaced."""
+    stated = _json(text)
+    if stated is None:
+        return None
+    match stated:
+        case {"code": "internal" | "validation", "detail": str()} if len(stated) == 2:
+            return dict(stated)
+    return _ALTERED
 
 
 def _parameters(text: str) -> dict[str, Any] | None:

@@ -154,7 +154,12 @@ def test_a_ledger_that_lacks_entries_of_its_mark_is_refused_until_somebody_says_
     for command in (["export"], ["keys", "list"], ["recompute"]):
         assert missing in said(cut, *command, code=1)
     assert "Invalid value" in said(cut, "acknowledge", "--reason", " ", code=2)
-    assert missing in said(cut, "acknowledge", "--reason", "the disk failed; the backup of Monday")
+    why = ("acknowledge", "--reason", "the disk failed; the backup of Monday")
+    faults = "account 'people': the first bad entry is 2: a row of releases belongs to no entry that wrote one"
+    assert faults in said(cut, *why, code=1)
+    told = said(cut, *why, "--leave-faults")
+    assert missing in told
+    assert f"{faults}; it stays refused\n" in told
     assert said(cut, "keys", "list")
     assert "nothing to acknowledge" in said(cut, "acknowledge", "--reason", "again", code=1)
     with contextlib.closing(sqlite3.connect(cut / "data" / "ledger.db")) as connection:
@@ -171,7 +176,7 @@ def test_a_row_that_shows_an_earlier_head_is_not_marked_anew(home: Path, tmp_pat
     """Its journal lacks nothing: only what an operator is told is missing may be forgotten."""
     last = "DELETE FROM installation_journal WHERE seq = (SELECT max(seq) FROM installation_journal)"
     cut = _tampered(home, tmp_path / "cut", last, _CUT[-1])
-    told = said(cut, "acknowledge", "--reason", "a backup of Monday")
+    told = said(cut, "acknowledge", "--reason", "a backup of Monday", "--leave-faults")
     assert "the journal of 'people'" not in told
     assert "the row of account 'people' is not as the service wrote it; its head is not marked anew" in told
     assert _marked(cut)["people"].seq == 4
@@ -221,6 +226,21 @@ def test_an_operator_decides_whether_an_older_versions_rows_are_adopted(
     assert json.loads(rows[-1][1])["content"].get("adopt", False) is adopt
     with service(place) as served:
         assert served.client.get("/v1/accounts/people").status_code == (200 if adopt else 503)
+
+
+def test_a_ledger_without_a_mark_begins_a_version_when_it_is_acknowledged(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    """A backup was restored on another machine, where no mark is: rows of what was lost are refused from then on."""
+    copy = _tampered(home, tmp_path / "copy")
+    (copy / "service.high-water").unlink()
+    said(copy, "acknowledge", "--reason", "restored on another machine")
+    assert "the installation: all valid\npeople: 4 entries, all valid\n" in said(copy, "verify")
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as now:
+        after = now.execute("SELECT seal FROM accounts").fetchall()
+    with contextlib.closing(sqlite3.connect(home / "data" / "ledger.db")) as then:
+        assert then.execute("SELECT seal FROM accounts").fetchall() != after
+    assert "nothing to acknowledge" in said(copy, "acknowledge", "--reason", "again", code=1)
 
 
 def test_nothing_is_adopted_where_no_older_version_was(home: Path, tmp_path: Path, said: Command) -> None:
@@ -274,6 +294,9 @@ def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Pat
     cut = said(copy, "import", str(copy / "cut.jsonl"), "--public-key", key, code=1)
     assert cut == "error: line 6: the file ends before the noisy counts of a draw\n"
     assert said(copy, "import", str(file), "--public-key", key) == f"people: 4 entries, head {head}\n"
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        begun = connection.execute("SELECT body FROM installation_journal WHERE kind = 'mark_acknowledged'").fetchall()
+    assert "version" in json.loads(begun[0][0])["content"], "rows of the ledger that was exported are refused"
     assert said(copy, "verify").endswith("people: 4 entries, all valid\n")
     assert "without accounts" in said(copy, "import", str(file), "--public-key", key, code=1)
     assert not (copy / "service.high-water").exists(), "the first server begins it"

@@ -287,3 +287,10 @@ def test_residuals_do_not_depend_on_what_is_asked_of_them() -> None:
     first, _, _ = simulate(_SMALL, np.random.default_rng(9))
     second, _, _ = simulate(replace(_SMALL, setting=SmoothingSetting(1.0), direct_runs=7), np.random.default_rng(9))
     assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("larger", [replace(_SMALL, people=10**9, mean=1), replace(_SMALL, direct_runs=10**9)])
+def test_an_experiment_that_no_request_may_ask_for_is_not_begun(larger: Experiment) -> None:
+    """The parameters of a waiting experiment have no seal."""
+    with pytest.raises(ValueError, match="expected at most"):
+        run(larger, lambda _: None)

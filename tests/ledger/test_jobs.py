@@ -77,6 +77,18 @@ def test_a_job_whose_parameters_cannot_be_read_fails_and_holds_up_no_other(datab
         assert jobs.unfinished(database) == {"queued": 0, "running": 1}
 
 
+@pytest.mark.parametrize(
+    "problem", ["5", "{}", "x", '{"code": "none", "detail": "d"}', '{"code": "internal", "detail": 5}']
+)
+def test_a_reason_that_was_changed_is_not_shown(database: Database, problem: str) -> None:
+    job_id = _submit(database, 1)
+    assert jobs.fail(database, _taken(database).id, "w", "internal", "it broke")
+    change = text("UPDATE jobs SET problem = :problem")
+    database.write(lambda c: c.execute(change, {"problem": problem}), is_committed=lambda *_: False)
+    shown = _read(database, job_id).problem
+    assert shown is None or "not as this service wrote it" in shown["detail"]
+
+
 def test_a_result_of_parameters_that_cannot_be_read_is_none(database: Database) -> None:
     job_id = carry_out(database, jobs.submit(asking("ann"), {})).id
     assert jobs.finish(database, SECRET, _taken(database), "w", {"a": 1})

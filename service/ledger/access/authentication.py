@@ -57,7 +57,8 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
 
     The token is looked up by its code, so the time taken reveals nothing about other tokens. The database is queried
     every time, so a revocation holds at once, whichever server made it. Putting an old row back does not revive a key
-    that the installation's journal ended: the statement that reads the row also tells whether the journal continued
+    that the installation's journal ended, and a key that it did not make is refused, like one of an installation from
+    which this one was imported: the statement that reads the row also tells whether the journal continued
     since this process read it. While the entries that follow there are not sound, no key is valid, because they may
     hide a revocation.
 
@@ -76,6 +77,9 @@ def authenticate(database: Database, secret: Secret, token: str, at: str) -> Pri
         return None
     if followed is not None:
         _follow(database, secret, followed.seq, known, row.last_entry or 0)
+    if followed is not None and not database.has_made(row.id):
+        _log.warning("the installation's journal made no such key", key=str(row.id))
+        return None
     if database.has_ended(row.id, at):
         _log.warning(
             "the row of a key says that the key is valid; by the installation's journal it has ended", key=row.id

@@ -8,7 +8,6 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import bindparam, or_, select, update
 
-from service.errors import ServiceError
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
@@ -54,7 +53,7 @@ class KeyUsage:
             return 0
         with self._database.read() as connection:
             written = {row.id: row.last_used_at for row in connection.execute(_READ)}
-        due = [(key, at) for key, at in seen if (last := written.get(key)) is None or clock.later(last, _APART) <= at]
+        due = [(key, at) for key, at in seen if _is_due(written.get(key), at)]
         if due:
             rows = [{"key": key, "at": at} for key, at in sorted(due)]
             # Repeating this write has no further effect.
@@ -73,5 +72,10 @@ class KeyUsage:
             last = stopping.wait(_PAUSE)
             try:
                 self.write()
-            except ServiceError as error:
-                _log.warning("uses", error=type(error).__name__, detail=error.for_operator)
+            except Exception as error:  # noqa: BLE001 - no content of the database may end the thread
+                _log.warning("uses", error=type(error).__name__, detail=getattr(error, "for_operator", None))
+
+
+def _is_due(last: object, at: str) -> bool:
+    """Return whether a use is long enough after the last one, or the row does not tell when that was."""
+    return not (isinstance(last, str) and clock.is_stamp(last)) or clock.later(last, _APART) <= at

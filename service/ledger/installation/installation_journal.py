@@ -35,6 +35,7 @@ _AT = _ENTRY.order_by(None).where(InstallationEntry.seq == bindparam("seq"))
 _INSERT = insert(InstallationEntry).execution_options(preserve_rowcount=True)
 _PURPOSE = "installation-journal"
 _OF_KEYS = ("key_adopted", "key_left", "key_made", "key_rotated", "key_revoked")
+_MAKING = ("key_adopted", "key_made")
 _AT_ONCE = 100  # entries that a reader holds at a time; one may have 100,000 bytes
 
 
@@ -166,7 +167,7 @@ def _checked_members(secret: Secret, last: Head, row: Row[int, str, str, str, st
 
 
 def follow(database: Database, secret: Secret) -> int:
-    """Read which keys were ended by entries that this process has not read; return the last entry's number.
+    """Read which keys were made or ended by entries that this process has not read; return the last entry's number.
 
     Raises:
         BrokenChain: as ``read``; the ends before that entry are known then.
@@ -183,6 +184,8 @@ def follow(database: Database, secret: Secret) -> int:
             members = _checked_members(secret, last, row)
             version = begun_version(members) or version
             database.remember_ends(_ends(members["kind"], members["content"]))
+            if members["kind"] in _MAKING:
+                database.remember_made(members["content"]["id"])
             last = Head(row.seq, row.hash)
             if last.seq == database.newest.number(INSTALLATION):  # at a start, the marked entry
                 database.require_present(KnownHead(INSTALLATION, last.seq, last.hash), moment)

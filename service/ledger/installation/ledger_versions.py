@@ -14,7 +14,10 @@ from sqlalchemy import Connection, select
 from service.errors import Conflict
 from service.ledger.access.key_events import keys_and_misuses
 from service.ledger.access.key_lives import lives_of
+from service.ledger.installation import installation_journal
 from service.ledger.installation.sealing import Owner, SealedRows, seal_again, sealed_rows
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account
 from service.ledger.verification.verify import verify
@@ -60,6 +63,26 @@ def begin_version(connection: Connection, secret: Secret, new: NewVersion) -> No
     """
     if seal_again(connection, secret, replace(secret, version=new.name), new.faults) != new.rows:
         raise Conflict("rows of the ledger changed at the same moment: run the command again")
+
+
+def start_version(database: Database, secret: Secret, reason: str) -> None:
+    """Begin a version of an installation without accounts, into which those of another ledger are imported.
+
+    Somebody may have kept rows of that ledger, which may have had the same secret. Nothing is done where there are
+    accounts.
+    """
+    with database.read() as connection:
+        if connection.execute(select(Account.id).limit(1)).first() is not None:
+            return
+        new = prepare_version(connection, secret, verified=True)
+    content: dict[str, object] = {"reason": reason, "mark": None, "version": new.name, "sealed_again": new.rows.number}
+
+    def work(connection: Connection) -> None:
+        begin_version(connection, secret, new)
+        installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=clock.now())
+
+    database.write(work, is_committed=lambda *_: False)
+    database.secret = replace(secret, version=new.name)
 
 
 def _faults(connection: Connection, secret: Secret) -> dict[Owner, str]:

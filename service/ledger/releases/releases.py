@@ -12,6 +12,7 @@ from sqlalchemy import (
     CompoundSelect,
     Connection,
     Row,
+    and_,
     bindparam,
     collate,
     exists,
@@ -312,8 +313,9 @@ def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[
 
 
 def _is_due(at: str) -> ColumnElement[bool]:
-    """Return the condition that a release is held although its time is over."""
-    return exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
+    """Return the condition that a release is held although its time is over, by its own row, which has a seal."""
+    held = exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
+    return and_(Release.expires_at <= at, held)
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
@@ -321,6 +323,7 @@ def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]
     written = select(Release.seq).where(Release.account_id == account_id, _UNCOMMITTED, Release.state == "expired")
     due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
     due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)
+    due = due.where(Release.expires_at <= at)
     return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
 
 

@@ -169,7 +169,7 @@ def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor
         locked = [lines.lock_account(connection, line)]
     else:
         locked = lines.lock_line(connection, line, at)
-        _refuse_over(connection, locked, found.id, at)
+        _refuse_over(connection, locked, found, at)
     release = _present(connection, locked[-1], found)
     step = _commitment(release.state)
     if step is None:
@@ -210,7 +210,7 @@ def _step(
 
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
-        _refuse_over(connection, locked, release_id, at)
+        _refuse_over(connection, locked, found, at)
         release = _present(connection, locked[-1], found)
         step = choose(connection, release, held)
         if step is None:
@@ -244,21 +244,24 @@ def _present(connection: Connection, account: AccountRecord, found: ReleaseRecor
     return release
 
 
-def _refuse_over(connection: Connection, line: Sequence[AccountRecord], release_id: str, at: str) -> None:
+def _refuse_over(connection: Connection, line: Sequence[AccountRecord], release: ReleaseRecord, at: str) -> None:
     """Refuse to continue with a release that is still held although its time is over.
 
     Args:
         line: locked, root first.
+        release: as it was recorded before the lock; its own time is sealed, and that of an unread hold is not.
 
     Raises:
         ReservationsDue: the release's time is over, and it is still held.
         Conflict: likewise, and its expiry takes long. The server's own thread records it, with rests for others.
     """
-    query = select(Hold.release_id).where(Hold.release_id == release_id, Hold.account_id == line[-1].id)
+    if release.expires_at is None or release.expires_at > at:
+        return
+    query = select(Hold.release_id).where(Hold.release_id == release.id, Hold.account_id == line[-1].id)
     if connection.execute(query.where(Hold.expires_at <= at)).first() is None:
         return
-    if lines.expires_soon(connection, line, release_id):
-        raise ReservationsDue(line[-1].id, release_id)
+    if lines.expires_soon(connection, line, release.id):
+        raise ReservationsDue(line[-1].id, release.id)
     leave_holds(connection)
     raise Conflict("the release is expired: the time of its reservation is over")
 

@@ -212,8 +212,10 @@ def expire(database: Database, account_id: int, release_id: str | None = None) -
     charged, locked = set[int](), 0.0
     with places.place(time.monotonic() + database.lock_timeout):
         for name, release_ids in _some_due(database, account_id, release_id).items():
-            locked = max(locked, _expire(database, name, release_ids))
-            charged.update(lines.line_of(database, name).ids)
+            used = _expire(database, name, release_ids)
+            if used is not None:
+                locked = max(locked, used)
+                charged.update(lines.line_of(database, name).ids)
     return Expiry(frozenset(charged), locked)
 
 
@@ -243,8 +245,13 @@ def _some_due(database: Database, account_id: int, release_id: str | None) -> di
     return due
 
 
-def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float:
-    """Expire overdue releases of an account; return the seconds of the processor under the locks."""
+def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float | None:
+    """Expire overdue releases of an account.
+
+    Returns:
+        The seconds of the processor under the locks; None if none of them expired: another process was faster, or the
+            account that registered them has no such holds, because the ledger was changed outside the service.
+    """
     used = 0.0
     line = lines.line_of(database, name)
     with database.read() as connection:  # following the journal takes long, so it is not done under the lock
@@ -272,10 +279,10 @@ def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float:
             return None
         return settle(connection, locked, expired, Expired(), None, at)[-1]
 
-    database.write(
+    settled = database.write(
         work, is_committed=lambda connection, leaf: leaf is not None and has_entry(connection, leaf.id, leaf.head)
     )
-    return used
+    return None if settled is None else used
 
 
 @dataclass(frozen=True, slots=True)

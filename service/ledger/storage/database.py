@@ -117,6 +117,7 @@ class Database:
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self.points = ChainPoints()  # entries that this process committed, or linked with those heads
         self.walked = WalkedJournals()  # what the texts say that entries are about
+        self._made: set[str] = set()  # the keys that the installation's journal made or adopted, by key id
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
@@ -197,6 +198,14 @@ class Database:
         """Refuse keys from some moments on; an earlier moment that is known already stays."""
         with self._counting:
             self._ends |= {key: min(end, self._ends.get(key, end)) for key, end in ends.items()}
+
+    def remember_made(self, key_id: str) -> None:
+        """Accept a key that the installation's journal made."""
+        self._made.add(key_id)
+
+    def has_made(self, key_id: str) -> bool:
+        """Return whether the installation's journal made a key, as far as this process has read it."""
+        return key_id in self._made
 
     def has_ended(self, key_id: str, at: str) -> bool:
         """Return whether the installation's journal ended a key by a moment, as far as this process has read it."""

@@ -27,6 +27,7 @@ from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.exports import STATEMENT, VERSION
 from service.ledger.verification.funding_check import FundingAudit
+from service.ledger.verification.line_check import LineAudit
 from service.ledger.verification.period_audit import PeriodAudit
 from service.privacy.planning.levels import find_level
 
@@ -101,6 +102,7 @@ class Reader:
         self._numbers = DeclaredNumbers()
         self._periods = PeriodAudit()
         self._funding = FundingAudit()
+        self._lines = LineAudit()
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -192,6 +194,7 @@ class Reader:
         audit = expected.audit
         entry = audit.check_text(body, digest)
         drawn = None
+        self._lines.take(audit.chain.name, entry)
         if isinstance(entry.content, Registration):
             origin = entry.content.origin
             if origin is not None and not self._funding.charges(origin.account, audit.chain.name):
@@ -278,15 +281,24 @@ class Reader:
     def _check_families(self) -> None:
         """Require that the charges of an account are those registered in it and in the accounts under it."""
         below: Counter[str] = Counter()
-        for expected in self._accounts.values():
-            opening = expected.opening
-            if opening is not None and opening.parent is not None and opening.funding is None:
-                below[opening.parent] += expected.releases
+        for name, parent in self._shared():
+            below[parent] += self._accounts[name].releases
         for name, expected in self._accounts.items():
             if expected.releases != expected.own + below[name]:
                 raise BadExport(self.line, f"the releases of {name!r} are not those of it and the accounts under it")
+        for name in self._lines.unequal(self._shared()):
+            raise BadExport(
+                self.line, f"the entries about releases of {name!r} are not those of it and the accounts under it"
+            )
         for fault in self._funding.faults():
             raise BadExport(self.line, fault)
+
+    def _shared(self) -> Iterator[tuple[str, str]]:
+        """Yield the accounts that charge the one above them for each release, with the name of that account."""
+        for name, expected in self._accounts.items():
+            opening = expected.opening
+            if opening is not None and opening.parent is not None and opening.funding is None:
+                yield name, opening.parent
 
 
 def _account_of(body: str) -> str:

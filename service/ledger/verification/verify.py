@@ -33,6 +33,7 @@ from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.funding_check import check_funding, written_sum
+from service.ledger.verification.line_check import check_line
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.window_check import check_windows
 
@@ -101,6 +102,7 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
+    check_line(connection, chain, account)
     check_windows(connection, chain, account, cursors)
     check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)

@@ -1,5 +1,6 @@
 """The installation's journal decides whether a key has ended, and a server remembers it, whatever rows say later."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +18,7 @@ from service.ledger.access.keys import list_keys, revoke_key
 from service.ledger.installation.installation_journal import follow
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Actor
-from service.ledger.storage.database import Database
+from service.ledger.storage.database import Database, open_database
 from tests.ledger.charging import SECRET, asking, charge, open_account
 from tests.ledger.keys import make_key, revoke, rotate
 from tests.ledger.ledgers import Clock
@@ -217,3 +218,16 @@ def test_entries_of_others_do_not_look_as_if_the_journal_went_back(database: Dat
     assert database.stopped is None
     assert len(_listed(database)) == 5
     assert eve in _listed(database)
+
+
+def test_a_key_that_the_installations_journal_did_not_make_is_refused(database: Database, replica: Database) -> None:
+    """Its row has a right seal: that of the ledger from which this one was imported, with the same secret."""
+    _make(database)
+    follow(replica, SECRET)
+    _, token = _make(database)
+    assert authenticate(replica, SECRET, token, LATER) is not None
+    _without_last_entry(database)
+    with contextlib.closing(open_database(database.url)) as another:
+        another.secret = SECRET
+        follow(another, SECRET)
+        assert authenticate(another, SECRET, token, LATER) is None

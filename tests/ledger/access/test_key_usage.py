@@ -9,6 +9,7 @@ from service.ledger.access.key_usage import KeyUsage
 from service.ledger.access.keys import create_key
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from tests.ledger.writing import run
 
 
 def _at(minutes: int) -> str:
@@ -93,3 +94,14 @@ def test_what_could_not_be_written_is_written_the_next_time(
     with uses.written():
         pass
     assert _last(database, key) == _at(1)
+
+
+def test_a_last_use_that_is_no_moment_keeps_none_of_another_key_from_being_written(
+    database: Database, keys: list[str]
+) -> None:
+    uses, (key, other) = KeyUsage(database), keys
+    run(database, "UPDATE api_keys SET last_used_at = 'never' WHERE id = :key", key=key)
+    for one in keys:
+        uses.note(one, _at(1))
+    assert uses.write() == 2
+    assert _last(database, other) == _at(1)

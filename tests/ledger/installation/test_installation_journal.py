@@ -135,7 +135,7 @@ def test_an_entry_of_somebody_without_the_secret_is_found_although_its_hash_is_r
 def test_a_longer_version_without_the_known_entry_stops_a_start(database: Database, secret: Secret) -> None:
     """It is sealed throughout: a server that was killed wrote it."""
     for _ in range(3):
-        _append(database, secret)
+        _append(database, secret, id="a")
     database.newest = NewestHeads()
     database.newest.add([KnownHead(INSTALLATION, 2, "0" * 64)])
     with pytest.raises(Unavailable, match="the ledger lacks an entry that was committed"):

@@ -66,7 +66,7 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.statements import statements
-from tests.ledger.writing import hold_of, put_back, unprotected
+from tests.ledger.writing import hold_of, put_back, run, unprotected
 
 _DRAWN = {"type": "geometric", "epsilon": "0.1", "name": "a"}
 _DECLARED = {"type": "gaussian", "rho": "0.1"}  # not drawn here
@@ -940,3 +940,56 @@ def test_a_request_with_a_key_is_answered_as_the_first_time(database: Database) 
 
     assert answer("first") == Answer(200, "first")
     assert answer("second") == Answer(200, "first", replayed=True)
+
+
+@pytest.mark.parametrize("account", ["kid", "sibling"])
+def test_a_hold_that_is_missing_in_one_account_of_a_line_stops_no_thread(
+    database: Database, time: _Clock, account: str
+) -> None:
+    """The account above says that a reservation is due, and nothing expires: each request once waited for ever."""
+    open_account(database, "top")
+    for name in ("kid", "sibling"):
+        open_account(database, name, parent="top")
+    (release,) = reserve(database, _DRAWN, name="kid")
+    kid = account_of(database, "kid").id
+    run(database, "DELETE FROM holds WHERE release_id = :release AND account_id = :kid", release=release, kid=kid)
+    time.forward(2)
+    with pytest.raises(Unavailable, match="the ledger was changed"):
+        charge(database, _DRAWN, name=account)
+    assert not expire(database, account_of(database, "top").id)
+    ExpiryKeeper(database).expire_all(threading.Event())
+
+
+_LONG = {
+    "type": "sequence",
+    "parts": [_DRAWN | {"epsilon": "0.001", "name": f"{number:04}" + "x" * 60} for number in range(250)],
+}
+
+
+@pytest.mark.parametrize("plan", [_DRAWN, _LONG], ids=["short", "long"])
+def test_the_time_of_a_hold_that_was_changed_is_not_believed(
+    database: Database, time: _Clock, plan: dict[str, Any]
+) -> None:
+    open_account(database)
+    (release,) = reserve(database, plan, hours=24)
+    run(database, "UPDATE holds SET expires_at = :at", at="2020-01-01T00:00:00.000000Z")
+    for act in (commit, void):
+        with pytest.raises(Unavailable, match="not as the service wrote it"):
+            act(database, release)
+
+
+def test_a_hold_that_was_changed_hides_no_proposal(database: Database, time: _Clock) -> None:
+    open_account(database, approval_above="0.001")
+    (proposed,) = reserve(database, _DRAWN, hours=24)
+    run(database, "UPDATE holds SET expires_at = :at", at="2020-01-01T00:00:00.000000Z")
+
+    def listed(state: State) -> list[str]:
+        account = account_of(database).chain
+        with database.read() as connection:
+            page = releases.list_releases(connection, account, 0, 9, Wanted(state=state), clock.now(), lambda _: None)
+            return [one.id for one in page]
+
+    with database.read() as connection:
+        page = releases.list_proposals(connection, (0, 0), 9, None, clock.now(), lambda _: None)
+    assert [one.release.id for one in page] == listed("proposed") == [proposed]
+    assert listed("expired") == []
