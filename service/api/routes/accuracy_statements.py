@@ -25,6 +25,7 @@ from service.ledger.draws import partitions
 from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage import clock
+from service.ledger.verification.receipts import counted_partitions
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring, runs_of
@@ -107,7 +108,7 @@ def state_accuracy(
         owner = accounts.read_account(connection, account)
         record = read_recorded(connection, owner, release).seen(clock.now())
         (cost,) = costs_of(connection, request, owner, [record])
-        drawn = {one.mechanism: one for one in partitions.drawn_for(connection, [release]).get(release, [])}
+        drawn = {one.mechanism: one for one in counted_partitions(connection, owner, record)}
     (best,) = cost["best"]
     statement = best["adaptive"] or best["fixed"] or {}
     facts = {

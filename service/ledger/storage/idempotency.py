@@ -123,7 +123,8 @@ def find(connection: Connection, request: Request) -> Answer | None:
     if not request.secret.is_seal(seal, _PURPOSE, request.principal, request.key, *values):
         _log.warning("a stored answer is not as this service wrote it", principal=request.principal)
         raise Conflict(
-            "the stored answer to this Idempotency-Key was changed and is not repeated; the request was carried out"
+            "the stored answer to this Idempotency-Key was changed and is not repeated: look up whether the request was"
+            " carried out"
         )
     if not hmac.compare_digest(row.request_digest, request.digest):
         raise IdempotencyConflict("this Idempotency-Key was used before with another request")

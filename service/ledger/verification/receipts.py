@@ -1,7 +1,6 @@
 """Receipts: the signed cost of a release, for readers who cannot ask the ledger."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -39,8 +38,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     require_present(connection, account, release)
     require_recorded(connection, account, release)
     charged = charge_of(connection, account, release)
-    counters = drawn_for(connection, [release.id]).get(release.id, [])
-    _require_counted(connection, account, release, counters)
+    counters = counted_partitions(connection, account, release)
     under_caps = {tag: price_of(amount) for tag, amount in charged.caps.items()}
     return {
         "account": account.name,
@@ -71,18 +69,18 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     }
 
 
-def _require_counted(
-    connection: Connection, account: AccountRecord, release: ReleaseRecord, counters: Sequence[DrawnFor]
-) -> None:
-    """Refuse counters of partitions that are not those of the draws in the journal.
+def counted_partitions(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> list[DrawnFor]:
+    """Return the counters of the partitions that a release was drawn for, as the draws in the journal have them.
 
     Raises:
-        Altered: they are not.
+        Altered: a counter is not as the service wrote it, or does not follow from the journal.
     """
+    counters = drawn_for(connection, [release.id]).get(release.id, [])
     contents = (entry.content for entry in later_entries(connection, account, release, [Drawn.KIND]))
     drawn = (content for content in contents if isinstance(content, Drawn))
     if {counter.mechanism: counter.drawn for counter in counters} != greatest_counters(connection, release, drawn):
         raise altered(release.id, "its counters of partitions are not those of the journal's draws")
+    return counters
 
 
 def check_receipt(receipt: object, public_key: str) -> None:
