@@ -978,9 +978,12 @@ def test_the_time_of_a_hold_that_was_changed_is_not_believed(
             act(database, release)
 
 
-def test_a_hold_that_was_changed_hides_no_proposal(database: Database, time: _Clock) -> None:
+@pytest.mark.parametrize("reserve_for", [None, timedelta(hours=24)])
+def test_a_hold_that_was_changed_hides_no_proposal(
+    database: Database, time: _Clock, reserve_for: timedelta | None
+) -> None:
     open_account(database, approval_above="0.001")
-    (proposed,) = reserve(database, _DRAWN, hours=24)
+    proposed = charge(database, _DRAWN, reserve_for=reserve_for)[0].id
     run(database, "UPDATE holds SET expires_at = :at", at="2020-01-01T00:00:00.000000Z")
 
     def listed(state: State) -> list[str]:
