@@ -69,7 +69,7 @@ check: $(VENV)/dev.stamp ## lint, types, import rules, the committed contract an
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=client/src $(BIN)/lint-imports
 	$(BIN)/python -m pytest --quiet tests/test_repository.py
 	$(BIN)/python -m service openapi | diff -u openapi.yaml -
 	$(BIN)/python -m service settings | diff -u service/web/guide/configuration.md -

@@ -33,6 +33,8 @@ def running() -> Iterator[tuple[str, str]]:
 def test_the_spark_job_draws_each_partition_once(running: tuple[str, str]) -> None:
     address, key = running
     own = {"SERVICE": address, "KEY": key, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    paths = [str(_ROOT / "client" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own["PYTHONPATH"] = os.pathsep.join(paths)
     done = subprocess.run(
         [sys.executable, "examples/spark_county_counts.py"],
         cwd=_ROOT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_READ = ("service", "tests", "benchmarks", "migrations")
+_READ = ("service", "client", "tests", "benchmarks", "migrations")
 _ARGS = re.compile(r"^Args:\n((?:    .*\n?|\n)+)", re.M)
 _NAMED = re.compile(r"^    ((?:\w+, )*\w+):", re.M)
 _CLIPPED = re.compile(r"(What|Which|How|Whether|Where|Who|Whoever|When|Why|Whatever|Whom|The same)\b")

@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _WEB = _ROOT / "service" / "web"
 _TOP = {
     *(".ci", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "Dockerfile", "LICENSE", "Makefile"),
-    *("README.md", "benchmarks", "compose.yaml", "deploy", "docs", "examples", "migrations", "openapi.yaml"),
+    *("README.md", "benchmarks", "client", "compose.yaml", "deploy", "docs", "examples", "migrations", "openapi.yaml"),
     "pyproject.toml",
     *(f"requirements{which}.lock" for which in ("", "-chart", "-dev", "-otel", "-spark")),
     *("docs", "service", "tests"),

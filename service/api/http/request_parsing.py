@@ -69,6 +69,8 @@ class StrictRoute(APIRoute):
         largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
         helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
         produced = {JSON, *(one for answer in self.responses.values() for one in answer.get("content", ()))}
+        if isinstance(self, StreamRoute):
+            produced.add(self.media_type)  # a stream is answered with a stream
         answers = self.status_code != HTTPStatus.NO_CONTENT
         changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
 

@@ -56,7 +56,7 @@ def _steps_of(account_id: int, *conditions: ColumnElement[bool]) -> Any:
 
 
 class LineAudit:
-    """The same check of an export, whose entries come one by one: sums of keyed hashes of the steps are compared."""
+    """The comparison in an export, whose entries come one by one: of sums of keyed hashes of the steps."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)  # so that no file can be made whose sums agree by design

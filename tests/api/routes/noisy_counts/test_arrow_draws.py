@@ -230,6 +230,24 @@ def test_media_types(embedded: Client) -> None:
     problem_of(embedded.put(path, content=counts([1]), headers=headers()), "method_not_allowed")
 
 
+@pytest.mark.parametrize("accept", [MEDIA_TYPE, "*/*", "application/*", "application/json"])
+def test_a_stream_is_answered_with_a_stream_that_may_be_named(accept: str, embedded: Client) -> None:
+    open_account(embedded, budget=_WIDE)
+    embedded.headers["Accept"] = accept
+    answer = register(embedded, stream({"count": pa.array(_ALL)}))
+    assert noisy_of(answer) == _ALL
+
+
+def test_a_stream_whose_answer_is_not_accepted_charges_nothing(embedded: Client) -> None:
+    open_account(embedded, budget=_WIDE)
+    before = _head(embedded)
+    embedded.headers["Accept"] = "text/csv"
+    refused = register(embedded, stream({"count": pa.array(_ALL)}))
+    assert MEDIA_TYPE in problem_of(refused, "not_acceptable")["detail"]
+    embedded.headers["Accept"] = "*/*"
+    assert _head(embedded) == before
+
+
 def test_who_may_draw(embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     for role, status in (("auditor", 403), ("pipeline", 201)):

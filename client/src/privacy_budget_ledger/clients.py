@@ -1,0 +1,167 @@
+"""The clients, blocking and not: they carry out the same operations."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+
+import httpx
+
+from privacy_budget_ledger.exchange import Answer, Call, Exchange, Operation, Pause, Retries
+from privacy_budget_ledger.heads import KeptHeads
+from privacy_budget_ledger.operations import Operations
+from privacy_budget_ledger.version import __version__
+
+P = ParamSpec("P")
+T = TypeVar("T")
+H = TypeVar("H")
+_AGENT = f"privacy-budget-ledger-client/{__version__}"
+
+
+def _blocking(
+    operation: Callable[Concatenate[Operations, P], Operation[T]],
+) -> Callable[Concatenate["Client", P], T]:
+    @wraps(operation)
+    def carry_out(client: "Client", /, *arguments: P.args, **named: P.kwargs) -> T:
+        steps = operation(client._operations, *arguments, **named)
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(client._carry_out(step))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    return cast("Callable[Concatenate[Client, P], T]", carry_out)
+
+
+def _awaitable(
+    operation: Callable[Concatenate[Operations, P], Operation[T]],
+) -> Callable[Concatenate["AsyncClient", P], Awaitable[T]]:
+    @wraps(operation)
+    async def carry_out(client: "AsyncClient", /, *arguments: P.args, **named: P.kwargs) -> T:
+        steps = operation(client._operations, *arguments, **named)
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await client._carry_out(step))
+        except StopIteration as done:
+            return cast(T, done.value)
+
+    return cast("Callable[Concatenate[AsyncClient, P], Awaitable[T]]", carry_out)
+
+
+class _Connected(Generic[H]):
+    """What both clients have in common: their settings, and the operations that they carry out."""
+
+    _OPEN: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        address: str,
+        key: str,
+        *,
+        heads: str | os.PathLike[str] | None = None,
+        retries: Retries | None = None,
+        timeout: float = 120.0,
+        **connection: Any,
+    ) -> None:
+        """Make a client.
+
+        Args:
+            address: the service's, such as https://ledger.example.
+            key: of a pipeline, or of another role with fewer operations.
+            heads: a directory for the heads of this ledger's accounts. With it, each request states the newest head
+                that was seen, and a ledger that does not contain it is refused with ``LedgerRolledBack``.
+            retries: when a request is sent again.
+            timeout: of each attempt, in seconds.
+            connection: further settings of httpx, such as verify or transport.
+        """
+        headers = {"Authorization": f"Bearer {key}", "User-Agent": _AGENT}
+        self._http: H = self._OPEN(base_url=address, headers=headers, timeout=timeout, **connection)
+        kept = None if heads is None else KeptHeads(heads)
+        self._address, self._operations = address, Operations(Exchange(kept, retries or Retries()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address!r})"
+
+
+class Client(_Connected[httpx.Client]):
+    """A client that blocks. Threads may share it."""
+
+    _OPEN = httpx.Client
+
+    def _carry_out(self, step: Call | Pause) -> Answer | httpx.HTTPError | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        try:
+            answer = self._http.request(
+                step.method, step.path, params=step.params, headers=step.headers, content=step.content
+            )
+        except httpx.HTTPError as error:
+            return error
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    request = _blocking(Operations.request)
+    open_account = _blocking(Operations.open_account)
+    account = _blocking(Operations.account)
+    calibrate = _blocking(Operations.calibrate)
+    register = _blocking(Operations.register)
+    release = _blocking(Operations.release)
+    commit = _blocking(Operations.commit)
+    void = _blocking(Operations.void)
+    draw = _blocking(Operations.draw)
+    draw_release = _blocking(Operations.draw_release)
+    draw_partitions = _blocking(Operations.draw_partitions)
+
+
+class AsyncClient(_Connected[httpx.AsyncClient]):
+    """A client for asyncio. Heads are read and written in the event loop: their files are small."""
+
+    _OPEN = httpx.AsyncClient
+
+    async def _carry_out(self, step: Call | Pause) -> Answer | httpx.HTTPError | None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        try:
+            answer = await self._http.request(
+                step.method, step.path, params=step.params, headers=step.headers, content=step.content
+            )
+        except httpx.HTTPError as error:
+            return error
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    request = _awaitable(Operations.request)
+    open_account = _awaitable(Operations.open_account)
+    account = _awaitable(Operations.account)
+    calibrate = _awaitable(Operations.calibrate)
+    register = _awaitable(Operations.register)
+    release = _awaitable(Operations.release)
+    commit = _awaitable(Operations.commit)
+    void = _awaitable(Operations.void)
+    draw = _awaitable(Operations.draw)
+    draw_release = _awaitable(Operations.draw_release)
+    draw_partitions = _awaitable(Operations.draw_partitions)

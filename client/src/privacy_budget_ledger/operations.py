@@ -1,0 +1,360 @@
+"""What a client can do, as operations without input or output, and the values that they return."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from privacy_budget_ledger import frames
+from privacy_budget_ledger.budgets import Budget
+from privacy_budget_ledger.errors import InvalidFrame, LedgerError, UnexpectedAnswer
+from privacy_budget_ledger.exact import Exact, exact_text
+from privacy_budget_ledger.exchange import Exchange, Operation, new_key
+from privacy_budget_ledger.heads import Head
+from privacy_budget_ledger.plans import Mechanism, Partitions, Plan, read_plan
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account; ``document`` is the whole answer."""
+
+    name: str
+    state: str
+    remaining: Mapping[str, Any]
+    head: Head
+    document: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release; ``document`` is the whole answer. In a dry run the id is empty, and the head is the account's."""
+
+    id: str
+    account: str
+    name: str
+    state: str
+    remaining: Mapping[str, Any]
+    head: Head
+    document: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, as it was registered."""
+        return read_plan(self.document["plan"])
+
+
+@dataclass(frozen=True)
+class Drawn(Generic[F]):
+    """Noisy counts.
+
+    Attributes:
+        frame: the table, with ``noisy`` in the place of its counts.
+        release: the release's id.
+        draws: the draws' ids; there are several where partitions were drawn.
+        head: the head that the last draw made.
+        replayed: whether all of it was drawn by an earlier call with the same idempotency key.
+    """
+
+    frame: F = field(repr=False)
+    release: str
+    draws: tuple[str, ...]
+    head: Head
+    replayed: bool
+
+
+class Operations:
+    """The operations; each is carried out by a client.
+
+    All that change the ledger take an ``idempotency_key``: at most 255 printable ASCII characters. Without one, each
+    call makes its own, with which all its attempts are sent.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Operation[Any]:
+        """Send any request of the service's interface, such as ``GET /v1/principal``; return the parsed answer."""
+        return self._exchange.json(method.upper(), path, json, params, idempotency_key)
+
+    def open_account(
+        self,
+        /,
+        name: str,
+        *,
+        unit: str,
+        neighbouring: Literal["add_remove", "replace_one"],
+        budget: Budget,
+        idempotency_key: str | None = None,
+        **further: Any,
+    ) -> Operation[Account]:
+        """Open an account; ``further`` fields are those of the interface, such as parent or periods."""
+        stated = {"unit": unit, "neighbouring": neighbouring, "budget": budget.document()}
+        body = {"name": name, **stated, **further}
+        return _account((yield from self._exchange.json("POST", "/v1/accounts", body, key=idempotency_key)))
+
+    def account(self, name: str) -> Operation[Account]:
+        """Read an account, with what remains of its budget."""
+        return _account((yield from self._exchange.json("GET", _path(name))))
+
+    def calibrate(
+        self,
+        /,
+        mechanism: Literal["geometric", "discrete_gaussian"],
+        *,
+        moe: Exact,
+        confidence: Exact = "0.95",
+        **further: Any,
+    ) -> Operation[Mechanism]:
+        """Return the mechanism that costs least while noise stays within a margin of error.
+
+        ``further`` fields are those of the interface, such as cells.
+        """
+        target = {"mechanism": mechanism, "moe": exact_text(moe), "confidence": exact_text(confidence), **further}
+        answer = yield from self._exchange.json("POST", "/v1/calibrations/moe", target)
+        plan = read_plan(answer["mechanism"])
+        assert isinstance(plan, Mechanism)  # noqa: S101 - for the type; the service answers with nothing else
+        return plan
+
+    def register(
+        self,
+        account: str,
+        *,
+        name: str,
+        plan: Plan,
+        tags: Sequence[str] = (),
+        partitions: Partitions | None = None,
+        delta: Exact | None = None,
+        reserve_for: timedelta | None = None,
+        periods: Any = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Operation[Release]:
+        """Register a release: charge its plan, or refuse it with ``BudgetExceeded``.
+
+        Args:
+            account: the account's name.
+            name: of the release.
+            plan: what it computes.
+            tags: what it reveals something about.
+            partitions: those that may be drawn, or their number.
+            delta: at which the cost is shown.
+            reserve_for: only hold the release, for this time.
+            periods: those that it reads, in an account with periods.
+            dry_run: compute the answer and register nothing.
+            idempotency_key: with which a repeated call gets the same answer.
+        """
+        body = _stated(
+            name=name,
+            plan=plan.document(),
+            tags=list(tags) or None,
+            partitions=list(partitions) if isinstance(partitions, tuple) else partitions,
+            delta=None if delta is None else exact_text(delta),
+            reserve_for=None if reserve_for is None else _duration(reserve_for),
+            periods=periods,
+        )
+        params = {"dry_run": "true"} if dry_run else None
+        path = _path(account, "releases")
+        return _release((yield from self._exchange.json("POST", path, body, params, idempotency_key)))
+
+    def release(self, account: str, release: str) -> Operation[Release]:
+        """Read a release."""
+        return _release((yield from self._exchange.json("GET", _path(account, "releases", release))))
+
+    def commit(self, account: str, release: str, *, idempotency_key: str | None = None) -> Operation[Release]:
+        """Commit a reserved release."""
+        path = _path(account, "releases", release, "commit")
+        return _release((yield from self._exchange.json("POST", path, key=idempotency_key)))
+
+    def void(
+        self, account: str, release: str, *, reason: str, idempotency_key: str | None = None
+    ) -> Operation[Release]:
+        """Void a reserved release of which nothing was drawn or published."""
+        path = _path(account, "releases", release, "void")
+        return _release((yield from self._exchange.json("POST", path, {"reason": reason}, key=idempotency_key)))
+
+    def draw(
+        self,
+        account: str,
+        frame: F,
+        *,
+        name: str,
+        mechanism: Mechanism,
+        count: str = frames.COUNT,
+        tags: Sequence[str] = (),
+        delta: Exact | None = None,
+        granularity: Exact | None = None,
+        periods: Any = None,
+        idempotency_key: str | None = None,
+    ) -> Operation[Drawn[F]]:
+        """Register a mechanism and draw its noisy counts, in one step.
+
+        Args:
+            account: the account's name.
+            frame: a table of pandas, polars or Arrow. Under the same key its rows must be in the same order.
+            name: of the release.
+            mechanism: the noise.
+            count: the column of true counts; only this column is sent.
+            tags: what the release reveals something about.
+            delta: at which its cost is shown.
+            granularity: the mechanism's, where it has one; the column then counts units of it.
+            periods: those that the release reads, in an account with periods.
+            idempotency_key: with which a repeated call gets the same answer.
+        """
+        params = _stated(
+            name=name,
+            mechanism=json.dumps(mechanism.document()),
+            tags=list(tags) or None,
+            delta=None if delta is None else exact_text(delta),
+            granularity=None if granularity is None else exact_text(granularity),
+            periods=None if periods is None else json.dumps(periods),
+        )
+        return self._drawn(_path(account, "draws"), frame, count, params, idempotency_key or new_key())
+
+    def draw_release(
+        self,
+        account: str,
+        release: str,
+        frame: F,
+        *,
+        mechanism: str,
+        count: str = frames.COUNT,
+        partition: str | None = None,
+        repetition: int = 0,
+        granularity: Exact | None = None,
+        idempotency_key: str | None = None,
+    ) -> Operation[Drawn[F]]:
+        """Draw the noisy counts of a mechanism of a registered release.
+
+        Args:
+            account: the account's name.
+            release: the release's id.
+            frame: a table of pandas, polars or Arrow. Under the same key its rows must be in the same order.
+            mechanism: its name or path in the plan.
+            count: the column of true counts; only this column is sent.
+            partition: the disjoint subset of the input that was counted.
+            repetition: its number, where the mechanism is repeated.
+            granularity: the mechanism's, where it has one; the column then counts units of it.
+            idempotency_key: with which a repeated call gets the same answer.
+        """
+        path = _path(account, "releases", release, "draws")
+        params = _selection(mechanism, partition, repetition, granularity)
+        return self._drawn(path, frame, count, params, idempotency_key or new_key())
+
+    def draw_partitions(
+        self,
+        account: str,
+        release: str,
+        frame: F,
+        *,
+        mechanism: str,
+        by: str,
+        count: str = frames.COUNT,
+        repetition: int = 0,
+        granularity: Exact | None = None,
+        idempotency_key: str | None = None,
+    ) -> Operation[Drawn[F]]:
+        """Draw the noisy counts of a mechanism, each value of a column as a partition of its own.
+
+        Each partition is a draw. If one fails, those before it are drawn: the same call with the error's idempotency
+        key continues where it ended.
+
+        Args:
+            account: the account's name.
+            release: the release's id.
+            frame: a table of pandas, polars or Arrow. Under the same key its rows must be in the same order.
+            mechanism: its name or path in the plan.
+            by: a column of texts that name the partitions.
+            count: the column of true counts; only this column is sent.
+            repetition: its number, where the mechanism is repeated.
+            granularity: the mechanism's, where it has one; the column then counts units of it.
+            idempotency_key: with which a repeated call gets the same answer.
+        """
+        key, path = idempotency_key or new_key(), _path(account, "releases", release, "draws")
+        counts, places = frames.counts_of(frame, count), frames.places_of(frames.texts_of(frame, by))
+        if not places:
+            raise InvalidFrame("expected at least one row")
+        parts, answers = [], []
+        for partition, rows in places.items():
+            params = _selection(mechanism, partition, repetition, granularity)
+            part = counts.take(rows)
+            noisy, drawn = yield from self._noisy(path, part, params, part_key(key, partition), key)
+            parts.append((rows, noisy))
+            answers.append(drawn)
+        return Drawn(
+            frames.with_noisy(frame, count, frames.joined(parts)),
+            release,
+            tuple(draw for one in answers for draw in one.draws),
+            answers[-1].head,
+            all(one.replayed for one in answers),
+        )
+
+    def _drawn(self, path: str, frame: F, count: str, params: Mapping[str, Any], key: str) -> Operation[Drawn[F]]:
+        noisy, drawn = yield from self._noisy(path, frames.counts_of(frame, count), params, key, key)
+        table = frames.with_noisy(frame, count, noisy)
+        return Drawn(table, drawn.release, drawn.draws, drawn.head, drawn.replayed)
+
+    def _noisy(
+        self, path: str, counts: Any, params: Mapping[str, Any], key: str, of_call: str
+    ) -> Operation[tuple[Any, Drawn[None]]]:
+        """Send counts; return the noisy ones, and what the answer says of them."""
+        try:
+            answer = yield from self._exchange.arrow(path, frames.stream_of(counts), params, key)
+            identity = [answer.headers.get(name) for name in ("X-Release", "X-Draw", "X-Ledger-Head")]
+            noisy = frames.noisy_of(answer.content, len(counts))
+            if None in identity:
+                raise UnexpectedAnswer("expected an answer with the headers X-Release, X-Draw and X-Ledger-Head")
+        except LedgerError as error:
+            error.idempotency_key = of_call
+            raise
+        release, draw, head = map(str, identity)
+        return noisy, Drawn(None, release, (draw,), Head.read(head), answer.headers.get("Idempotent-Replay") == "true")
+
+
+def part_key(key: str, part: str) -> str:
+    """Return the idempotency key of a part of a call, such as a partition."""
+    return sha256(f"{key}\n{part}".encode()).hexdigest()
+
+
+def _path(*parts: str) -> str:
+    return "/".join(["/v1/accounts", *(quote(part, safe="") for part in parts)])
+
+
+def _stated(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _selection(mechanism: str, partition: str | None, repetition: int, granularity: Exact | None) -> dict[str, Any]:
+    unit = None if granularity is None else exact_text(granularity)
+    return _stated(mechanism=mechanism, partition=partition, repetition=str(repetition), granularity=unit)
+
+
+def _duration(time: timedelta) -> str:
+    if time.microseconds or time <= timedelta(0):
+        raise ValueError("expected a time of whole seconds above 0")
+    return f"P{time.days}DT{time.seconds}S"
+
+
+def _account(answer: Mapping[str, Any]) -> Account:
+    return Account(answer["name"], answer["state"], answer["remaining"], _head(answer), answer)
+
+
+def _release(answer: Mapping[str, Any]) -> Release:
+    of_account = answer["account"], answer["name"], answer["state"], answer["remaining"]
+    return Release(answer["id"] or "", *of_account, _head(answer), answer)
+
+
+def _head(answer: Mapping[str, Any]) -> Head:
+    return Head(answer["head"]["seq"], answer["head"]["hash"])

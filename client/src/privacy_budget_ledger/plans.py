@@ -1,0 +1,294 @@
+"""Plans as objects: one frozen class for each mechanism and node, with the names of the service's JSON.
+
+Exact numbers are given as text, integers, fractions or decimals and kept as text; floats are refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, ClassVar, Literal
+
+from privacy_budget_ledger.exact import Exact, exact_text
+
+_EXACT = frozenset(
+    ("alpha", "delta", "epsilon", "granularity", "m", "rho", "scale", "sensitivity", "sigma_squared", "declared_delta")
+)
+Partitions = tuple[str, ...] | int
+
+
+class Document:
+    """A value with a JSON document: its exact numbers become text when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if name in _EXACT:
+                object.__setattr__(self, name, exact_text(value))
+            elif isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document, without the fields that are not stated."""
+        stated = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: _json(name, value) for name, value in stated.items() if value not in (None, ())}
+
+
+def _json(name: str, value: Any) -> Any:
+    if isinstance(value, Document):
+        return value.document()
+    if isinstance(value, tuple):
+        return [_json(name, one) for one in value]
+    whole = name == "sensitivity" and Fraction(value).denominator == 1
+    return int(value) if whole else value  # integer noise takes a sensitivity that is a JSON integer
+
+
+@dataclass(frozen=True)
+class Plan(Document):
+    """A mechanism or a node of a plan."""
+
+    TYPE: ClassVar[str]
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document, without the fields that are not stated."""
+        return {"type": self.TYPE, **super().document()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(Plan):
+    """A mechanism.
+
+    Attributes:
+        name: unique in the plan.
+        tags: the subjects about which it reveals something.
+        reads: the promise that it reads nothing on which an account has a cap.
+    """
+
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    reads: Literal["nothing capped"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Additive(Mechanism):
+    cells: int | None = None
+    cells_added: int | None = None
+    cells_replaced: int | None = None
+    sensitivity: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn(_Additive):
+    partitions: Partitions | None = None
+    granularity: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometric(_Drawn):
+    """Two-sided geometric noise: exactly one of ``scale`` and ``epsilon``."""
+
+    TYPE = "geometric"
+    scale: Exact | None = None
+    epsilon: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussian(_Drawn):
+    """Discrete Gaussian noise: exactly one of ``sigma_squared`` and ``rho``."""
+
+    TYPE = "discrete_gaussian"
+    sigma_squared: Exact | None = None
+    rho: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteOsgt(_Drawn):
+    """Discrete Gaussian noise with offset tails."""
+
+    TYPE = "discrete_osgt"
+    sigma_squared: Exact
+    m: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(_Additive):
+    """Continuous Laplace noise, accounted and never drawn: exactly one of ``scale`` and ``epsilon``."""
+
+    TYPE = "laplace"
+    scale: Exact | None = None
+    epsilon: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(_Additive):
+    """Continuous Gaussian noise, accounted and never drawn: exactly one of ``sigma_squared`` and ``rho``."""
+
+    TYPE = "gaussian"
+    sigma_squared: Exact | None = None
+    rho: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Osgt(_Additive):
+    """Continuous Gaussian noise with offset tails, accounted and never drawn."""
+
+    TYPE = "osgt"
+    sigma_squared: Exact
+    m: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomizedResponse(Mechanism):
+    """Randomised response among ``values`` values, under replace_one only."""
+
+    TYPE = "randomized_response"
+    epsilon: Exact
+    values: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RdpPoint(Document):
+    """A Rényi bound at one order."""
+
+    alpha: Exact
+    epsilon: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration(Document):
+    """A guarantee proved elsewhere: at least one of ``epsilon``, ``rho`` and ``rdp``, each beside ``delta``."""
+
+    epsilon: Exact | None = None
+    delta: Exact | None = None
+    rho: Exact | None = None
+    rdp: tuple[RdpPoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(Mechanism):
+    """A mechanism known only by a guarantee that was proved elsewhere.
+
+    Attributes:
+        reference: the reason why the guarantee holds.
+        add_remove: below parallel and choice under replace_one, the guarantee for a record that is added or removed.
+    """
+
+    TYPE = "declared"
+    reference: str
+    epsilon: Exact | None = None
+    delta: Exact | None = None
+    rho: Exact | None = None
+    rdp: tuple[RdpPoint, ...] = ()
+    add_remove: Declaration | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(Plan):
+    """A node: its ``tags``, ``reads`` and ``partitions`` hold for all mechanisms below."""
+
+    tags: tuple[str, ...] = ()
+    reads: Literal["nothing capped"] | None = None
+    partitions: Partitions | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence(Node):
+    """All parts, each of which may be chosen after the outputs of the earlier ones."""
+
+    TYPE = "sequence"
+    parts: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(Node):
+    """Parts on subsets of the records; each record is in at most ``max_degree`` of them."""
+
+    TYPE = "parallel"
+    max_degree: int
+    parts: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Node):
+    """One of the parts, chosen by earlier outputs."""
+
+    TYPE = "choice"
+    parts: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat(Node):
+    """The same part ``count`` times."""
+
+    TYPE = "repeat"
+    count: int
+    part: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Node):
+    """A part whose guarantee holds for ``size`` records that change together."""
+
+    TYPE = "group"
+    size: int
+    part: Plan
+
+
+def sequence(*parts: Plan, **node: Any) -> Sequence:
+    """Return a sequence of parts; ``node`` has tags, reads and partitions."""
+    return Sequence(parts=parts, **node)
+
+
+def parallel(*parts: Plan, max_degree: int, **node: Any) -> Parallel:
+    """Return parts of which each record is in at most ``max_degree``; ``node`` has tags, reads and partitions."""
+    return Parallel(parts=parts, max_degree=max_degree, **node)
+
+
+def choice(*parts: Plan, **node: Any) -> Choice:
+    """Return a choice of one part; ``node`` has tags, reads and partitions."""
+    return Choice(parts=parts, **node)
+
+
+def repeat(count: int, part: Plan, **node: Any) -> Repeat:
+    """Return a part ``count`` times; ``node`` has tags, reads and partitions."""
+    return Repeat(count=count, part=part, **node)
+
+
+def group(size: int, part: Plan, **node: Any) -> Group:
+    """Return a part for ``size`` records that change together; ``node`` has tags, reads and partitions."""
+    return Group(size=size, part=part, **node)
+
+
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    *(Geometric, DiscreteGaussian, DiscreteOsgt, Laplace, Gaussian, Osgt, RandomizedResponse),
+    Declared,
+)
+NODES: tuple[type[Node], ...] = (Sequence, Parallel, Choice, Repeat, Group)
+_BY_TYPE: dict[str, type[Plan]] = {kind.TYPE: kind for kind in (*MECHANISMS, *NODES)}
+
+
+def read_plan(document: Mapping[str, Any]) -> Plan:
+    """Return the plan of a JSON document, as the service writes it.
+
+    Raises:
+        ValueError: the document has a type or a field that this version of the package does not know.
+    """
+    stated = {name: _value(name, value) for name, value in document.items() if name != "type" and value is not None}
+    try:
+        return _BY_TYPE[document["type"]](**stated)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"expected a plan of a known type with its fields: {error}") from None
+
+
+def _value(name: str, value: Any) -> Any:
+    match name:
+        case "parts":
+            return tuple(map(read_plan, value))
+        case "part":
+            return read_plan(value)
+        case "rdp":
+            return tuple(RdpPoint(**point) for point in value)
+        case "add_remove":
+            return Declaration(**{key: _value(key, one) for key, one in value.items()})
+        case _:
+            return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,204 @@
+"""The operations on a running service, by both clients where they could differ."""
+
+import asyncio
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from privacy_budget_ledger import Account, AsyncClient, Client, KeptHeads, PureBudget, errors, plans
+from privacy_budget_ledger.operations import Operations
+from tests.api.calls import STEWARD
+from tests.client.conftest import AT_ONCE, answer_lost, faulty, opened, refused
+from tests.processes import Served
+
+_SMALL = plans.DiscreteGaussian(rho="0.01")
+_COUNTY = plans.Geometric(name="county", epsilon="0.5", partitions=("01", "02", "36"))
+_COUNTIES = pl.DataFrame({"state": ["36", "01", "36", "02", "01"], "count": [5000, 100, 6000, 300, 200]})
+
+
+def test_a_release_is_registered_as_it_is_stated(ledger: Client, account: Account) -> None:
+    plan = plans.sequence(_SMALL, plans.repeat(3, plans.DiscreteGaussian(rho="1/300")))
+    release = ledger.register(account.name, name="tables", plan=plan, tags=["pl94"], delta="1e-9")
+    assert (release.account, release.name, release.state) == (account.name, "tables", "committed")
+    assert release.plan == plan
+    assert release.remaining == {"definition": "zcdp", "rho": 0.48}
+    assert (release.document["tags"], Fraction(release.document["delta"])) == (["pl94"], Fraction(1, 10**9))
+    assert release.head.seq == 2
+    assert ledger.release(account.name, release.id).document["id"] == release.id
+
+
+def test_a_dry_run_changes_nothing(ledger: Client, account: Account) -> None:
+    release = ledger.register(account.name, name="tables", plan=_SMALL, dry_run=True)
+    assert (release.id, release.remaining["rho"], release.head) == ("", 0.49, account.head)
+    assert ledger.account(account.name) == account
+
+
+def test_an_account_takes_further_fields(ledger: Client, account: Account) -> None:
+    below = ledger.open_account(
+        f"{account.name}.part",
+        unit="person",
+        neighbouring="add_remove",
+        budget=PureBudget(epsilon="1/3"),
+        parent=account.name,
+        description="a part",
+    )
+    assert (below.document["parent"], below.document["description"]) == (account.name, "a part")
+    assert below.document["budget"]["epsilon"] == "1/3"
+
+
+def test_a_reservation_is_committed_or_voided(ledger: Client, account: Account) -> None:
+    held = [
+        ledger.register(account.name, name="held", plan=_SMALL, reserve_for=timedelta(days=2, hours=1)).id
+        for _ in range(2)
+    ]
+    assert ledger.release(account.name, held[0]).state == "reserved"
+    assert ledger.commit(account.name, held[0]).state == "committed"
+    assert ledger.void(account.name, held[1], reason="not published").state == "voided"
+    assert ledger.account(account.name).remaining["rho"] == 0.49
+
+
+@pytest.mark.parametrize("time", [timedelta(0), timedelta(seconds=-1), timedelta(milliseconds=1500)])
+def test_a_reservation_takes_whole_seconds(time: timedelta, ledger: Client) -> None:
+    with pytest.raises(ValueError, match="whole seconds above 0"):
+        ledger.register("town", name="held", plan=_SMALL, reserve_for=time)
+
+
+def test_noise_is_calibrated_to_a_margin(ledger: Client) -> None:
+    found = ledger.calibrate("discrete_gaussian", moe=6, confidence=Fraction(95, 100), cells=2)
+    assert isinstance(found, plans.DiscreteGaussian)
+    assert (found.sigma_squared, found.cells) == ("11.081705253", 2)
+    assert isinstance(ledger.calibrate("geometric", moe="6"), plans.Geometric)
+
+
+def test_a_draw_is_repeated_under_its_key(ledger: Client, account: Account) -> None:
+    frame, key = _COUNTIES.select("count"), "county totals"
+    drawn = [
+        ledger.draw(account.name, frame, name="totals", mechanism=_SMALL, tags=["county"], idempotency_key=key)
+        for _ in range(2)
+    ]
+    assert [one.replayed for one in drawn] == [False, True]
+    assert drawn[0].frame.equals(drawn[1].frame)
+    assert drawn[0].draws == drawn[1].draws
+    assert ledger.account(account.name).remaining["rho"] == 0.49
+    with pytest.raises(errors.IdempotencyConflict):
+        ledger.draw(account.name, frame.reverse(), name="totals", mechanism=_SMALL, idempotency_key=key)
+
+
+def test_a_draw_with_a_granularity_counts_units_of_it(ledger: Client, account: Account) -> None:
+    half = plans.DiscreteGaussian(sigma_squared="4", sensitivity="0.5", granularity="0.5")
+    drawn = ledger.draw(account.name, _COUNTIES, name="halves", mechanism=half, granularity="1/2")
+    stored = ledger.request("GET", f"/v1/accounts/{account.name}/draws/{drawn.draws[0]}")
+    units = drawn.frame["noisy"].to_list()
+    assert [Fraction(noisy) for noisy in stored["noisy"]] == [Fraction(number, 2) for number in units]
+
+
+def _counties(ledger: Client, account: Account) -> str:
+    pure = plans.sequence(_COUNTY)
+    return ledger.register(account.name, name="counties", plan=pure).id
+
+
+def test_a_mechanism_of_a_release_is_drawn_once(ledger: Client, account: Account) -> None:
+    release = _counties(ledger, account)
+    drawn = ledger.draw_release(account.name, release, _COUNTIES, mechanism="county", partition="01")
+    assert drawn.release == release
+    with pytest.raises(errors.AlreadyDrawn) as caught:
+        ledger.draw_release(account.name, release, _COUNTIES, mechanism="county", partition="01")
+    assert caught.value.draw == drawn.draws[0]
+
+
+def test_the_values_of_a_column_are_partitions(ledger: Client, account: Account) -> None:
+    release = _counties(ledger, account)
+    drawn = ledger.draw_partitions(account.name, release, _COUNTIES, mechanism="county", by="state")
+    assert drawn.frame["state"].to_list() == _COUNTIES["state"].to_list()
+    for noisy, count in zip(drawn.frame["noisy"], _COUNTIES["count"], strict=True):
+        assert abs(noisy - count) < 50
+    listed = ledger.request("GET", f"/v1/accounts/{account.name}/releases/{release}/draws")["items"]
+    assert [(one["partition"], len(one["noisy"])) for one in listed] == [("36", 2), ("01", 2), ("02", 1)]
+    assert tuple(one["draw"] for one in listed) == drawn.draws
+    assert drawn.head.seq == listed[-1]["head"]["seq"]
+
+
+def test_partitions_that_failed_half_way_continue_under_the_errors_key(
+    served: Served, ledger: Client, account: Account
+) -> None:
+    release = _counties(ledger, account)
+    wanted: dict[str, Any] = {"mechanism": "county", "by": "state"}
+    client, _ = faulty(served, answer_lost, attempts=1)
+    with client, pytest.raises(errors.ConnectionFailed) as caught:
+        client.draw_partitions(account.name, release, _COUNTIES, **wanted)
+    key = caught.value.idempotency_key
+    first = ledger.draw_partitions(account.name, release, _COUNTIES, **wanted, idempotency_key=key)
+    again = ledger.draw_partitions(account.name, release, _COUNTIES, **wanted, idempotency_key=key)
+    assert (first.replayed, again.replayed) == (False, True)
+    assert first.frame.equals(again.frame)
+
+
+@pytest.mark.parametrize("column", [[1, 2], ["01", None], [None, None]])
+def test_partitions_have_names_that_are_texts(column: list[Any], ledger: Client) -> None:
+    frame = pl.DataFrame({"state": column, "count": [1, 2]})
+    with pytest.raises(errors.InvalidFrame, match="expected a column 'state' of texts"):
+        ledger.draw_partitions("town", "id", frame, mechanism="county", by="state")
+    with pytest.raises(errors.InvalidFrame, match="expected one column 'county', got 0"):
+        ledger.draw_partitions("town", "id", frame, mechanism="county", by="county")
+    with pytest.raises(errors.InvalidFrame, match="at least one row"):
+        ledger.draw_partitions("town", "id", _COUNTIES.clear(), mechanism="county", by="state")
+
+
+def test_names_in_an_address_are_encoded(ledger: Client) -> None:
+    with pytest.raises(errors.NotFound):
+        ledger.account("/".join(("..", "keys")))
+    with pytest.raises(errors.NotFound):
+        ledger.release("town?x=1", "a/b")
+
+
+def test_both_clients_have_all_operations() -> None:
+    operations = {name for name in vars(Operations) if not name.startswith("_")}
+    for client in (Client, AsyncClient):
+        assert {name for name in vars(client) if not name.startswith("_")} == operations | {"close"}
+        assert all(getattr(client, name).__doc__ == getattr(Operations, name).__doc__ for name in operations)
+
+
+def test_the_client_for_asyncio_does_the_same(served: Served, ledger: Client, tmp_path: Path) -> None:
+    account = opened(ledger)
+
+    async def work() -> list[pl.DataFrame]:
+        async with AsyncClient(served.address, STEWARD, retries=AT_ONCE, heads=tmp_path) as client:
+            assert await client.account(account.name) == account
+            plan = plans.sequence(_COUNTY)
+            release = await client.register(account.name, name="counties", plan=plan)
+            draws = [
+                client.draw_release(account.name, release.id, _COUNTIES, mechanism="county", partition=name)
+                for name in ("01", "02", "36")
+            ]
+            drawn = await asyncio.gather(*draws)
+            with pytest.raises(errors.BudgetExceeded):
+                await client.register(account.name, name="too much", plan=plans.DiscreteGaussian(rho="1"))
+            assert KeptHeads(tmp_path).of(account.name) == max(one.head for one in drawn)
+            return [one.frame for one in drawn]
+
+    assert [frame.columns for frame in asyncio.run(work())] == [["state", "noisy"]] * 3
+
+
+def test_the_client_for_asyncio_tries_again(served: Served) -> None:
+    async def work() -> str:
+        async with AsyncClient(served.address, STEWARD, retries=AT_ONCE, transport=_AsyncFaulty()) as client:
+            principal = await client.request("GET", "/v1/principal")
+            return str(principal["role"])
+
+    assert asyncio.run(work()) == "steward"
+
+
+class _AsyncFaulty(__import__("httpx").AsyncHTTPTransport):  # type: ignore[misc]
+    """A connection whose first request is refused."""
+
+    tried = False
+
+    async def handle_async_request(self, request: Any) -> Any:
+        if not self.tried:
+            self.tried = True
+            refused(request, lambda _: None)  # type: ignore[arg-type,return-value]
+        return await super().handle_async_request(request)
