@@ -28,7 +28,7 @@ _LOGARITHM = Context(prec=30, rounding=ROUND_CEILING)
 
 
 class NotExpressible(ValueError):
-    """What is described has no sound plan here; the message names it."""
+    """An event, measurement or budget that has no sound plan here; the message names it."""
 
 
 def from_dp_event(event: Any, neighbouring: Neighbouring) -> Plan:

@@ -53,7 +53,7 @@ def _awaitable(
 
 
 class _Connected(Generic[H]):
-    """What both clients have in common: their settings, and the operations that they carry out."""
+    """The common part of both clients: their settings, and the operations that they carry out."""
 
     _OPEN: ClassVar[Callable[..., Any]]
 

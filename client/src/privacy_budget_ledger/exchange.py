@@ -64,7 +64,7 @@ Operation = Generator[Call | Pause, Answer | httpx.HTTPError | None, T]
 
 @dataclass(frozen=True)
 class Retries:
-    """When a request is sent again: after connection errors, timeouts, 429 and 503, and never after other answers.
+    """The rules for sending a request again: after connection errors, timeouts, 429 and 503, never after other answers.
 
     Attributes:
         attempts: how often a request is sent at most.

@@ -1,4 +1,4 @@
-"""What a client can do, as operations without input or output, and the values that they return."""
+"""The operations of a client, without input or output, and the values that they return."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -218,7 +218,7 @@ class Choice(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat(Node):
-    """The same part ``count`` times."""
+    """One part, ``count`` times."""
 
     TYPE = "repeat"
     count: int
