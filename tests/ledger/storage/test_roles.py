@@ -17,6 +17,7 @@ from service.ledger.access.key_usage import KeyUsage
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
+from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.journal import Actor
 from service.ledger.spending import kept_figures
@@ -130,6 +131,10 @@ def test_all_that_the_service_writes_is_allowed(
             table for table in Base.metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {table}"))
         ]
     assert set(empty) <= {"jobs", "older_rows"}
+    with served.read() as connection:
+        version = prepare_version(connection, SECRET, verified=True)
+    served.write(lambda connection: begin_version(connection, SECRET, version), is_committed=lambda *_: False)
+    assert (version.faults, version.rows.number > 50) == ({}, True)
 
 
 @pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
