@@ -151,6 +151,12 @@ def test_a_response_without_a_finite_loss_is_refused(parameter: float) -> None:
         from_dp_event(dp.RandomizedResponseDpEvent(parameter, 4), "replace_one")
 
 
+@pytest.mark.parametrize("relation", ["REPLACE_ONE", "replace-one", "", None, NeighboringRelation.REPLACE_ONE])
+def test_another_relation_is_refused_and_not_taken_for_the_weaker_one(relation: Any) -> None:
+    with pytest.raises(ValueError, match="expected add_remove or replace_one"):
+        from_dp_event(dp.GaussianDpEvent(1.0), relation)
+
+
 def test_a_response_among_less_than_two_values_is_refused() -> None:
     with pytest.raises(NotExpressible, match="RandomizedResponseDpEvent with a whole number from 2"):
         from_dp_event(dp.RandomizedResponseDpEvent(0.3, 1), "replace_one")

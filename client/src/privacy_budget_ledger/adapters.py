@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privacy_budget_ledger.exact import loss_of, noise_of
 from privacy_budget_ledger.plans import (
@@ -49,7 +49,10 @@ def from_dp_event(event: Any, neighbouring: Neighbouring) -> Plan:
 
     Raises:
         NotExpressible: the event, or one in it, has no such plan.
+        ValueError: the relation is another one.
     """
+    if neighbouring not in get_args(Neighbouring):  # else a misspelt replace_one would count as add_remove
+        raise ValueError("expected add_remove or replace_one as the relation of the account")
     plan = _plan_of_event(event, neighbouring)
     if plan is None:
         raise NotExpressible(f"expected an event with a privacy loss, got {type(event).__name__}")
