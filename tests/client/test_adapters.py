@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import opendp.prelude as odp
 import pytest
 from dp_accounting import NeighboringRelation, dp_event as dp  # type: ignore[import-untyped]
@@ -130,6 +131,9 @@ def test_a_float_of_an_event_is_read_towards_more_loss() -> None:
         (dp.GaussianDpEvent(math.inf), "GaussianDpEvent"),
         (dp.GaussianDpEvent(math.nan), "GaussianDpEvent"),
         (dp.LaplaceDpEvent(0.0), "LaplaceDpEvent"),
+        (dp.LaplaceDpEvent(1j), "LaplaceDpEvent"),
+        (dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 2.5), "SelfComposedDpEvent"),
+        (dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), -1), "SelfComposedDpEvent"),
         (dp.DiscreteLaplaceDpEvent(0.0, 1), "DiscreteLaplaceDpEvent"),
         (dp.DiscreteLaplaceDpEvent(0.1, 0), "DiscreteLaplaceDpEvent"),
         (dp.DiscreteLaplaceDpEvent(0.1, 1.5), "DiscreteLaplaceDpEvent"),
@@ -147,8 +151,19 @@ def test_a_response_without_a_finite_loss_is_refused(parameter: float) -> None:
         from_dp_event(dp.RandomizedResponseDpEvent(parameter, 4), "replace_one")
 
 
+@pytest.mark.parametrize("relation", ["REPLACE_ONE", "replace-one", "", None, NeighboringRelation.REPLACE_ONE])
+def test_another_relation_is_refused_and_not_taken_for_the_weaker_one(relation: Any) -> None:
+    with pytest.raises(ValueError, match="expected add_remove or replace_one"):
+        from_dp_event(dp.GaussianDpEvent(1.0), relation)
+
+
+def test_a_response_among_less_than_two_values_is_refused() -> None:
+    with pytest.raises(NotExpressible, match="RandomizedResponseDpEvent with a whole number from 2"):
+        from_dp_event(dp.RandomizedResponseDpEvent(0.3, 1), "replace_one")
+
+
 def test_an_adapted_plan_is_registered(ledger: Client, account: Any) -> None:
-    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(10.0), 4)
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(np.float32(10.0)), np.int64(4))
     release = ledger.register(account.name, name="trained", plan=from_dp_event(event, "add_remove"))
     assert release.remaining["rho"] == 0.48
 
@@ -239,7 +254,9 @@ def test_budgets_are_declared_losses() -> None:
 
 def test_an_infinite_or_unknown_budget_is_refused() -> None:
     budget = PureDPBudget(_ExactNumber(_Rational(1, 0)), is_infinite=True)
-    with pytest.raises(NotExpressible, match="expected a finite PureDPBudget"):
-        from_tumult(budget)
+    beyond = PureDPBudget(_ExactNumber(_Root(), math.inf))  # finite, and beyond the doubles
+    for infinite in (budget, beyond):
+        with pytest.raises(NotExpressible, match="expected a finite PureDPBudget"):
+            from_tumult(infinite)
     with pytest.raises(NotExpressible, match="got str"):
         from_tumult("a budget")

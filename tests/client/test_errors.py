@@ -1,5 +1,7 @@
 """Errors of the client: one class for each problem of the service."""
 
+import pickle
+
 import pytest
 
 from privacy_budget_ledger import Account, AsyncClient, Client, Problem, errors, plans
@@ -32,6 +34,7 @@ def test_an_invalid_request_says_where_and_what_is_accepted(ledger: Client, acco
     with pytest.raises(errors.InvalidRequest) as caught:
         ledger.register(account.name, name="answers", plan=plan)
     assert caught.value.errors == [("/plan/type", "expected replace_one for randomized_response, got add_remove")]
+    assert caught.value.errors[0].pointer == "/plan/type"
     assert str(caught.value).endswith("/plan/type: expected replace_one for randomized_response, got add_remove")
 
 
@@ -66,3 +69,15 @@ def test_a_client_does_not_show_its_key(served: Served) -> None:
     with Client(served.address, STEWARD) as client:
         assert repr(client) == f"Client({served.address!r})"
     assert repr(AsyncClient(served.address, STEWARD)) == f"AsyncClient({served.address!r})"
+
+
+def test_errors_are_sent_from_one_process_to_another(ledger: Client, account: Account) -> None:
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        ledger.register(account.name, name="too much", plan=plans.DiscreteGaussian(rho="2"))
+    failed = errors.ConnectionFailed("no answer")
+    failed.idempotency_key = "mine"
+    for error in (caught.value, failed):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.idempotency_key) == (type(error), str(error), error.idempotency_key)
+        assert copy.idempotency_key
+    assert pickle.loads(pickle.dumps(caught.value)).failures == caught.value.failures

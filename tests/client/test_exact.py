@@ -3,7 +3,9 @@
 import math
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -62,6 +64,15 @@ def test_a_float_that_is_a_short_number_stays_one() -> None:
     assert loss_of(0.5) == noise_of(0.5) == Fraction(1, 2)
     assert noise_of(0.1) == Fraction(1, 10) < loss_of(0.1)
     assert loss_of("0.1") == Fraction(1, 10)
+
+
+def test_the_numbers_of_numpy_are_read_by_their_value() -> None:
+    single: Any = np.float32(0.1)
+    assert loss_of(single) >= Fraction(float(single)) >= noise_of(single)
+    assert noise_of(np.float64(0.1)) == Fraction(1, 10)
+    assert loss_of(np.int64(3)) == 3  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected a float that is a double"):
+        loss_of(np.nextafter(np.longdouble(1), np.longdouble(2)))
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, -1.0, "-1"])

@@ -36,14 +36,14 @@ def _columns(frame: Any) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("kind", _KINDS)
 def test_noisy_counts_come_in_the_place_of_the_counts(kind: str, ledger: Client, account: Account) -> None:
     frame = _KINDS[kind](_ROWS)
-    drawn = ledger.draw(account.name, frame, name="table", mechanism=_NOISE)
+    drawn = ledger.draw(account.name, frame, name="table", mechanism=plans.Geometric(epsilon="0.001"))
     assert type(drawn.frame) is type(frame)
     columns = _columns(drawn.frame)
     assert list(columns) == ["state", "noisy", "share"]
     assert (columns["state"], columns["share"]) == (_ROWS["state"], _ROWS["share"])
     assert all(type(noisy) is int for noisy in columns["noisy"])
-    assert columns["noisy"] != _ROWS["count"]  # all four noises are 0 with a probability below 0.4 %
-    assert all(abs(noisy - count) < 100 for noisy, count in zip(columns["noisy"], _ROWS["count"], strict=True))
+    assert columns["noisy"] != _ROWS["count"]  # all four noises are 0 with a probability below 1e-13
+    assert all(abs(noisy - count) < 100_000 for noisy, count in zip(columns["noisy"], _ROWS["count"], strict=True))
     assert _columns(frame) == _ROWS  # as it was
     stored = ledger.request("GET", f"/v1/accounts/{account.name}/draws/{drawn.draws[0]}")
     assert stored["noisy"] == columns["noisy"]

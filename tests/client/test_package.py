@@ -5,6 +5,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import privacy_budget_ledger
 import service
@@ -14,13 +15,11 @@ _PROJECT = ROOT / "client"
 
 
 def test_its_version_is_that_of_the_service() -> None:
-    project = tomllib.loads((_PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["version"] == privacy_budget_ledger.__version__ == service.__version__
+    assert _of(_PROJECT)["version"] == privacy_budget_ledger.__version__ == service.__version__
 
 
 def test_it_needs_httpx_alone() -> None:
-    project = tomllib.loads((_PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert [one.partition(">")[0] for one in project["dependencies"]] == ["httpx"]
+    assert [_named(one) for one in _of(_PROJECT)["dependencies"]] == ["httpx"]
     optional = ("dp_accounting", "numpy", "opendp", "pandas", "polars", "pyarrow", "pydantic", "pyspark", "service")
     code = "import sys, privacy_budget_ledger, privacy_budget_ledger.adapters; print(sorted({*sys.modules}))"
     done = subprocess.run(
@@ -34,6 +33,26 @@ def test_it_needs_httpx_alone() -> None:
     )
     assert "'httpx'" in done.stdout
     assert [name for name in optional if f"'{name}'" in done.stdout] == []
+
+
+def test_the_libraries_that_it_can_use_are_extras_in_the_versions_of_the_tests() -> None:
+    extras = _of(_PROJECT)["optional-dependencies"]
+    asked = {_named(one): one for one in _of(ROOT)["dependencies"]}
+    for extra in ("dev", "spark"):
+        asked |= {_named(one): one for one in _of(ROOT)["optional-dependencies"][extra]}
+    assert set(extras) == {"arrow", "dp-accounting", "opendp", "pandas", "polars", "spark"}
+    for name, needed in extras.items():
+        assert {"arrow": "pyarrow", "spark": "pyspark"}.get(name, name) in map(_named, needed)
+        assert [asked[_named(one)] for one in needed] == needed
+
+
+def _of(directory: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((directory / "pyproject.toml").read_text("utf-8"))["project"]
+    return project
+
+
+def _named(requirement: str) -> str:
+    return requirement.partition(">")[0]
 
 
 def test_a_wheel_of_it_is_built_without_the_network_and_imported(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Plans as objects: they have the fields of the contract, and mean the same to the service."""
 
+import uuid
 from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
@@ -63,6 +64,21 @@ def test_the_service_prices_a_plan_and_the_plan_is_read_back(plan: Plan, ledger:
     assert read_plan(plan.document()) == plan
     priced = ledger.request("POST", "/v1/compositions", json={"plan": plan.document(), "neighbouring": "add_remove"})
     assert priced["delta"] == pytest.approx(float(Fraction(getattr(plan, "delta", None) or 0)))
+
+
+@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
+def test_a_registered_plan_is_read_back_as_it_was_stated(neighbouring: Any, ledger: Client) -> None:
+    budget, name = ApproximateBudget(epsilon=1000, delta="1e-5", declared_delta="1e-6"), f"all-{uuid.uuid4()}"
+    parts = list(_ALL)
+    if neighbouring == "replace_one":
+        parts = [one for one in _ALL if getattr(one, "cells_replaced", None) is None]
+        parts.append(plans.RandomizedResponse(epsilon="1/3", values=4))
+        one_side = plans.Declaration(epsilon="0.1", delta="1e-9", rdp=(plans.RdpPoint(alpha=2, epsilon="0.1"),))
+        parts.append(plans.Declared(reference="a proof", epsilon="0.2", delta="1e-9", add_remove=one_side))
+    plan = sequence(parallel(_ONE, repeat(3, _ONE), max_degree=2), choice(_ONE, group(4, _ONE)), *parts, tags=["all"])
+    account = ledger.open_account(name, unit="person", neighbouring=neighbouring, budget=budget)
+    release = ledger.register(account.name, name="all", plan=plan)
+    assert release.plan == ledger.release(account.name, release.id).plan == plan
 
 
 def test_a_nested_plan_has_the_documents_form() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privacy_budget_ledger.exact import loss_of, noise_of
 from privacy_budget_ledger.plans import (
@@ -49,7 +49,10 @@ def from_dp_event(event: Any, neighbouring: Neighbouring) -> Plan:
 
     Raises:
         NotExpressible: the event, or one in it, has no such plan.
+        ValueError: the relation is another one.
     """
+    if neighbouring not in get_args(Neighbouring):  # else a misspelt replace_one would count as add_remove
+        raise ValueError("expected add_remove or replace_one as the relation of the account")
     plan = _plan_of_event(event, neighbouring)
     if plan is None:
         raise NotExpressible(f"expected an event with a privacy loss, got {type(event).__name__}")
@@ -68,20 +71,20 @@ def _plan_of_event(event: Any, neighbouring: Neighbouring) -> Plan | None:
             return Sequence(parts=stated) if stated else None
         case "SelfComposedDpEvent":
             part = _plan_of_event(event.event, neighbouring)
-            return Repeat(count=event.count, part=part) if part is not None and event.count else None
+            count = _whole(event.count, 0, kind)
+            return Repeat(count=count, part=part) if part is not None and count else None
         case "GaussianDpEvent":
             variance = _positive(noise_of, event.noise_multiplier, kind) ** 2
             return Gaussian(sigma_squared=variance, sensitivity=move, cells=1)
         case "LaplaceDpEvent":
             return Laplace(scale=_positive(noise_of, event.noise_multiplier, kind), sensitivity=move, cells=1)
         case "DiscreteLaplaceDpEvent":
-            if not isinstance(event.sensitivity, Integral) or event.sensitivity < 1:
-                raise NotExpressible(f"expected a {kind} with a whole sensitivity above 0")
-            sensitivity = int(event.sensitivity) * move
+            sensitivity = _whole(event.sensitivity, 1, kind) * move
             loss = _positive(loss_of, event.noise_parameter, kind) * sensitivity
             return Geometric(epsilon=loss, sensitivity=sensitivity, cells=1)
         case "RandomizedResponseDpEvent" if neighbouring == "replace_one":
-            return _randomized_response(_positive(noise_of, event.noise_parameter, kind), event.num_buckets)
+            values = _whole(event.num_buckets, 2, kind)
+            return _randomized_response(_positive(noise_of, event.noise_parameter, kind), values)
         case "ZCDpEvent" if not event.xi:
             return Declared(rho=_positive(loss_of, event.rho, kind), reference="dp-accounting: ZCDpEvent")
         case _:
@@ -96,6 +99,12 @@ def _positive(read: Callable[[Any], Fraction], parameter: Any, kind: str) -> Fra
     if not value:
         raise NotExpressible(f"expected a {kind} with a finite parameter above 0")
     return value
+
+
+def _whole(number: Any, least: int, kind: str) -> int:
+    if not isinstance(number, Integral) or number < least:
+        raise NotExpressible(f"expected a {kind} with a whole number from {least} where it counts")
+    return int(number)
 
 
 def _randomized_response(p: Fraction, values: int) -> RandomizedResponse:
@@ -149,18 +158,18 @@ def from_tumult(budget: Any) -> Declared:
     """
     kind = type(budget).__name__
     reference = f"Tumult Analytics: {kind}"
-    if getattr(budget, "is_infinite", False):
-        raise NotExpressible(f"expected a finite {kind}")
-    match kind:
-        case "PureDPBudget":
-            return Declared(epsilon=_exact(budget.value), reference=reference)
-        case "ApproxDPBudget":
-            epsilon, delta = map(_exact, budget.value)
-            return Declared(epsilon=epsilon, delta=delta, reference=reference)
-        case "RhoZCDPBudget":
-            return Declared(rho=_exact(budget.value), reference=reference)
-        case _:
-            raise NotExpressible(f"expected a PureDPBudget, an ApproxDPBudget or a RhoZCDPBudget, got {kind}")
+    try:
+        match kind:
+            case "PureDPBudget" if not budget.is_infinite:
+                return Declared(epsilon=_exact(budget.value), reference=reference)
+            case "ApproxDPBudget" if not budget.is_infinite:
+                epsilon, delta = map(_exact, budget.value)
+                return Declared(epsilon=epsilon, delta=delta, reference=reference)
+            case "RhoZCDPBudget" if not budget.is_infinite:
+                return Declared(rho=_exact(budget.value), reference=reference)
+    except ValueError:  # it is beyond the doubles
+        raise NotExpressible(f"expected a finite {kind}") from None
+    raise NotExpressible(f"expected a finite PureDPBudget, ApproxDPBudget or RhoZCDPBudget, got {kind}")
 
 
 def _exact(number: Any) -> Fraction:

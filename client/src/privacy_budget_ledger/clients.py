@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -17,6 +18,7 @@ from privacy_budget_ledger.version import __version__
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H")
+_KEY = re.compile(r"[!-~]+")
 _AGENT = f"privacy-budget-ledger-client/{__version__}"
 
 
@@ -77,7 +79,14 @@ class _Connected(Generic[H]):
             retries: when a request is sent again.
             timeout: of each attempt, in seconds.
             connection: further settings of httpx, such as verify or transport.
+
+        Raises:
+            ValueError: the address contains a password, or the key has another character than keys have.
         """
+        if httpx.URL(address).userinfo:
+            raise ValueError("expected an address without a user and a password: the key is sent instead of them")
+        if not _KEY.fullmatch(key):
+            raise ValueError("expected a key of printable ASCII characters, without spaces and line ends")
         headers = {"Authorization": f"Bearer {key}", "User-Agent": _AGENT}
         self._http: H = self._OPEN(base_url=address, headers=headers, timeout=timeout, **connection)
         kept = None if heads is None else KeptHeads(heads)

@@ -4,7 +4,7 @@ No message contains a count, and no error refers to the request that had the cou
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 PROBLEMS: dict[str, type["Problem"]] = {}
 """The class of each problem, by its code."""
@@ -36,6 +36,20 @@ class UnreadableHead(LedgerError):
     """A file of kept heads is damaged. Compare the ledger with other evidence before you remove the file."""
 
 
+class HeadNotKept(LedgerError):
+    """The service has done what was asked, and the head of its answer could not be kept on disk.
+
+    Mend the disk and repeat the call with the same key: it gets the same answer, and its head is kept.
+    """
+
+
+class Fault(NamedTuple):
+    """A fault of an invalid request: its place, a JSON pointer, and a text of what is expected there and what came."""
+
+    pointer: str
+    detail: str
+
+
 class Problem(LedgerError):
     """A problem that the service answered with.
 
@@ -57,14 +71,22 @@ class Problem(LedgerError):
         self.detail = str(members.get("detail", ""))
         super().__init__(f"{members.get('title', self.code)}: {self.detail}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how it is copied, and sent from one process to another."""
+        return (
+            type(self),
+            (self.status, dict(self.members), self.retry_after),
+            {"idempotency_key": self.idempotency_key},
+        )
+
 
 class InvalidRequest(Problem, code="validation"):
-    """The request is invalid; ``errors`` has pairs of a place, a JSON pointer, and what is accepted there."""
+    """The request is invalid; ``errors`` says where and what is accepted there."""
 
     @property
-    def errors(self) -> list[tuple[str, str]]:
+    def errors(self) -> list[Fault]:
         """The faults of the request."""
-        return [(fault["pointer"], fault["detail"]) for fault in self.members.get("errors", ())]
+        return [Fault(fault["pointer"], fault["detail"]) for fault in self.members.get("errors", ())]
 
     def __str__(self) -> str:
         return "; ".join([super().__str__(), *(f"{place or 'the body'}: {detail}" for place, detail in self.errors)])

@@ -4,6 +4,8 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
+from numbers import Integral, Rational, Real
+from typing import Any
 
 Exact = str | int | Fraction | Decimal
 """An exact number, as a caller states it."""
@@ -57,15 +59,31 @@ def noise_of(value: float | Exact) -> Fraction:
     return _directed(value, ROUND_FLOOR)
 
 
-def _directed(value: float | Exact, rounding: str) -> Fraction:
+def _directed(value: Any, rounding: str) -> Fraction:
+    if not isinstance(value, bool) and isinstance(value, Integral):  # those of NumPy too
+        value = int(value)
+    elif isinstance(value, Real) and not isinstance(value, Rational):
+        value = _double(value)
     if not isinstance(value, float):
         number = Fraction(exact_text(value))
     elif math.isfinite(value):
         rounded = Context(prec=_DIGITS, rounding=rounding).create_decimal(Decimal(value))
-        both = (rounded, Decimal(repr(float(value))))
+        both = (rounded, Decimal(repr(value)))
         number = Fraction(max(both) if rounding == ROUND_CEILING else min(both))
     else:
         raise ValueError(f"expected a finite number, got {value}")
     if number < 0:
         raise ValueError("expected a number of at least 0")
     return number
+
+
+def _double(value: Real) -> float:
+    """Return a float of any width as a double, such as a float32 of NumPy.
+
+    Raises:
+        ValueError: no double has its value.
+    """
+    double = float(value)
+    if double != value and not math.isnan(double):
+        raise ValueError("expected a float that is a double: a wider one is not rounded")
+    return double

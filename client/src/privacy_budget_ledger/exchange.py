@@ -4,9 +4,11 @@ An operation is a generator. It yields a ``Call`` and is sent its ``Answer``, or
 ``Pause`` and is sent nothing. The clients in ``clients`` carry these out, blocking or not.
 """
 
+import email.utils
 import json
 import random
 import re
+import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +18,16 @@ from urllib.parse import unquote
 import httpx
 
 from privacy_budget_ledger.errors import ConnectionFailed, LedgerError, UnexpectedAnswer, problem_of
-from privacy_budget_ledger.heads import Head, KeptHeads
+from privacy_budget_ledger.heads import Head, KeptHeads, rolled_back
 
 T = TypeVar("T")
 ARROW = "application/vnd.apache.arrow.stream"
 _JSON = "application/json"
-_ACCOUNT = re.compile(r"/v1/accounts/([^/]+)(?:/.*)?")
+_ACCOUNT = re.compile(r"/v1/accounts/([^/?]+)(/[^?]*)?(?:\?.*)?")
+_PRESENT = (None, "/head", "/history")  # below an account: answers to GET that have its present head
+_KEY = re.compile(r"[ -~]{1,255}")
 _AGAIN = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError)
-_BUSY = (429, 503)
+_BUSY = (429, 502, 503, 504)  # 502 and 504 are a proxy's: the request may have been carried out
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,14 @@ class Answer:
 
     @property
     def retry_after(self) -> float | None:
-        """The seconds of its Retry-After header; None without one, or where it is a date."""
+        """The seconds of its Retry-After header, from now where it is a date; None without a valid one."""
         text = str(self.headers.get("Retry-After", ""))
-        return float(text) if text.isascii() and text.isdigit() else None
+        if text.isascii() and text.isdigit():
+            return float(text)
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        except (OverflowError, ValueError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ Operation = Generator[Call | Pause, Answer | httpx.HTTPError | None, T]
 
 @dataclass(frozen=True)
 class Retries:
-    """The rules for sending a request again: after connection errors, timeouts, 429 and 503, never after other answers.
+    """The rules for sending a request again: after connection errors, timeouts, 429, 502, 503 and 504 alone.
 
     Attributes:
         attempts: how often a request is sent at most.
@@ -94,43 +103,51 @@ class Exchange:
 
     def json(
         self,
+        read: Callable[[Any], T],
         method: str,
         path: str,
         body: Any = None,
         params: Mapping[str, Any] | None = None,
         key: str | None = None,
-    ) -> Operation[Any]:
-        """Send JSON; return the parsed answer, or its text where it is not JSON."""
+    ) -> Operation[T]:
+        """Send JSON; return what ``read`` makes of the parsed answer, or of its text where it is not JSON."""
         headers = {} if body is None else {"Content-Type": _JSON}
         content = None if body is None else json.dumps(body).encode()
-        answer, parsed = yield from self._send(Call(method, path, params or {}, headers, content), key)
-        return answer.content.decode() if parsed is None else parsed
 
-    def arrow(self, path: str, stream: bytes, params: Mapping[str, Any], key: str) -> Operation[Answer]:
-        """Send a stream of counts; return the answer with the stream of noisy counts."""
+        def result(answer: Answer, parsed: Any) -> T:
+            return read(answer.content.decode() if parsed is None else parsed)
+
+        return self._send(Call(method, path, params or {}, headers, content), key, result)
+
+    def arrow(
+        self, read: Callable[[Answer], T], path: str, stream: bytes, params: Mapping[str, Any], key: str
+    ) -> Operation[T]:
+        """Send a stream of counts; return what ``read`` makes of the answer with the stream of noisy counts."""
         call = Call("POST", path, params, {"Content-Type": ARROW, "Accept": ARROW}, stream)
-        answer, _ = yield from self._send(call, key)
-        return answer
+        return self._send(call, key, lambda answer, _: read(answer))
 
-    def _send(self, call: Call, key: str | None) -> Operation[tuple[Answer, Any]]:
+    def _send(self, call: Call, key: str | None, read: Callable[[Answer, Any], T]) -> Operation[T]:
+        if not call.path.startswith("/") or call.path.startswith("//"):
+            raise ValueError("expected a path such as /v1/principal: the key is sent to no other address")
+        headers, expected = dict(call.headers), None
+        if call.method != "GET":
+            key = headers["Idempotency-Key"] = key_of(key)
         found = _ACCOUNT.fullmatch(call.path)
         account = None if found is None else unquote(found[1])
-        headers = dict(call.headers)
-        if call.method != "GET":
-            key = headers["Idempotency-Key"] = key or new_key()
         try:
-            if self._heads is not None and account is not None and (head := self._heads.of(account)) is not None:
-                headers["If-Ledger-Includes"] = str(head)
+            if self._heads is not None and account is not None and (expected := self._heads.of(account)) is not None:
+                headers["If-Ledger-Includes"] = str(expected)
             answer = yield from self._attempts(Call(call.method, call.path, call.params, headers, call.content))
             parsed = _parsed(answer)
             if call.path == "/v1/accounts" and isinstance(parsed, dict):
                 account = parsed.get("name")  # it has just been opened
             if self._heads is not None and account is not None:
-                _keep(self._heads, account, answer, parsed)
+                present = found is None or call.method != "GET" or found[2] in _PRESENT
+                _keep(self._heads, account, answer, parsed, expected if present else None)
+            return _result(read, answer, parsed)
         except LedgerError as error:
             error.idempotency_key = key
             raise
-        return answer, parsed
 
     def _attempts(self, call: Call) -> Operation[Answer]:
         attempt = 0
@@ -148,17 +165,43 @@ class Exchange:
             elif isinstance(reply, Answer):
                 return reply
             else:  # without the error itself, which refers to the request and so to the counts
-                raise ConnectionFailed(f"no answer to {call.method} {call.path}: {type(reply).__name__}: {reply}")
+                raise ConnectionFailed(f"no answer to {call.method} {call.path}: {_reason(reply)}")
 
 
-def _keep(heads: KeptHeads, account: str, answer: Answer, parsed: Any) -> None:
-    """Keep the head of an answer, where it has one."""
+def _reason(error: Any) -> str:
+    """Return the kind of an error, and its text unless that may quote a header, such as the one with the key."""
+    kind = type(error).__name__
+    return kind if isinstance(error, httpx.ProtocolError) else f"{kind}: {error}"
+
+
+def _result(read: Callable[[Answer, Any], T], answer: Answer, parsed: Any) -> T:
+    try:
+        return read(answer, parsed)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"expected a result of the service, got another document: {type(error).__name__}"
+    raise UnexpectedAnswer(message)
+
+
+def _keep(heads: KeptHeads, account: str, answer: Answer, parsed: Any, expected: Head | None) -> None:
+    """Keep the head of an answer, where it has one; ``expected`` is in the journal whose present head this is.
+
+    Raises:
+        LedgerRolledBack: the answer's head contradicts the expected or the kept one.
+    """
     text = answer.headers.get("X-Ledger-Head")
-    stated = parsed.get("head") if isinstance(parsed, dict) else None
-    if isinstance(stated, dict) and {"seq", "hash"} <= set(stated):
+    stated = parsed if isinstance(parsed, dict) else {}
+    batch = stated.get("releases")
+    if isinstance(batch, list) and batch and isinstance(batch[-1], dict):
+        stated = batch[-1]
+    stated = stated["head"] if isinstance(stated.get("head"), dict) else stated
+    if {"seq", "hash"} <= set(stated):
         text = f"{stated['seq']}:{stated['hash']}"
-    if text is not None:
-        heads.keep(account, _head(text))
+    if text is None:
+        return
+    head = _head(text)
+    if expected is not None and head.seq < expected.seq and answer.headers.get("Idempotent-Replay") != "true":
+        raise rolled_back(account, f"the answer's head of {account!r} is older than the one that was expected")
+    heads.keep(account, head)
 
 
 def _head(text: str) -> Head:
@@ -190,6 +233,14 @@ def _parsed(answer: Answer) -> Any:
     return parsed
 
 
-def new_key() -> str:
-    """Return a fresh idempotency key."""
-    return str(uuid.uuid4())
+def key_of(stated: str | None) -> str:
+    """Return the idempotency key that a caller states, or a fresh one.
+
+    Raises:
+        ValueError: the service does not accept the stated key.
+    """
+    if stated is None:
+        return str(uuid.uuid4())
+    if not _KEY.fullmatch(stated):  # an empty one too: a fresh key in its place would charge a repeated call again
+        raise ValueError("expected an idempotency key of 1 to 255 printable ASCII characters")
+    return stated

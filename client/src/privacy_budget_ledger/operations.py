@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from privacy_budget_ledger import frames
 from privacy_budget_ledger.budgets import Budget
-from privacy_budget_ledger.errors import InvalidFrame, LedgerError, UnexpectedAnswer
+from privacy_budget_ledger.errors import InvalidFrame, LedgerError
 from privacy_budget_ledger.exact import Exact, exact_text
-from privacy_budget_ledger.exchange import Exchange, Operation, new_key
+from privacy_budget_ledger.exchange import Answer, Exchange, Operation, key_of
 from privacy_budget_ledger.heads import Head
 from privacy_budget_ledger.plans import Mechanism, Partitions, Plan, read_plan
 
@@ -87,7 +87,7 @@ class Operations:
         idempotency_key: str | None = None,
     ) -> Operation[Any]:
         """Send any request of the service's interface, such as ``GET /v1/principal``; return the parsed answer."""
-        return self._exchange.json(method.upper(), path, json, params, idempotency_key)
+        return self._exchange.json(_whole, method.upper(), path, json, params, idempotency_key)
 
     def open_account(
         self,
@@ -103,11 +103,11 @@ class Operations:
         """Open an account; ``further`` fields are those of the interface, such as parent or periods."""
         stated = {"unit": unit, "neighbouring": neighbouring, "budget": budget.document()}
         body = {"name": name, **stated, **further}
-        return _account((yield from self._exchange.json("POST", "/v1/accounts", body, key=idempotency_key)))
+        return self._exchange.json(_account, "POST", "/v1/accounts", body, key=idempotency_key)
 
     def account(self, name: str) -> Operation[Account]:
         """Read an account, with what remains of its budget."""
-        return _account((yield from self._exchange.json("GET", _path(name))))
+        return self._exchange.json(_account, "GET", _path(name))
 
     def calibrate(
         self,
@@ -123,10 +123,7 @@ class Operations:
         ``further`` fields are those of the interface, such as cells.
         """
         target = {"mechanism": mechanism, "moe": exact_text(moe), "confidence": exact_text(confidence), **further}
-        answer = yield from self._exchange.json("POST", "/v1/calibrations/moe", target)
-        plan = read_plan(answer["mechanism"])
-        assert isinstance(plan, Mechanism)  # noqa: S101 - for the type; the service answers with nothing else
-        return plan
+        return self._exchange.json(_calibrated, "POST", "/v1/calibrations/moe", target)
 
     def register(
         self,
@@ -167,23 +164,23 @@ class Operations:
         )
         params = {"dry_run": "true"} if dry_run else None
         path = _path(account, "releases")
-        return _release((yield from self._exchange.json("POST", path, body, params, idempotency_key)))
+        return self._exchange.json(_release, "POST", path, body, params, idempotency_key)
 
     def release(self, account: str, release: str) -> Operation[Release]:
         """Read a release."""
-        return _release((yield from self._exchange.json("GET", _path(account, "releases", release))))
+        return self._exchange.json(_release, "GET", _path(account, "releases", release))
 
     def commit(self, account: str, release: str, *, idempotency_key: str | None = None) -> Operation[Release]:
         """Commit a reserved release."""
         path = _path(account, "releases", release, "commit")
-        return _release((yield from self._exchange.json("POST", path, key=idempotency_key)))
+        return self._exchange.json(_release, "POST", path, key=idempotency_key)
 
     def void(
         self, account: str, release: str, *, reason: str, idempotency_key: str | None = None
     ) -> Operation[Release]:
         """Void a reserved release of which nothing was drawn or published."""
         path = _path(account, "releases", release, "void")
-        return _release((yield from self._exchange.json("POST", path, {"reason": reason}, key=idempotency_key)))
+        return self._exchange.json(_release, "POST", path, {"reason": reason}, key=idempotency_key)
 
     def draw(
         self,
@@ -221,7 +218,7 @@ class Operations:
             granularity=None if granularity is None else exact_text(granularity),
             periods=None if periods is None else json.dumps(periods),
         )
-        return self._drawn(_path(account, "draws"), frame, count, params, idempotency_key or new_key())
+        return self._drawn(_path(account, "draws"), frame, count, params, key_of(idempotency_key))
 
     def draw_release(
         self,
@@ -251,7 +248,7 @@ class Operations:
         """
         path = _path(account, "releases", release, "draws")
         params = _selection(mechanism, partition, repetition, granularity)
-        return self._drawn(path, frame, count, params, idempotency_key or new_key())
+        return self._drawn(path, frame, count, params, key_of(idempotency_key))
 
     def draw_partitions(
         self,
@@ -282,7 +279,7 @@ class Operations:
             granularity: the mechanism's, where it has one; the column then counts units of it.
             idempotency_key: with which a repeated call gets the same answer.
         """
-        key, path = idempotency_key or new_key(), _path(account, "releases", release, "draws")
+        key, path = key_of(idempotency_key), _path(account, "releases", release, "draws")
         counts, places = frames.counts_of(frame, count), frames.places_of(frames.texts_of(frame, by))
         if not places:
             raise InvalidFrame("expected at least one row")
@@ -310,22 +307,34 @@ class Operations:
         self, path: str, counts: Any, params: Mapping[str, Any], key: str, of_call: str
     ) -> Operation[tuple[Any, Drawn[None]]]:
         """Send counts; return the noisy ones, and what the answer says of them."""
+
+        def read(answer: Answer) -> tuple[Any, Drawn[None]]:
+            headers = answer.headers
+            draw, head = (headers["X-Draw"],), Head.read(headers["X-Ledger-Head"])
+            drawn = Drawn(None, headers["X-Release"], draw, head, headers.get("Idempotent-Replay") == "true")
+            return frames.noisy_of(answer.content, len(counts)), drawn
+
         try:
-            answer = yield from self._exchange.arrow(path, frames.stream_of(counts), params, key)
-            identity = [answer.headers.get(name) for name in ("X-Release", "X-Draw", "X-Ledger-Head")]
-            noisy = frames.noisy_of(answer.content, len(counts))
-            if None in identity:
-                raise UnexpectedAnswer("expected an answer with the headers X-Release, X-Draw and X-Ledger-Head")
+            return (yield from self._exchange.arrow(read, path, frames.stream_of(counts), params, key))
         except LedgerError as error:
             error.idempotency_key = of_call
             raise
-        release, draw, head = map(str, identity)
-        return noisy, Drawn(None, release, (draw,), Head.read(head), answer.headers.get("Idempotent-Replay") == "true")
 
 
 def part_key(key: str, part: str) -> str:
     """Return the idempotency key of a part of a call, such as a partition."""
     return sha256(f"{key}\n{part}".encode()).hexdigest()
+
+
+def _whole(answer: Any) -> Any:
+    return answer
+
+
+def _calibrated(answer: Mapping[str, Any]) -> Mechanism:
+    plan = read_plan(answer["mechanism"])
+    if not isinstance(plan, Mechanism):
+        raise TypeError("expected a mechanism")
+    return plan
 
 
 def _path(*parts: str) -> str:

@@ -273,10 +273,10 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
     Raises:
         ValueError: the document has a type or a field that this version of the package does not know.
     """
-    stated = {name: _value(name, value) for name, value in document.items() if name != "type" and value is not None}
     try:
+        stated = {name: _value(name, value) for name, value in document.items() if name != "type" and value is not None}
         return _BY_TYPE[document["type"]](**stated)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"expected a plan of a known type with its fields: {error}") from None
 
 

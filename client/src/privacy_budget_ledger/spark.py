@@ -8,6 +8,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StructField, StructType
 
 from privacy_budget_ledger.clients import Client
+from privacy_budget_ledger.exchange import key_of
 from privacy_budget_ledger.frames import COUNT, NOISY
 from privacy_budget_ledger.operations import part_key
 
@@ -43,7 +44,7 @@ def noisy_counts(
         count: the column of true counts; only this column is sent.
         idempotency_key: by default made of the release and the mechanism, so that the whole job can run again.
     """
-    base = idempotency_key or f"{release}\n{mechanism}"
+    base = f"{release}\n{mechanism}" if idempotency_key is None else key_of(idempotency_key)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = [batch for batch in batches if batch.num_rows]
