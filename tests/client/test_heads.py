@@ -7,7 +7,9 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from privacy_budget_ledger import Client, Head, KeptHeads, errors, plans
@@ -145,6 +147,15 @@ def test_answers_that_may_be_older_are_no_rollback(served: Served, tmp_path: Pat
         assert client.release(account.name, first.id).head == first.head
         client.request("GET", f"/v1/accounts/{account.name}/balance?as_of=1")
         assert KeptHeads(tmp_path).of(account.name) == second.head
+        wanted: dict[str, Any] = {"name": "drawn", "mechanism": _SMALL, "idempotency_key": "drawn"}
+        drawn = client.draw(account.name, pl.DataFrame({"count": [1]}), **wanted)
+        third = client.register(account.name, name="third", plan=_SMALL)
+        again = client.draw(account.name, pl.DataFrame({"count": [1]}), **wanted)
+        assert (again.replayed, again.head) == (True, drawn.head)
+        assert KeptHeads(tmp_path).of(account.name) == third.head
+        named = {"metadata": {"publication_date": "2026-11-26"}}
+        described = client.request("PATCH", f"/v1/accounts/{account.name}/releases/{first.id}", json=named)
+        assert KeptHeads(tmp_path).of(account.name) == Head(**described["head"])
 
 
 def test_an_answer_with_an_older_head_than_the_expected_one_is_a_rollback(served: Served, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def test_a_wheel_of_it_is_built_without_the_network_and_imported(tmp_path: Path)
     assert wheel.name == f"privacy_budget_ledger_client-{service.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (licence,) = (archive.read(name) for name in names if name.endswith("/LICENSE"))
+    assert licence == (ROOT / "LICENSE").read_bytes()
     sources = {path.name for path in (_PROJECT / "src" / "privacy_budget_ledger").iterdir() if path.is_file()}
     assert {Path(name).name for name in names if name.startswith("privacy_budget_ledger/")} - {""} >= sources
     code = "import privacy_budget_ledger as package; print(package.__file__, package.__version__)"
