@@ -1,5 +1,6 @@
 """A row of the ledger may be sealed again, unchanged, when an operator begins a new version of the ledger."""
 
+import sqlalchemy as sa
 from alembic import op
 
 from service.errors import Conflict
@@ -70,10 +71,8 @@ def downgrade() -> None:
     Raises:
         Conflict: an operator began a new version of the ledger, whose seals the older version does not know.
     """
-    query = (
-        "SELECT 1 FROM installation_journal WHERE kind = 'mark_acknowledged' AND body LIKE '%\"sealed_again\"%' LIMIT 1"
-    )
-    if op.get_bind().exec_driver_sql(query.replace("%", "%%") if _on_postgresql() else query).first() is not None:
+    begun = "SELECT 1 FROM installation_journal WHERE kind = 'mark_acknowledged' AND body LIKE '%\"sealed_again\"%'"
+    if op.get_bind().execute(sa.text(f"{begun} LIMIT 1")).first() is not None:
         raise Conflict("the older version does not know the seals of a ledger that was acknowledged")
     for name, (table, condition) in _BEFORE.items():
         _refuse(name, table, condition)

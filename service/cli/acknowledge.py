@@ -80,7 +80,7 @@ def acknowledge(
 
     content = _content(reason, mark, found.missing, fault) | ({"adopt": True} if adopt else {})
     if version is not None:
-        content |= {"version": version.name, "sealed_again": version.rows.number}
+        content |= version.content
 
     def work(connection: Connection) -> Head:
         if not adopt:

@@ -92,11 +92,7 @@ def verify(
             verdict = verify_account(connection, name, heads, lives)
         first = verdict.first_bad
         bad = bad or first is not None
-        typer.echo(
-            f"{name}: {verdict.entries} entries, all valid"
-            if first is None
-            else f"{name}: the first bad entry is {first.seq}: {first.reason}"
-        )
+        typer.echo(f"{name}: {verdict.entries} entries, all valid" if first is None else f"{name}: {first}")
     database.close()
     if not verified:
         typer.echo("the ledger has no accounts")

@@ -158,7 +158,7 @@ class Operations:
             plan=plan.document(),
             tags=list(tags) or None,
             partitions=list(partitions) if isinstance(partitions, tuple) else partitions,
-            delta=None if delta is None else exact_text(delta),
+            delta=_text(delta),
             reserve_for=None if reserve_for is None else _duration(reserve_for),
             periods=periods,
         )
@@ -214,8 +214,8 @@ class Operations:
             name=name,
             mechanism=json.dumps(mechanism.document()),
             tags=list(tags) or None,
-            delta=None if delta is None else exact_text(delta),
-            granularity=None if granularity is None else exact_text(granularity),
+            delta=_text(delta),
+            granularity=_text(granularity),
             periods=None if periods is None else json.dumps(periods),
         )
         return self._drawn(_path(account, "draws"), frame, count, params, key_of(idempotency_key))
@@ -346,8 +346,12 @@ def _stated(**fields: Any) -> dict[str, Any]:
 
 
 def _selection(mechanism: str, partition: str | None, repetition: int, granularity: Exact | None) -> dict[str, Any]:
-    unit = None if granularity is None else exact_text(granularity)
-    return _stated(mechanism=mechanism, partition=partition, repetition=str(repetition), granularity=unit)
+    where = {"mechanism": mechanism, "partition": partition, "repetition": str(repetition)}
+    return _stated(**where, granularity=_text(granularity))
+
+
+def _text(number: Exact | None) -> str | None:
+    return None if number is None else exact_text(number)
 
 
 def _duration(time: timedelta) -> str:

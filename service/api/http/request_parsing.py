@@ -50,6 +50,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 class StrictRoute(APIRoute):
     """Route class that refuses unknown query parameters and reads the body exactly."""
 
+    media_type: ClassVar[str] = JSON  # of the body, and of answers beside those that the route declares
     media_types = "application/json"
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -68,9 +69,8 @@ class StrictRoute(APIRoute):
         )
         largest = LARGEST_SHORT if issubclass(model, Short) else sys.maxsize
         helped_from, finish = getattr(self.endpoint, IN_HELPERS, sys.maxsize), getattr(self.endpoint, FINISH, None)
-        produced = {JSON, *(one for answer in self.responses.values() for one in answer.get("content", ()))}
-        if isinstance(self, StreamRoute):
-            produced.add(self.media_type)  # a stream is answered with a stream
+        declared = (one for answer in self.responses.values() for one in answer.get("content", ()))
+        produced = {JSON, self.media_type, *declared}
         answers = self.status_code != HTTPStatus.NO_CONTENT
         changes = any(dependency.call is change_of for dependency in self.dependant.dependencies)
 
@@ -135,8 +135,6 @@ class OnlyRoute(StrictRoute):
 
 class StreamRoute(StrictRoute):
     """Route class for one media type, beside the JSON route of the same address; the body stays bytes."""
-
-    media_type: ClassVar[str]
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match only requests whose body has the media type."""

@@ -81,10 +81,7 @@ def journalled_values(record: KeyRecord) -> dict[str, object]:
 def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
     """Yield all keys, oldest first, each with whether its row is as the service wrote it; without a seal it is not."""
     for row in connection.execute(select(*COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*ORDER)):
-        yield (
-            record_of(row[:-2]),
-            secret.is_row_seal(row.given, _PURPOSE, *(row._mapping[column.key] for column in SEALED)),
-        )
+        yield record_of(row[:-2]), secret.is_text(row.given, seal_of(secret, row._mapping))
 
 
 def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:
@@ -120,7 +117,7 @@ def change_row(connection: Connection, secret: Secret, row: Row[*tuple[Any, ...]
     connection.execute(update(ApiKey).where(ApiKey.id == row.id).values(values))
 
 
-def seal_of(secret: Secret, row: Mapping[str, Any]) -> str:
+def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
     """Return the seal of a row."""
     return secret.row_seal(_PURPOSE, *(row[column.key] for column in SEALED))
 
@@ -128,7 +125,7 @@ def seal_of(secret: Secret, row: Mapping[str, Any]) -> str:
 def is_sealed(secret: Secret, row: Sequence[Any]) -> bool:
     """Return whether a row, whose last column is its seal, is as the service wrote it."""
     *values, seal = row
-    return secret.is_row_seal(seal, _PURPOSE, *values)
+    return secret.is_text(seal, secret.row_seal(_PURPOSE, *values))
 
 
 def any_key(connection: Connection) -> bool:

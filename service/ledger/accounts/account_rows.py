@@ -89,7 +89,7 @@ def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     Args:
         row: the columns ``COLUMNS``.
     """
-    return secret.is_row_seal(row["seal"], _PURPOSE, *sealed_values(row, _SEALED, _OPTIONAL))
+    return secret.is_text(row["seal"], seal_of(secret, row))
 
 
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:

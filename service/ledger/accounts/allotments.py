@@ -196,7 +196,7 @@ def altered(child_id: int) -> Altered:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether a row of ``allotments`` is as the service wrote it."""
-    return secret.is_row_seal(row.seal, _PURPOSE, *(row._mapping[name] for name in _NAMES))
+    return secret.is_text(row.seal, seal_of(secret, row._mapping))
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:

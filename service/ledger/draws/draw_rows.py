@@ -45,9 +45,7 @@ def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str, layout_hash
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str, layout_hash: object) -> bool:
     """Return whether the service wrote a row as it is; the row has the columns ``FIXED`` and seal."""
-    return isinstance(row.seal, str) and secret.is_text(
-        row.seal, seal_of(secret, row._mapping, entry_hash, layout_hash)
-    )
+    return secret.is_text(row.seal, seal_of(secret, row._mapping, entry_hash, layout_hash))
 
 
 def unsealed(seal: object) -> str:

@@ -228,9 +228,9 @@ _PURPOSE = "partitions-drawn"
 _AT_ONCE = 1000
 # Statements are built once, because building one costs more than running it.
 COLUMNS = (_Row.release_id, _Row.mechanism, _Row.repetition, _Row.most, _Row.drawn, _Row.seal)
-KEY = (_Row.release_id, _Row.mechanism, _Row.repetition)
-COUNTER = select(*COLUMNS).where(*(column == bindparam(f"of_{column.key}") for column in KEY))
-_nth = func.row_number().over(partition_by=KEY[:2], order_by=(_Row.drawn.desc(), _Row.repetition)).label("nth")
+_KEY = (_Row.release_id, _Row.mechanism, _Row.repetition)
+COUNTER = select(*COLUMNS).where(*(column == bindparam(f"of_{column.key}") for column in _KEY))
+_nth = func.row_number().over(partition_by=_KEY[:2], order_by=(_Row.drawn.desc(), _Row.repetition)).label("nth")
 _numbered = (
     select(*COLUMNS, _nth).where(_Row.release_id.in_(bindparam("releases", expanding=True))).subquery("numbered")
 )
@@ -269,7 +269,7 @@ def counter_key(release_id: str, mechanism: str, repetition: int) -> dict[str, o
 
 def is_sealed(secret: Secret, counter: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a counter as it is."""
-    return secret.is_text(str(counter.seal), seal_of(secret, counter._mapping))
+    return secret.is_text(counter.seal, seal_of(secret, counter._mapping))
 
 
 def seal_of(secret: Secret, counter: Mapping[Any, Any]) -> str:
@@ -298,7 +298,7 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
     Returns:
         Ascending; empty once none is left.
     """
-    query = select(*COLUMNS).where(_Row.seal.is_(None), tuple_(*KEY) > tuple_(*after)).order_by(*KEY).limit(limit)
+    query = select(*COLUMNS).where(_Row.seal.is_(None), tuple_(*_KEY) > tuple_(*after)).order_by(*_KEY).limit(limit)
     rows = connection.execute(query).all()
     for row in rows:
         connection.execute(_NEXT, _with_seal(secret, row[:5]))
@@ -306,7 +306,8 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
 
 
 def _with_seal(secret: Secret, values: Sequence[object]) -> dict[str, object]:
-    return dict(zip(_NAMES, values, strict=True)) | {"seal": secret.row_seal(_PURPOSE, *values)}
+    counter = dict(zip(_NAMES, values, strict=True))
+    return counter | {"seal": seal_of(secret, counter)}
 
 
 def drawn_for(connection: Connection, release_ids: Iterable[str]) -> Mapping[str, list[DrawnFor]]:
@@ -330,7 +331,7 @@ def counters_of(connection: Connection, release_id: str) -> Iterator[Row[*tuple[
     Raises:
         Altered: one was not written by the service.
     """
-    query = select(*COLUMNS).where(_Row.release_id == release_id).order_by(*KEY)
+    query = select(*COLUMNS).where(_Row.release_id == release_id).order_by(*_KEY)
     with connection.execute(query.execution_options(yield_per=_AT_ONCE)) as rows:
         for row in rows:
             yield _sealed(connection, row)

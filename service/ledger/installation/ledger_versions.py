@@ -40,6 +40,11 @@ class NewVersion:
     faults: Mapping[Owner, str]
     rows: SealedRows
 
+    @property
+    def content(self) -> dict[str, object]:
+        """The part of its entry in the installation's journal that begins it."""
+        return {"version": self.name, "sealed_again": self.rows.number}
+
 
 def prepare_version(connection: Connection, secret: Secret, *, verified: bool) -> NewVersion:
     """Verify the ledger, and return the version that may begin with it.
@@ -75,7 +80,7 @@ def start_version(database: Database, secret: Secret, reason: str) -> None:
         if connection.execute(select(Account.id).limit(1)).first() is not None:
             return
         new = prepare_version(connection, secret, verified=True)
-    content: dict[str, object] = {"reason": reason, "mark": None, "version": new.name, "sealed_again": new.rows.number}
+    content = {"reason": reason, "mark": None} | new.content
 
     def work(connection: Connection) -> None:
         begin_version(connection, secret, new)
@@ -91,5 +96,5 @@ def _faults(connection: Connection, secret: Secret) -> dict[Owner, str]:
     for account_id, name in connection.execute(select(Account.id, Account.name).order_by(Account.id)).all():
         bad = verify(connection, name, lives=lives).first_bad
         if bad is not None:
-            faults[account_id] = f"account {name!r}: the first bad entry is {bad.seq}: {bad.reason}"
+            faults[account_id] = f"account {name!r}: {bad}"
     return faults

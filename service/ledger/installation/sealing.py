@@ -6,11 +6,11 @@ of that version, with seals that are right. So the seals of all rows that can ch
 the entry's hash, and the account's sealed row tells which entries the ledger has.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, select, tuple_, update
+from sqlalchemy import Connection, FromClause, Row, ScalarSelect, bindparam, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from service.ledger.access import key_rows
@@ -25,7 +25,6 @@ from service.ledger.storage.transaction import batch
 _AT_ONCE = 500  # rows
 _RING = 2**256
 
-Key = tuple[InstrumentedAttribute[Any], ...]
 Owner = int | str
 """An account's id, or that of a key."""
 
@@ -33,8 +32,8 @@ Owner = int | str
 class SealedRows(NamedTuple):
     """Rows with seals: their number, and a sum of codes of their seals, which other rows do not have."""
 
-    number: int = 0
-    digest: int = 0
+    number: int
+    digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +41,61 @@ class _Table:
     """A table whose rows can change.
 
     Attributes:
-        key: its primary key.
-        rows: the query of the columns from which a seal is computed, of the seal, and of the row's owner.
+        columns: those from which a seal is computed, and the seal.
         seal_of: computes the seal of a row.
+        owner: the id of the account or key that a row belongs to.
     """
 
-    key: Key
-    rows: Select[*tuple[Any, ...]]
+    table: FromClause
+    columns: Sequence[Any]
     seal_of: Callable[[Secret, Mapping[Any, Any]], str]
+    owner: InstrumentedAttribute[Any] | ScalarSelect[Any]
+
+    def sealed(
+        self, connection: Connection, secret: Secret, without: Collection[Owner]
+    ) -> Iterator[list[Row[*tuple[Any, ...]]]]:
+        """Yield the rows that the service wrote, some at a time, in the order of the primary key."""
+        key = self.table.primary_key
+        query = select(*self.columns, self.owner.label("owner")).order_by(*key).limit(_AT_ONCE)
+        rows = connection.execute(query).all()
+        while rows:
+            yield [
+                row
+                for row in rows
+                if row.owner not in without and secret.is_text(row.seal, self.seal_of(secret, row._mapping))
+            ]
+            last = [rows[-1]._mapping[column.key] for column in key]
+            rows = connection.execute(query.where(tuple_(*key) > tuple_(*last))).all()
+
+    def seal(self, connection: Connection, secret: Secret, rows: Sequence[Row[*tuple[Any, ...]]]) -> None:
+        """Write the seals of rows for the version of the secret."""
+        key = self.table.primary_key
+        change = update(self.table)  # type: ignore[arg-type] # it is a Table
+        change = change.where(*(column == bindparam(f"of_{column.key}") for column in key))
+        sealed = [
+            {f"of_{column.key}": row._mapping[column.key] for column in key}
+            | {"new_seal": self.seal_of(secret, row._mapping)}
+            for row in rows
+        ]
+        if sealed:
+            connection.execute(change.values(seal=bindparam("new_seal")), batch(sealed))
 
 
-def _table(
-    key: Key,
-    columns: Sequence[Any],
-    seal_of: Callable[[Secret, Mapping[Any, Any]], str],
-    owner: InstrumentedAttribute[Any],
-) -> _Table:
-    return _Table(key, select(*columns, owner.label("owner")), seal_of)
-
-
-_counters = _table(partitions.KEY, partitions.COLUMNS, partitions.seal_of, Release.account_id)
+_account_of_counter = select(Release.account_id).where(Release.id == PartitionsDrawn.release_id).scalar_subquery()
 _TABLES = (
-    _table((ApiKey.id,), (*key_rows.SEALED, ApiKey.seal), key_rows.seal_of, ApiKey.id),
-    _table((Account.id,), account_rows.COLUMNS, account_rows.seal_of, Account.id),
-    _table(
-        (WindowTotals.account_id, WindowTotals.place),
-        window_rows.COLUMNS,
-        window_rows.seal_of,
-        WindowTotals.account_id,
-    ),
-    _table((Allotment.account_id, Allotment.child_id), allotments.COLUMNS, allotments.seal_of, Allotment.account_id),
-    _table((Release.id,), release_rows.STATE, release_rows.state_seal, Release.account_id),
-    _table((Hold.release_id, Hold.account_id), reservation_rows.COLUMNS, reservation_rows.seal_of, Hold.account_id),
-    _Table(_counters.key, _counters.rows.join(Release, Release.id == PartitionsDrawn.release_id), _counters.seal_of),
+    _Table(ApiKey.__table__, (*key_rows.SEALED, ApiKey.seal), key_rows.seal_of, ApiKey.id),
+    _Table(Account.__table__, account_rows.COLUMNS, account_rows.seal_of, Account.id),
+    _Table(WindowTotals.__table__, window_rows.COLUMNS, window_rows.seal_of, WindowTotals.account_id),
+    _Table(Allotment.__table__, allotments.COLUMNS, allotments.seal_of, Allotment.account_id),
+    _Table(Release.__table__, release_rows.STATE, release_rows.state_seal, Release.account_id),
+    _Table(Hold.__table__, reservation_rows.COLUMNS, reservation_rows.seal_of, Hold.account_id),
+    _Table(PartitionsDrawn.__table__, partitions.COLUMNS, partitions.seal_of, _account_of_counter),
 )
 
 
 def sealed_rows(connection: Connection, secret: Secret, without: Collection[Owner]) -> SealedRows:
     """Count the rows that ``seal_again`` would seal, and sum them up."""
-    found = SealedRows()
-    for table in _TABLES:
-        for rows in _sealed(connection, table, secret, without):
-            found = _plus(found, secret, rows)
-    return found
+    return _summed(secret, (rows for table in _TABLES for rows in table.sealed(connection, secret, without)))
 
 
 def seal_again(connection: Connection, old: Secret, new: Secret, without: Collection[Owner]) -> SealedRows:
@@ -96,39 +107,19 @@ def seal_again(connection: Connection, old: Secret, new: Secret, without: Collec
         new: the secret with the version that begins.
         without: accounts and keys whose rows keep their seals too.
     """
-    found = SealedRows()
-    for table in _TABLES:
-        change = update(table.key[0].class_).values(seal=bindparam("new_seal"))
-        change = change.where(*(column == bindparam(f"of_{column.key}") for column in table.key))
-        for rows in _sealed(connection, table, old, without):
-            found = _plus(found, old, rows)
-            sealed = [_place(table, row) | {"new_seal": table.seal_of(new, row._mapping)} for row in rows]
-            connection.execute(change, batch(sealed))
-    return found
+
+    def sealed() -> Iterator[list[Row[*tuple[Any, ...]]]]:
+        for table in _TABLES:
+            for rows in table.sealed(connection, old, without):
+                table.seal(connection, new, rows)
+                yield rows
+
+    return _summed(old, sealed())
 
 
-def _sealed(
-    connection: Connection, table: _Table, secret: Secret, without: Collection[Owner]
-) -> Iterator[list[Row[*tuple[Any, ...]]]]:
-    """Yield the rows of a table that the service wrote, some at a time, in the order of the key."""
-    query = table.rows.order_by(*table.key).limit(_AT_ONCE)
-    rows = connection.execute(query).all()
-    while rows:
-        sealed = [row for row in rows if row.owner not in without and _is_sealed(table, secret, row)]
-        if sealed:
-            yield sealed
-        last = tuple(rows[-1]._mapping[column.key] for column in table.key)
-        rows = connection.execute(query.where(tuple_(*table.key) > tuple_(*last))).all()
-
-
-def _is_sealed(table: _Table, secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
-    return secret.is_text(str(row.seal), table.seal_of(secret, row._mapping))
-
-
-def _place(table: _Table, row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
-    return {f"of_{column.key}": row._mapping[column.key] for column in table.key}
-
-
-def _plus(found: SealedRows, secret: Secret, rows: Sequence[Row[*tuple[Any, ...]]]) -> SealedRows:
-    codes = (int.from_bytes(secret.hmac("sealed row", str(row.seal).encode()), "big") for row in rows)
-    return SealedRows(found.number + len(rows), (found.digest + sum(codes)) % _RING)
+def _summed(secret: Secret, batches: Iterable[list[Row[*tuple[Any, ...]]]]) -> SealedRows:
+    number = digest = 0
+    for rows in batches:
+        number += len(rows)
+        digest += sum(secret.number("sealed row", row.seal) for row in rows)
+    return SealedRows(number, digest % _RING)

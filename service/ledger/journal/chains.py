@@ -158,3 +158,6 @@ class BadEntry:
 
     seq: int
     reason: str
+
+    def __str__(self) -> str:
+        return f"the first bad entry is {self.seq}: {self.reason}"

@@ -44,7 +44,7 @@ def seal_of(secret: Secret, row: Mapping[Any, Any], entry_hash: str) -> str:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]], entry_hash: str) -> bool:
     """Return whether the service wrote a row as it is; the row has the columns ``FIXED``, state and seal."""
-    return isinstance(row.seal, str) and secret.is_text(row.seal, seal_of(secret, row._mapping, entry_hash))
+    return secret.is_text(row.seal, seal_of(secret, row._mapping, entry_hash))
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]], entry_hash: str) -> None:
@@ -99,7 +99,7 @@ def require_state(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
         Altered: id or state are not as the service wrote them.
     """
     secret = secret_of(connection)
-    if not secret.is_text(str(row.seal), state_seal(secret, row._mapping)):
+    if not secret.is_text(row.seal, state_seal(secret, row._mapping)):
         raise altered(row.id)
 
 

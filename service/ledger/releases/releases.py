@@ -315,7 +315,8 @@ def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[
 def _is_due(at: str) -> ColumnElement[bool]:
     """Return the condition that a release is held although its time is over, by its own row, which has a seal."""
     held = exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
-    return and_(Release.expires_at.is_not(None), Release.expires_at <= at, held)
+    ends = Release.expires_at.is_not(None)  # or else the condition, and its opposite, would be null
+    return and_(ends, Release.expires_at <= at, held)
 
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:

@@ -43,7 +43,7 @@ def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row as it is."""
-    return secret.is_row_seal(row.seal, _PURPOSE, *sealed_values(row._mapping, _SEALED, _OPTIONAL))
+    return secret.is_text(row.seal, seal_of(secret, row._mapping))
 
 
 def require_seal(connection: Connection, row: Row[*tuple[Any, ...]]) -> None:
@@ -85,7 +85,7 @@ def save(connection: Connection, secret: Secret, row: Mapping[Any, Any]) -> None
 
 def _update_values(secret: Secret, row: Mapping[Any, Any]) -> dict[str, Any]:
     given = {"release": row["release_id"], "account": row["account_id"], "new": row["price"], "under_caps": row["caps"]}
-    return given | {"code": sealed(secret, row)["seal"]}
+    return given | {"code": seal_of(secret, row)}
 
 
 _PURPOSE = "hold"

@@ -50,7 +50,7 @@ def read_kept(connection: Connection, secret: Secret, state: str, subjects: Coll
     }
 
 
-def is_kept(secret: Secret, known: KeptFigures, seal: str) -> bool:
+def is_kept(secret: Secret, known: KeptFigures, seal: object) -> bool:
     """Return whether the service stored figures with this seal."""
     return secret.is_text(seal, _seal(secret, known))
 

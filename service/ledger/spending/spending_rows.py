@@ -244,7 +244,7 @@ def read_rows(connection: Connection, account_id: int) -> tuple[Subplans, Subpla
 def sum_of(secret: Secret, committed: Subplans, held: Subplans) -> int:
     """Return the sum of committed and held subplans: of all rows of an account, or of an addition to them."""
     return sum(
-        count * int.from_bytes(secret.hmac(purpose, subplan.encode()), "big")
+        count * secret.number(purpose, subplan)
         for purpose, subplans in (("spending committed", committed), ("spending reserved", held))
         for subplan, count in subplans.items()
     )
@@ -276,9 +276,7 @@ def stored_sum(secret: Secret, account_id: int, total: int) -> str:
 
 def is_sum(secret: Secret, account_id: int, stored: object, committed: Subplans, held: Subplans) -> bool:
     """Return whether a text is that of the sum of an account's committed and held subplans."""
-    return isinstance(stored, str) and secret.is_text(
-        stored, stored_sum(secret, account_id, sum_of(secret, committed, held))
-    )
+    return secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, committed, held)))
 
 
 @lru_cache(maxsize=_REMEMBERED)  # the next charge removes the mask that this one applied

@@ -108,7 +108,7 @@ def read_windows(connection: Connection, account_id: int, places: PeriodSet) -> 
 
 def _window(secret: Secret, row: Row[*tuple[Any, ...]]) -> Window:
     code = _code(secret, row[:-1])
-    if not secret.is_text(str(row.seal), secret.in_version(code)):
+    if not secret.is_text(row.seal, secret.in_version(code)):
         raise Altered(
             "an account's window", f"the row at {row.place!r} of window_totals, of account {row.account_id!r},"
         )
@@ -128,7 +128,7 @@ def rows_of(account_id: int) -> Select[*tuple[Any, ...]]:
 
 def is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
     """Return whether the service wrote a row of ``window_totals`` as it is."""
-    return secret.is_text(str(row.seal), seal_of(secret, row._mapping))
+    return secret.is_text(row.seal, seal_of(secret, row._mapping))
 
 
 def seal_of(secret: Secret, row: Mapping[Any, Any]) -> str:
@@ -191,13 +191,13 @@ def _update_values(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def sum_of(secret: Secret, codes: Iterable[str]) -> int:
     """Return the sum of rows with these codes; it counts modulo 2^256."""
-    return sum(int.from_bytes(secret.hmac("window code", code.encode()), "big") for code in codes)
+    return sum(secret.number("window code", code) for code in codes)
 
 
 def is_sum(secret: Secret, account_id: int, stored: object, windows: Windows) -> bool:
     """Return whether a text is that of the sum of all windows of an account."""
     codes = (_code_of(secret, account_id, place, window) for place, window in windows.items())
-    return isinstance(stored, str) and secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, codes)))
+    return secret.is_text(stored, stored_sum(secret, account_id, sum_of(secret, codes)))
 
 
 _PURPOSE = "window"

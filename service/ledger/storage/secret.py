@@ -52,24 +52,24 @@ class Secret:
 
     def is_seal(self, given: object, purpose: str, *values: object) -> bool:
         """Return whether ``given`` is the code of these values."""
-        return isinstance(given, str) and self.is_text(given, self.seal(purpose, *values))
+        return self.is_text(given, self.seal(purpose, *values))
 
     def row_seal(self, purpose: str, *values: object) -> str:
         """Return the seal of a row that may change, in the present version of the ledger."""
         return self.in_version(self.seal(purpose, *values))
 
-    def is_row_seal(self, given: object, purpose: str, *values: object) -> bool:
-        """Return whether ``given`` is the seal of these values in the present version of the ledger."""
-        return isinstance(given, str) and self.is_text(given, self.row_seal(purpose, *values))
-
     def in_version(self, code: str) -> str:
         """Return the seal that a row with this code has in the present version of the ledger."""
         return self.seal("ledger-version", self.version, code) if self.version else code
 
+    def number(self, purpose: str, text: str) -> int:
+        """Return a number below 2^256 for a text, which only the secret's holder can compute."""
+        return int.from_bytes(self.hmac(purpose, text.encode()), "big")
+
     @staticmethod
-    def is_text(given: str, right: str) -> bool:
-        """Return whether two texts are equal, in a time that does not depend on where they differ."""
-        return hmac.compare_digest(right.encode(), given.encode())
+    def is_text(given: object, right: str) -> bool:
+        """Return whether a value is this text, in a time that does not depend on where they differ."""
+        return isinstance(given, str) and hmac.compare_digest(right.encode(), given.encode())
 
     def fingerprint(self) -> str:
         """Return a text that tells secrets apart and reveals nothing about them."""
