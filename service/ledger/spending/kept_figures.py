@@ -52,7 +52,8 @@ def read_kept(connection: Connection, secret: Secret, state: str, subjects: Coll
 
 def is_kept(secret: Secret, known: KeptFigures, seal: object) -> bool:
     """Return whether the service stored figures with this seal."""
-    return secret.is_text(seal, _seal(secret, known))
+    # SQLite stores values of any type in a column.
+    return all(isinstance(part, str) for part in known) and secret.is_text(seal, _seal(secret, known))
 
 
 def keep(database: Database, secret: Secret, found: Iterable[KeptFigures]) -> None:

@@ -357,11 +357,14 @@ def test_a_hold_of_a_settled_release_is_not_added_up(database: Database) -> None
         held_totals(connection, accounts.read_account(connection, "people"), clock.now())
 
 
-def test_stored_figures_with_a_seal_that_is_no_ascii_are_not_used(database: Database) -> None:
+@pytest.mark.parametrize(("column", "value"), [("seal", "é"), ("cost", "2"), ("cost", b"1")])
+def test_stored_figures_that_somebody_changed_are_not_used(database: Database, column: str, value: object) -> None:
+    if database.kind == "postgresql" and isinstance(value, bytes):
+        value = value.hex()  # its columns hold text only
     keep(database, SECRET, [KeptFigures("subject", "state", "1")])
     with database.read() as connection:
         assert read_kept(connection, SECRET, "state", ["subject"]) == {"subject": "1"}
-    run(database, "UPDATE known_costs SET seal = 'é'")
+    run(database, f"UPDATE known_costs SET {column} = :value", value=value)
     with database.read() as connection:
         assert read_kept(connection, SECRET, "state", ["subject"]) == {}
 
