@@ -11,7 +11,7 @@ if __name__ == "__main__":
 import typer
 import yaml
 
-from service.cli import acknowledge, key_commands, ledger_commands
+from service.cli import acknowledge, key_commands, ledger_commands, package_commands
 from service.cli.configuration import reference
 from service.errors import ServiceError
 from service.installation import naming, open_place, settings_of_command
@@ -134,6 +134,8 @@ app.command()(ledger_commands.recompute)
 app.command()(ledger_commands.export)
 app.command()(ledger_commands.backup)
 app.command("import")(ledger_commands.import_export)
+app.command()(package_commands.package)
+app.command()(package_commands.verify_package)
 app.command()(acknowledge.acknowledge)
 
 

@@ -144,6 +144,7 @@ def _release(day: Day) -> None:
     day.ask("read_head")
     day.ask("verify_account")
     day.ask("read_receipt")
+    day.ask("download_package", keep=False, accept="application/zip")
     day.ask("export_account")
 
 

@@ -215,16 +215,16 @@ def export(
         for line in lines:
             typer.echo(line, nl=False)
     else:
-        _write(lines, output)
+        write_whole((line.encode() for line in lines), output)
     database.close()
 
 
-def _write(lines: Iterable[str], path: Path) -> None:
-    """Write the whole file or nothing, for this user alone; an earlier export stays until the new one is whole."""
+def write_whole(parts: Iterable[bytes], path: Path) -> None:
+    """Write the whole file or nothing, for this user alone; an earlier file stays until the new one is whole."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(lines)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)

@@ -62,6 +62,13 @@ async def registry_entry(account: AccountStep, release: ReleaseStep, visit: Sign
     return Relayed(visit, path, accept="application/yaml", download=f"release-{release}.yaml")
 
 
+@router.get("/releases/{release}/package")
+async def download_package(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
+    """Send the release's signed publication package as a file."""
+    path = address("accounts", account, "releases", release, "package")
+    return Relayed(visit, path, accept="application/zip", download=f"package-{release}.zip")
+
+
 @router.get("/releases/{release}/accuracy")
 async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
     """Render the release's accuracy statement, for a publication."""

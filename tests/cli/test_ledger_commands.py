@@ -265,6 +265,25 @@ def test_a_receipt_is_verified_in_a_process_without_an_installation(home: Path, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_package_is_made_and_verified_without_an_installation(home: Path, tmp_path: Path, said: Command) -> None:
+    receipt, key = json.loads((home / "receipt.json").read_text()), (home / "key").read_text()
+    file, release = tmp_path / "package.zip", receipt["release"]["id"]
+    assert "without a registry entry: the metadata lack data_curators" in said(
+        home, "package", "people", release, str(file)
+    )
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    verified = run(tmp_path / "elsewhere", "verify-package", str(file), "--public-key", key)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert verified.stdout.startswith("valid: 'a release' in 'people', 7 files, issued ")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-30])
+    assert said(tmp_path, "verify-package", str(file), "--public-key", key, code=1).startswith("error: ")
+    file.write_bytes(whole)
+    assert "no release" in said(home, "package", "people", "none", str(file), code=1)
+    assert file.read_bytes() == whole
+    said(home, "package", "people", release, str(file), "--confidence", "NaN", code=2)
+
+
 def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command) -> None:
     key, receipt = (home / "key").read_text(), home / "receipt.json"
     changed: dict[str, Any] = json.loads(receipt.read_text()) | {"unit": "household"}

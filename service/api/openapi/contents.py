@@ -66,7 +66,15 @@ GROUPS = {
     "trust": Group(
         "The account's journal with its signed head, receipts and exports. Others can check the ledger with them,"
         " without relying on the service.",
-        ("read_journal", "read_head", "verify_account", "read_receipt", "export_account", "read_installation"),
+        (
+            "read_journal",
+            "read_head",
+            "verify_account",
+            "read_receipt",
+            "download_package",
+            "export_account",
+            "read_installation",
+        ),
     ),
     "keys": Group(
         "Callers and their roles: auditors read; pipelines also register and draw; approvers also approve and"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, NamedTuple
 
@@ -21,8 +21,10 @@ from service.api.routes.releases import ReleasePath
 from service.api.schemas.exact_numbers import Exact, number_down, number_up, stated
 from service.api.schemas.granularity import unit_of
 from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import partitions
 from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage import clock
 from service.ledger.verification.receipts import counted_partitions
@@ -109,25 +111,49 @@ def state_accuracy(
         record = read_recorded(connection, owner, release).seen(clock.now())
         (cost,) = costs_of(connection, request, owner, [record])
         drawn = {one.mechanism: one for one in counted_partitions(connection, owner, record)}
+    statement = statement_of(owner, record, cost, drawn, asked)
+    if prefers(accept, csv_answers.MEDIA_TYPE):
+        return Streamed(csv_answers.written(*table_of(statement)), media_type=csv_answers.MEDIA_TYPE)
+    return ok(statement | {"mechanisms": list(statement["mechanisms"])})
+
+
+def statement_of(
+    owner: AccountRecord,
+    release: ReleaseRecord,
+    cost: Mapping[str, Any],
+    drawn: Mapping[str, partitions.DrawnFor],
+    confidence: Fraction,
+) -> dict[str, Any]:
+    """Return the accuracy statement of a release, with an iterator of its mechanisms.
+
+    Args:
+        cost: the guarantee of the release, as JSON.
+        drawn: the counters of its partitions, by mechanism.
+        confidence: of the margins.
+    """
     (best,) = cost["best"]
-    statement = best["adaptive"] or best["fixed"] or {}
-    facts = {
+    guarantee = best["adaptive"] or best["fixed"] or {}
+    return {
         "account": owner.name,
-        "release": record.id,
-        "name": record.name,
-        "state": record.state,
+        "release": release.id,
+        "name": release.name,
+        "state": release.state,
         "unit": owner.unit,
         "neighbouring": owner.neighbouring.value,
-        "epsilon": statement.get("epsilon"),
+        "epsilon": guarantee.get("epsilon"),
         "delta": best["delta"],
         "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
+        "confidence": stated(confidence, number_down),
+        "mechanisms": _mechanisms(runs_of(release.plan), drawn, confidence),
     }
-    shown = stated(asked, number_down)
-    listed = _mechanisms(runs_of(record.plan), drawn, asked)
-    if prefers(accept, csv_answers.MEDIA_TYPE):
-        rows = ([*facts.values(), *_in_table(figures | {"confidence": shown})] for figures in listed)
-        return Streamed(csv_answers.written([*_FACTS, *_FIGURES], rows), media_type=csv_answers.MEDIA_TYPE)
-    return ok(facts | {"confidence": shown, "mechanisms": list(listed)})
+
+
+def table_of(statement: Mapping[str, Any]) -> tuple[Sequence[str], Iterator[list[Any]]]:
+    """Return an accuracy statement as a table with a row for each mechanism: its columns, and its rows."""
+    facts = [statement[name] for name in _FACTS]
+    confidence = {"confidence": statement["confidence"]}
+    rows = ([*facts, *_in_table(figures | confidence)] for figures in statement["mechanisms"])
+    return (*_FACTS, *_FIGURES), rows
 
 
 class _Accuracy(NamedTuple):
@@ -139,7 +165,7 @@ class _Accuracy(NamedTuple):
 
 
 def _mechanisms(
-    runs: Iterator[tuple[Mechanism, int]], drawn: dict[str, partitions.DrawnFor], confidence: Fraction
+    runs: Iterator[tuple[Mechanism, int]], drawn: Mapping[str, partitions.DrawnFor], confidence: Fraction
 ) -> Iterator[dict[str, Any]]:
     """Yield the accuracy of each mechanism; equal noise is computed once."""
     known: dict[str, _Accuracy] = {}

@@ -31,10 +31,12 @@ from service.api.schemas.metadata import (
 )
 from service.errors import Conflict, Incomplete
 from service.ledger.accounts import accounts
+from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.descriptions.registry import count_draws, largest_budget
 from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.settlement import present_account
 from service.ledger.spending import spending
 from service.ledger.storage import clock
@@ -190,18 +192,32 @@ def read_release_entry(
         drawn = count_draws(connection, owner.id, release)
     if record.state in ("voided", "expired"):
         raise Conflict(f"the release is {record.state}: none of it was published")
-    plan = record.plan
-    metadata = {name: value for name, value in owner.metadata.items() if name not in _OWN} | record.metadata
+    return _answer(request, release_entry(owner, record, drawn))
+
+
+def release_entry(owner: AccountRecord, release: ReleaseRecord, drawn: int) -> dict[str, Any]:
+    """Return the entry of a release.
+
+    Args:
+        drawn: the number of its draws.
+
+    Raises:
+        Incomplete: a field that every entry needs is missing.
+    """
+    plan = release.plan
+    metadata = {name: value for name, value in owner.metadata.items() if name not in _OWN} | release.metadata
     known = {
-        "name": record.name,
+        "name": release.name,
         "description": owner.description,
         "release_type": "One release",
-        "url_slug": texts.slug(f"{account} {record.name} {record.id[:8]}"),
-        **texts.parameters(owner, plan, record.delta),
-        "composition": texts.of_release(owner, record, plan),
+        "url_slug": texts.slug(f"{owner.name} {release.name} {release.id[:8]}"),
+        **texts.parameters(owner, plan, release.delta),
+        "composition": texts.of_release(owner, release, plan),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
-    return _answer(request, entry_of(known, metadata, owner.unit, texts.adjacency(owner)))
+    entry = entry_of(known, metadata, owner.unit, texts.adjacency(owner))
+    RegistryEntry.model_validate(entry)  # an entry that breaks the registry's schema is never sent
+    return entry
 
 
 @router.get("/registry-entry", response_model=RegistryEntry, responses=_ANSWERS)
@@ -244,7 +260,9 @@ def read_account_entry(
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
-    return _answer(request, entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner)))
+    entry = entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner))
+    RegistryEntry.model_validate(entry)
+    return _answer(request, entry)
 
 
 def entry_of(known: dict[str, Any], metadata: Metadata, unit: str, adjacency: str) -> dict[str, Any]:
@@ -292,9 +310,13 @@ def tier_of(fields: dict[str, Any]) -> int:
 
 
 def _answer(request: Request, entry: dict[str, Any]) -> Response:
-    RegistryEntry.model_validate(entry)  # an entry that breaks the registry's schema is never sent
     accept = request.headers.get("accept", "")
     if prefers(accept, "application/json") and not prefers(accept, YAML):
         return ok(entry)
-    text = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    return Response(text, media_type=YAML)
+    return Response(as_yaml(entry), media_type=YAML)
+
+
+def as_yaml(entry: dict[str, Any]) -> str:
+    """Return an entry as the registry stores it."""
+    text: str = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text

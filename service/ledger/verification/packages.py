@@ -1,0 +1,218 @@
+"""Publication packages, checked without any database: signature, files, receipt, and noisy counts against entries."""
+
+import csv
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
+
+from service.ledger.draws.count_codec import digest
+from service.ledger.installation.signing import BadSignature, check_signature
+from service.ledger.journal import canonical_json, journal
+from service.ledger.journal.entries import Drawn, read
+from service.ledger.verification.receipts import check_receipt
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
+
+STATEMENT = "publication package"
+MANIFEST, RECEIPT, PLAN, DRAWS = "manifest.json", "receipt.json", "plan.json", "draws.jsonl"
+COUNTS, GROUPS = "noisy-counts", "tabulations"
+"""Names of tables, each of which is there as CSV and as Parquet if the release has such draws."""
+
+_LARGEST_MANIFEST = 1 << 20  # bytes
+_PIECE = 1 << 20  # bytes that are read at a time
+_ROWS = 1 << 16  # of a table that are compared at a time
+
+
+def manifest_text(manifest: dict[str, Any]) -> str:
+    """Return a manifest as it stands in the archive."""
+    return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+
+
+def check_package(file: BinaryIO, public_key: str) -> dict[str, Any]:
+    """Check a publication package, and return its manifest.
+
+    The holder of the public key's secret signed the list of the files, and each file is as the list states it. The
+    receipt is valid, and states the plan of the package. Each draw has the journal entry that it states, of this
+    release; its noisy counts, in CSV and in Parquet, are those whose hash the entry has.
+
+    Args:
+        file: a ZIP archive, which can be rewound.
+        public_key: of the installation.
+
+    Raises:
+        BadSignature: the text says what is wrong.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            manifest = _read_manifest(archive, public_key)
+            _check_files(archive, manifest)
+            receipt = _json(archive, RECEIPT)
+            check_receipt(receipt, public_key)
+            _check_facts(manifest, receipt, _json(archive, PLAN))
+            _check_draws(archive, receipt)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        raise BadSignature("a file of the package is not as the service writes it") from None
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as broken:
+        raise BadSignature(f"expected a whole ZIP archive: {broken}") from None
+    return manifest
+
+
+def _read_manifest(archive: zipfile.ZipFile, public_key: str) -> dict[str, Any]:
+    names = archive.namelist()
+    if names.count(MANIFEST) != 1 or len(set(names)) != len(names):
+        raise BadSignature(f"expected each file once, and {MANIFEST} among them")
+    if archive.getinfo(MANIFEST).file_size > _LARGEST_MANIFEST:
+        raise BadSignature(f"expected {MANIFEST} with at most {_LARGEST_MANIFEST} bytes")
+    manifest = _json(archive, MANIFEST)
+    if not isinstance(manifest, dict):
+        raise BadSignature(f"expected an object in {MANIFEST}")
+    check_signature(manifest, STATEMENT, public_key)
+    return manifest
+
+
+def _check_files(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+    listed = {file["name"]: file for file in manifest["files"]}
+    unlike = sorted(listed.keys() ^ (set(archive.namelist()) - {MANIFEST}))
+    if unlike:
+        raise BadSignature(f"{unlike[0]} is not both in the archive and in {MANIFEST}")
+    for name, stated in listed.items():
+        found, size = hashlib.sha256(), 0
+        with archive.open(name) as opened:
+            while size <= stated["bytes"] and (piece := opened.read(_PIECE)):
+                found.update(piece)
+                size += len(piece)
+        if (size, found.hexdigest()) != (stated["bytes"], stated["sha256"]):
+            raise BadSignature(f"{name} is not the file that {MANIFEST} states")
+
+
+def _json(archive: zipfile.ZipFile, name: str) -> Any:
+    return json.loads(archive.read(name))
+
+
+def _check_facts(manifest: dict[str, Any], receipt: dict[str, Any], plan: Any) -> None:
+    """Compare what the files say of the release.
+
+    Raises:
+        BadSignature: two of them differ.
+    """
+    release = receipt["release"]
+    if release["state"] != "committed":
+        raise BadSignature("the receipt is not of a committed release")
+    stated = (manifest["account"], manifest["release"], manifest["head"], manifest["public_key"])
+    if stated != (receipt["account"], release["id"], receipt["head"], receipt["public_key"]):
+        raise BadSignature(f"{MANIFEST} and {RECEIPT} are about different releases or heads")
+    if plan != release["plan"]:
+        raise BadSignature(f"{PLAN} is not the plan of {RECEIPT}")
+
+
+def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
+    """Compare the entries of the draws with the tables of noisy counts."""
+    units = {one.name or "": one.unit for one in mechanisms_of(read_plan(receipt["release"]["plan"]))}
+    expected: dict[str, dict[str, tuple[Drawn, Fraction]]] = {COUNTS: {}, GROUPS: {}}
+    with archive.open(DRAWS) as lines:
+        for line in io.TextIOWrapper(lines, "utf-8"):
+            stated = json.loads(line)
+            drawn = _drawn(stated, receipt)
+            table = COUNTS if drawn.level is None else GROUPS
+            if stated["noisy_removed_at"] is None:
+                expected[table][drawn.draw] = drawn, units[drawn.mechanism]
+    for table, draws in expected.items():
+        readers = {f"{table}.csv": _from_csv, f"{table}.parquet": _from_parquet}
+        for name, rows in readers.items():
+            if (name in archive.namelist()) != bool(draws):
+                raise BadSignature(f"expected {name} where {DRAWS} has such draws, and only there")
+            if draws:
+                with archive.open(name) as opened:
+                    _compare(name, draws, rows(opened))
+
+
+def _drawn(stated: dict[str, Any], receipt: dict[str, Any]) -> Drawn:
+    """Return what the entry of a draw states.
+
+    Raises:
+        BadSignature: it is not an entry of a draw of the release, or its hash is another one.
+    """
+    members = stated["entry"]
+    if journal.entry_hash(stated["previous"], canonical_json.canonical(members)) != stated["hash"]:
+        raise BadSignature(f"{DRAWS}: a hash is not that of the entry and the hash before it")
+    entry = read(members)
+    said, place = entry.content, (entry.account, entry.release)
+    if not isinstance(said, Drawn) or place != (receipt["account"], receipt["release"]["id"]):
+        raise BadSignature(f"{DRAWS}: an entry is not of a draw of the release")
+    if not receipt["entry"]["seq"] < entry.seq <= receipt["head"]["seq"]:
+        raise BadSignature(f"{DRAWS}: an entry is not between those of the charge and of the head")
+    return said
+
+
+_Rows = Iterator[tuple[list[str], list[Any]]]
+"""Parts of a table: the draw of each row, and its noisy count."""
+
+
+def _from_csv(file: Any) -> _Rows:
+    rows = csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
+    draws: list[str] = []
+    noisy: list[Any] = []
+    for row in rows:
+        draws.append(row["draw"])
+        noisy.append(row["noisy"])
+        if len(draws) == _ROWS:
+            yield draws, noisy
+            draws, noisy = [], []
+    yield draws, noisy
+
+
+def _from_parquet(file: Any) -> _Rows:
+    with pq.ParquetFile(io.BytesIO(file.read())) as table:
+        for batch in table.iter_batches(_ROWS, columns=["draw", "noisy"]):
+            yield batch.column("draw").to_pylist(), batch.column("noisy").to_pylist()
+
+
+def _compare(name: str, draws: dict[str, tuple[Drawn, Fraction]], rows: _Rows) -> None:
+    """Compare the noisy counts of a table with the hashes of the entries, draw by draw.
+
+    Raises:
+        BadSignature: they are others, or of other draws.
+    """
+    left, present, units = dict(draws), "", list[int]()
+    for parts in rows:
+        for draw, noisy in zip(*parts, strict=True):
+            if draw != present and present:
+                _compare_draw(name, left.pop(present, None), units)
+                units = []
+            present = draw
+            of = draws.get(draw)
+            if of is not None:
+                units.append(_in_units(noisy, of[1]))
+    if present:
+        _compare_draw(name, left.pop(present, None), units)
+    if any(drawn.size for drawn, _ in left.values()):
+        raise BadSignature(f"{name} lacks a draw that {DRAWS} has")
+
+
+def _compare_draw(name: str, of: tuple[Drawn, Fraction] | None, units: list[int]) -> None:
+    if of is None:
+        raise BadSignature(f"{name} has counts of a draw that {DRAWS} does not have, or has them twice")
+    if len(units) != of[0].size or digest(np.array(units, np.int64)) != of[0].noisy_hash:
+        raise BadSignature(f"{name}: the noisy counts of draw {of[0].draw} are not those of its journal entry")
+
+
+def _in_units(noisy: int | str, unit: Fraction) -> int:
+    """Return a noisy count in units of its granularity.
+
+    Raises:
+        ValueError: it is no multiple of it.
+    """
+    if unit == 1:
+        return int(noisy)
+    units = Fraction(noisy) / unit
+    if units.denominator != 1:
+        raise ValueError("expected a multiple of the granularity")
+    return int(units)
