@@ -1,6 +1,7 @@
 """The operations on a running service, by both clients where they could differ."""
 
 import asyncio
+import io
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from privacy_budget_ledger import Account, AsyncClient, Client, KeptHeads, PureBudget, errors, plans
+from privacy_budget_ledger import Account, AsyncClient, Client, KeptHeads, NewRelease, PureBudget, errors, plans
 from privacy_budget_ledger.operations import Operations
+from service.ledger.verification.packages import check_package
+from service.ledger.verification.receipts import check_receipt
 from tests.api.calls import STEWARD
 from tests.client.conftest import AT_ONCE, answer_lost, faulty, opened, refused
 from tests.processes import Served
@@ -35,6 +38,43 @@ def test_a_dry_run_changes_nothing(ledger: Client, account: Account) -> None:
     release = ledger.register(account.name, name="tables", plan=_SMALL, dry_run=True)
     assert (release.id, release.remaining["rho"], release.head) == ("", 0.49, account.head)
     assert ledger.account(account.name) == account
+
+
+def test_a_batch_is_registered_whole_or_not_at_all(ledger: Client, account: Account) -> None:
+    first = NewRelease("first", _SMALL, ["pl94"], delta="1e-9")
+    held = NewRelease("second", _SMALL, reserve_for=timedelta(days=1))
+    trial = ledger.register_batch(account.name, [first, held], dry_run=True)
+    assert [(one.id, one.name) for one in trial] == [("", "first"), ("", "second")]
+    assert ledger.account(account.name) == account
+    batch = ledger.register_batch(account.name, [first, held], idempotency_key="b")
+    assert [one.state for one in batch] == ["committed", "reserved"]
+    assert (batch[0].document["tags"], batch[1].remaining["rho"]) == (["pl94"], 0.48)
+    again = ledger.register_batch(account.name, [first, held], idempotency_key="b")
+    assert [one.id for one in again] == [one.id for one in batch]
+    with pytest.raises(errors.BudgetExceeded):
+        ledger.register_batch(account.name, [first, NewRelease("large", plans.DiscreteGaussian(rho="0.48"))])
+    assert ledger.balance(account.name)["remaining"]["rho"] == 0.48
+
+
+def test_a_balance_is_asked_for_a_tag_and_a_delta(ledger: Client, account: Account) -> None:
+    ledger.register(account.name, name="tagged", plan=_SMALL, tags=["age"])
+    ledger.register(account.name, name="other", plan=_SMALL)
+    found = ledger.balance(account.name, tag="age", delta="1e-6")
+    assert (found["spent"]["zcdp"]["rho"], found["remaining"]["rho"]) == (0.01, 0.48)
+    assert {one["delta"] for one in found["spent"]["approximate"]} == {1e-6}
+
+
+def test_receipts_and_packages_are_signed(ledger: Client, account: Account) -> None:
+    release = ledger.register(account.name, name="tables", plan=_COUNTY)
+    ledger.draw_release(account.name, release.id, _COUNTIES.head(1).select("count"), mechanism="county", partition="36")
+    key = ledger.request("GET", "/v1/installation")["public_key"]
+    receipt = ledger.receipt(account.name, release.id)
+    check_receipt(receipt, key)
+    assert receipt["release"]["id"] == release.id
+    manifest = check_package(io.BytesIO(ledger.package(account.name, release.id, confidence="0.9")), key)
+    assert manifest["release"] == release.id
+    with pytest.raises(errors.NotFound):
+        ledger.package(account.name, "none")
 
 
 def test_an_account_takes_further_fields(ledger: Client, account: Account) -> None:

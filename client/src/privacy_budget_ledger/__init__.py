@@ -6,7 +6,7 @@ from privacy_budget_ledger.clients import AsyncClient, Client
 from privacy_budget_ledger.errors import LedgerError, Problem
 from privacy_budget_ledger.exchange import Retries
 from privacy_budget_ledger.heads import Head, KeptHeads
-from privacy_budget_ledger.operations import Account, Drawn, Release
+from privacy_budget_ledger.operations import Account, Drawn, NewRelease, Release
 from privacy_budget_ledger.version import __version__
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Head",
     "KeptHeads",
     "LedgerError",
+    "NewRelease",
     "Problem",
     "PureBudget",
     "RdpBudget",

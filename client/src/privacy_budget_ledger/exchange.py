@@ -126,6 +126,11 @@ class Exchange:
         call = Call("POST", path, params, {"Content-Type": ARROW, "Accept": ARROW}, stream)
         return self._send(call, key, lambda answer, _: read(answer))
 
+    def file(self, path: str, params: Mapping[str, Any], media_type: str) -> Operation[bytes]:
+        """Return the content of a file."""
+        accept = f"{media_type}, application/problem+json"
+        return self._send(Call("GET", path, params, {"Accept": accept}), None, lambda answer, _: answer.content)
+
     def _send(self, call: Call, key: str | None, read: Callable[[Answer, Any], T]) -> Operation[T]:
         if not call.path.startswith("/") or call.path.startswith("//"):
             raise ValueError("expected a path such as /v1/principal: the key is sent to no other address")

@@ -17,6 +17,7 @@ from privacy_budget_ledger.heads import Head
 from privacy_budget_ledger.plans import Mechanism, Partitions, Plan, read_plan
 
 F = TypeVar("F")
+_ZIP = "application/zip"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,31 @@ class Release:
     def plan(self) -> Plan:
         """The plan, as it was registered."""
         return read_plan(self.document["plan"])
+
+
+@dataclass(frozen=True)
+class NewRelease:
+    """A release to register; ``Operations.register`` explains the fields."""
+
+    name: str
+    plan: Plan
+    tags: Sequence[str] = ()
+    partitions: Partitions | None = None
+    delta: Exact | None = None
+    reserve_for: timedelta | None = None
+    periods: Any = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the release as JSON."""
+        return _stated(
+            name=self.name,
+            plan=self.plan.document(),
+            tags=list(self.tags) or None,
+            partitions=list(self.partitions) if isinstance(self.partitions, tuple) else self.partitions,
+            delta=_text(self.delta),
+            reserve_for=None if self.reserve_for is None else _duration(self.reserve_for),
+            periods=self.periods,
+        )
 
 
 @dataclass(frozen=True)
@@ -153,22 +179,51 @@ class Operations:
             dry_run: compute the answer and register nothing.
             idempotency_key: with which a repeated call gets the same answer.
         """
-        body = _stated(
-            name=name,
-            plan=plan.document(),
-            tags=list(tags) or None,
-            partitions=list(partitions) if isinstance(partitions, tuple) else partitions,
-            delta=_text(delta),
-            reserve_for=None if reserve_for is None else _duration(reserve_for),
-            periods=periods,
-        )
-        params = {"dry_run": "true"} if dry_run else None
+        new = NewRelease(name, plan, tags, partitions, delta, reserve_for, periods)
         path = _path(account, "releases")
-        return self._exchange.json(_release, "POST", path, body, params, idempotency_key)
+        return self._exchange.json(_release, "POST", path, new.document(), _dry_run(dry_run), idempotency_key)
+
+    def register_batch(
+        self,
+        account: str,
+        releases: Sequence[NewRelease],
+        *,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Operation[tuple[Release, ...]]:
+        """Register several releases, all or none, in one transaction; ``register`` explains the arguments."""
+        body = {"releases": [one.document() for one in releases]}
+        path = _path(account, "releases", "batch")
+        return self._exchange.json(_batch, "POST", path, body, _dry_run(dry_run), idempotency_key)
 
     def release(self, account: str, release: str) -> Operation[Release]:
         """Read a release."""
         return self._exchange.json(_release, "GET", _path(account, "releases", release))
+
+    def balance(self, account: str, *, tag: str | None = None, delta: Exact | None = None) -> Operation[Any]:
+        """Return what an account has spent, holds and has left, as the interface answers.
+
+        Args:
+            account: the account's name.
+            tag: of which the spending is shown beside the whole.
+            delta: at which epsilon is shown.
+        """
+        return self._exchange.json(_whole, "GET", _path(account, "balance"), None, _stated(tag=tag, delta=_text(delta)))
+
+    def receipt(self, account: str, release: str) -> Operation[Any]:
+        """Return the signed receipt of a release."""
+        return self._exchange.json(_whole, "GET", _path(account, "releases", release, "receipt"))
+
+    def package(self, account: str, release: str, *, confidence: Exact = "0.95") -> Operation[bytes]:
+        """Return the signed publication package of a committed release, a ZIP archive.
+
+        Args:
+            account: the account's name.
+            release: the release's id.
+            confidence: of the margins of error.
+        """
+        path = _path(account, "releases", release, "package")
+        return self._exchange.file(path, {"confidence": exact_text(confidence)}, _ZIP)
 
     def commit(self, account: str, release: str, *, idempotency_key: str | None = None) -> Operation[Release]:
         """Commit a reserved release."""
@@ -337,6 +392,10 @@ def _calibrated(answer: Mapping[str, Any]) -> Mechanism:
     return plan
 
 
+def _dry_run(asked: bool) -> dict[str, str] | None:
+    return {"dry_run": "true"} if asked else None
+
+
 def _path(*parts: str) -> str:
     return "/".join(["/v1/accounts", *(quote(part, safe="") for part in parts)])
 
@@ -367,6 +426,10 @@ def _account(answer: Mapping[str, Any]) -> Account:
 def _release(answer: Mapping[str, Any]) -> Release:
     of_account = answer["account"], answer["name"], answer["state"], answer["remaining"]
     return Release(answer["id"] or "", *of_account, _head(answer), answer)
+
+
+def _batch(answer: Mapping[str, Any]) -> tuple[Release, ...]:
+    return tuple(map(_release, answer["releases"]))
 
 
 def _head(answer: Mapping[str, Any]) -> Head:
