@@ -3,11 +3,13 @@
 import asyncio
 import base64
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
+from markupsafe import Markup
 
 from service.api.schemas.guarantees import usual_delta_text
 from service.errors import NotFound
@@ -17,7 +19,8 @@ from service.pages.period_strip import read_strip
 from service.pages.shell.api_client import Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
-from service.pages.shell.layout import PICTURES_WITHIN, may, page
+from service.pages.shell.layout import may, page
+from service.pages.spending_pace import pace_of
 from service.privacy.numerics.numbers import exact_text
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -179,7 +182,7 @@ async def show(
         "strip": None,
         "done": visit.request.query_params.get("done"),
     }
-    return page(visit.request, "account.html", shown | context, status=status, policy=PICTURES_WITHIN)
+    return page(visit.request, "account.html", shown | context, status=status)
 
 
 async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:
@@ -216,7 +219,10 @@ def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> 
 async def _history(visit: Visit, path: str) -> Any:
     """Return the spending history with its picture, in one request: a second one would read the journal again."""
     history = await get(visit, f"{path}/history", {"points": _POINTS, "with_picture": "true"})
-    return history | {"picture": f"data:image/svg+xml;base64,{base64.b64encode(history['picture'].encode()).decode()}"}
+    picture = history.pop("picture")
+    shown = {"drawn": Markup(picture[picture.index("<svg ") :])}  # noqa: S704 - texts in it are escaped where it is drawn
+    saved = f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+    return history | shown | {"picture": saved, "pace": pace_of(history["points"], datetime.now(UTC))}
 
 
 @router.get("/pictures/{which}.svg")

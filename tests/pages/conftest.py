@@ -45,7 +45,7 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Leave out the drawing of an account's pictures, which takes half of the time of its page."""
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr(
-            "service.api.charts.pictures.respond", lambda _, kind, __: Response("<svg/>", media_type=kind)
+            "service.api.charts.pictures.respond", lambda _, kind, *__: Response("<svg />", media_type=kind)
         )
 
 

@@ -319,10 +319,11 @@ def test_a_tabulation_among_the_draws(steward: Client, api: Client) -> None:
 
 def test_the_page_of_an_account_has_its_course_drawn_within(pictures: None, steward: Client, api: Client) -> None:
     shown = steward.get("/accounts/persons").text
-    found = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', shown)
+    found = re.search(r'href="data:image/svg\+xml;base64,([^"]+)"', shown)
     assert found is not None
     drawn = api.get("/v1/accounts/persons/history?points=120", headers={"Accept": "image/svg+xml"}).text
     assert base64.b64decode(found[1]).decode() == drawn
+    assert drawn[drawn.index("<svg ") :] in shown
     assert "pictures/spending" not in shown
 
 

@@ -52,7 +52,7 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         line("cap", "cap", ":"),
     ]
     last = points[-1]
-    spent = "an infinite loss" if last["counted"] is None else _short(last["counted"], ROUND_CEILING)
+    spent = "an infinite loss" if last["counted"] is None else _loss(last["counted"])
     uneven = history["budget"]["definition"] == "approximate"
     caption = Caption(
         f"Cap on {history['tag']} in {history['account']} over time"
@@ -61,7 +61,25 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
         f" {_short(last['remaining'], ROUND_FLOOR)} is left.{_UNEVEN if uneven else ''}",
     )
-    return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines)], kind, caption)
+    said = [_said(point) for point in points]
+    return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines, said=said)], kind, caption)
+
+
+def _said(point: dict[str, Any]) -> str:
+    """Return what the picture says of one entry, a line for each figure."""
+    name = f" {point['name']}" if point.get("name") else ""
+    figures = {
+        "left": _short(point["remaining"], ROUND_FLOOR),
+        "spent": _loss(point["spent"]),
+        "spent and held": _loss(point["counted"]),
+        "cap": _short(point["cap"], ROUND_FLOOR),
+    }
+    about = f"entry {point['seq']}, {point['kind'].replace('_', ' ')}{name}, {point['at'][:19].replace('T', ' ')} UTC"
+    return "\n".join([about, *(f"{label}: {value}" for label, value in figures.items())])
+
+
+def _loss(value: float | None) -> str:
+    return "infinite" if value is None else _short(value, ROUND_CEILING)
 
 
 def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:

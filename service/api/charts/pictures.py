@@ -4,7 +4,9 @@ matplotlib is loaded for the first picture only, so that a server that draws non
 """
 
 import io
+import re
 import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -13,12 +15,15 @@ from fastapi import Request, Response
 from service.api.http.accepted_types import preferred
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SVG = "image/svg+xml"
 PNG = "image/png"
 
-_DOTS_PER_INCH = 160
+_DOTS_PER_INCH = 200
+_SHEET = re.compile(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", re.DOTALL)
+_STYLES = re.compile(r' style="([^"]*)"')
 _drawing = threading.Lock()  # matplotlib's caches are not thread-safe
 
 # Text stays text, so that it can be read and searched. Ids come from the content: the same figures give the same
@@ -35,6 +40,16 @@ _STYLE: dict[Any, Any] = {
 }
 # Distinct with every kind of colour vision (Okabe and Ito), and dark enough for lines on white.
 _COLOURS = ("#0072b2", "#d55e00", "#008060", "#aa4499", "#555555")
+
+
+class Region(NamedTuple):
+    """A part of a picture that says something when it is pointed at: a rectangle, in points from the upper left."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
 
 
 class Caption(NamedTuple):
@@ -66,22 +81,56 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def respond(figure: "Figure", kind: str, caption: Caption) -> Response:
-    """Answer with a figure of this media type, drawn by matplotlib's own backends: no clock, no other host."""
+def few_dates(axes: "Axes") -> None:
+    """Have so few dates along an axis of time that none runs into the next."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - for the first picture only
+
+    locator = AutoDateLocator(minticks=3, maxticks=5)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.margins(x=0.02)
+
+
+def respond(figure: "Figure", kind: str, caption: Caption, regions: Callable[[], Sequence[Region]] = tuple) -> Response:
+    """Answer with a figure of this media type, drawn by matplotlib's own backends: no clock, no other host.
+
+    Args:
+        figure: the figure.
+        kind: the media type.
+        caption: texts for screen readers.
+        regions: returns those of an SVG picture.
+    """
     buffer = io.BytesIO()
     with _drawing:
         if kind == PNG:
             written = {"Title": caption.title, "Description": caption.description, "Software": None}
             figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata=written)
-        else:
-            figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    content = buffer.getvalue()
-    return Response(_with_labels(content, caption) if kind == SVG else content, media_type=kind)
+            return Response(buffer.getvalue(), media_type=kind)
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        placed = regions()
+    return Response(_finished(buffer.getvalue().decode(), caption, placed), media_type=kind)
 
 
-def _with_labels(svg: bytes, caption: Caption) -> bytes:
-    """Return an SVG picture with a title and description for screen readers."""
-    before, opening, rest = svg.partition(b"<svg ")
-    attributes, end, drawing = rest.partition(b">")
-    labels = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>".encode()
-    return before + opening + b'role="img" ' + attributes + end + labels + drawing
+def _finished(svg: str, caption: Caption, regions: Sequence[Region]) -> str:
+    """Return an SVG picture with texts for screen readers, and with regions.
+
+    Styles become attributes of their own, because a page with a strict content security policy applies no others to
+    a picture that stands in it.
+    """
+    before, opening, rest = svg.partition("<svg ")
+    attributes, _, drawing = rest.partition(">")
+    drawing = _STYLES.sub(_as_attributes, _SHEET.sub("", drawing))
+    labels = f"<title>{escape(caption.title)}</title><desc>{escape(caption.description)}</desc>"
+    pointed_at = "".join(
+        f'<rect x="{one.x:.2f}" y="{one.y:.2f}" width="{one.width:.2f}" height="{one.height:.2f}" fill="none"'
+        f' pointer-events="all"><title>{escape(one.text)}</title></rect>'
+        for one in regions
+    )
+    lines = 'stroke-linejoin="round" stroke-linecap="butt"'
+    whole = f'{before}{opening}role="img" {lines} {attributes}>{labels}{drawing}'
+    return whole.replace("</svg>", f"{pointed_at}</svg>")
+
+
+def _as_attributes(style: re.Match[str]) -> str:
+    members = (member.partition(":") for member in style[1].split(";"))
+    return "".join(f' {name.strip()}="{value.strip()}"' for name, _, value in members)

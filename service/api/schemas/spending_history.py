@@ -21,6 +21,7 @@ class HistoryPoint(BaseModel):
 
     seq: int
     kind: str = Field(description="The kind of the entry.", examples=["committed"])
+    name: str | None = Field(description="The name of the release that the entry registers; null: it registers none.")
     at: str
     cap: float = Field(description="The cap of the budget at that time.")
     spent: float | None = Field(
@@ -79,6 +80,7 @@ def _point(step: SpendingPoint) -> dict[str, Any]:
     return {
         "seq": step.seq,
         "kind": step.kind,
+        "name": step.name,
         "at": step.at,
         "cap": stated(step.cap, number_down),
         "spent": None if step.committed is None else number_up(step.committed),

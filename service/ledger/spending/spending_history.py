@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import OPENING, Cap
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries import KINDS, read_text
+from service.ledger.journal.entries import KINDS, ParsedEntry, Registration, read_text
 from service.ledger.journal.journal import up_to
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.storage.tables import Entry
@@ -37,6 +37,7 @@ class SpendingPoint:
         remaining: of the cap.
         delta: the declared deltas of the counted releases.
         releases: the number of counted releases, with those of the accounts under it.
+        name: of the release that the entry registers; None: it registers none.
     """
 
     seq: int
@@ -48,6 +49,7 @@ class SpendingPoint:
     remaining: Fraction
     delta: Fraction
     releases: int
+    name: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,11 @@ def _steps(
         if cap is not None and entry.seq < cap.since:
             continue
         if place % every == 0 or place == number - 1:
-            yield _step(chain, entry.kind, read_text(entry.body).time, None if cap is None else cap.tag)
+            yield _step(chain, read_text(entry.body), None if cap is None else cap.tag)
         place += 1
 
 
-def _step(chain: AccountState, kind: str, at: str, tag: str | None) -> SpendingPoint:
+def _step(chain: AccountState, entry: ParsedEntry, tag: str | None) -> SpendingPoint:
     budget, weights, totals, committed = chain.current_budget, chain.weights, chain.totals, chain.committed_totals
     if tag is not None:
         cap = chain.caps.find(tag)
@@ -103,12 +105,13 @@ def _step(chain: AccountState, kind: str, at: str, tag: str | None) -> SpendingP
     counted = spent_of_cap(budget, weights, totals)
     return SpendingPoint(
         seq=chain.head.seq,
-        kind=kind,
-        at=at,
+        kind=entry.kind,
+        at=entry.time,
         cap=budget.cap,
         committed=spent_of_cap(budget, weights, committed) if chain.held else counted,
         counted=counted,
         remaining=remaining_after(budget, counted),
         delta=totals.delta,
         releases=chain.releases,
+        name=entry.content.name if isinstance(entry.content, Registration) else None,
     )

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -80,6 +81,36 @@ def test_the_burn_down_says_what_is_left(spending: Client) -> None:
         # Six digits, rounded to the safe side.
         assert 0 <= float(spent) - history["points"][-1]["counted"] <= 1e-5
         assert 0 <= balance["remaining"][figure] - float(left) <= 1e-5
+
+
+def test_one_points_at_the_figures_of_each_entry(spending: Client) -> None:
+    """The regions stand side by side over the whole panel, and say what the history answers."""
+    drawn = _get(spending, "people/history", _SVG)
+    assert "style" not in drawn.text  # a page's content security policy applies none
+    points = json_of(spending.get("/v1/accounts/people/history"))["points"]
+    regions = [
+        (one, one.findtext(f"{_NAMES}title") or "")
+        for one in ElementTree.fromstring(drawn.content).iter(f"{_NAMES}rect")
+        if one.get("pointer-events") == "all"
+    ]
+    assert len(regions) == len(points) == 5
+    for (_, text), point in zip(regions, points, strict=True):
+        assert text.startswith(f"entry {point['seq']}, {point['kind'].replace('_', ' ')}")
+        said = dict(line.split(": ") for line in text.splitlines()[1:])
+        assert float(said["spent"]) == pytest.approx(point["spent"], abs=1e-5)
+        assert float(said["left"]) == pytest.approx(point["remaining"], abs=1e-5)
+    assert ["a release" in text for _, text in regions] == [False, True, True, True, False]
+    ends = [(float(one.get("x", "")), float(one.get("x", "")) + float(one.get("width", ""))) for one, _ in regions]
+    assert all(one[1] == pytest.approx(other[0], abs=0.02) for one, other in pairwise(ends))
+    assert ends[-1][1] - ends[0][0] > 250
+
+
+def test_a_single_entry_is_a_line(embedded: Client) -> None:
+    """Not a point in the middle of years: the axis has the hour after it."""
+    open_account(embedded)
+    texts = _drawn(_get(embedded, "people/history", _SVG))[2]
+    assert "2024" not in texts
+    assert re.search(r"\d\d:\d\d", texts)
 
 
 def test_a_picture_of_the_past_ends_there(spending: Client) -> None:

@@ -19,12 +19,18 @@ from tests.api.calls import STEWARD, Client, application, bearer, open_account, 
 from tests.pages.visits import hidden, sign_in
 
 _PROGRAM = {"Accept": "*/*"}
-_PAGES = ("/", "/accounts/persons/releases", "/accounts/persons/journal", "/keys", "/nothing", "/problems/conflict")
-
-
-@pytest.mark.parametrize(
-    ("path", "policy"), [*((path, POLICY) for path in _PAGES), ("/accounts/persons", PICTURES_WITHIN)]
+_PAGES = (
+    "/",
+    "/accounts/persons",
+    "/accounts/persons/releases",
+    "/accounts/persons/journal",
+    "/keys",
+    "/nothing",
+    "/problems/conflict",
 )
+
+
+@pytest.mark.parametrize(("path", "policy"), [*((path, POLICY) for path in _PAGES), ("/empirical", PICTURES_WITHIN)])
 def test_pages_run_no_foreign_code_and_are_not_kept(steward: Client, path: str, policy: str) -> None:
     answer = steward.get(path)
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
