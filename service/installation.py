@@ -72,16 +72,28 @@ def open_installation(
         secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
         secret = check_secret(database, secret)
         mark = check_mark(database, high_water_file(settings, secret), check_file=serving) if require_mark else None
+        if require_mark:
+            _require_same_version(database, secret)
         if serving:
-            try:
-                follow(database, secret)
-            except BrokenChain as broken:
-                raise unsound(broken) from None
             marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
             bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
             adopt(database, secret, bootstrap, marked=marked)
             database.begun = lambda _: None  # from now on the mark's keeper looks at the schema
     return database, secret
+
+
+def _require_same_version(database: Database, secret: Secret) -> None:
+    """Read the installation's journal up to the marked entry, and compare the version of the ledger that it names.
+
+    Raises:
+        StartupRefused: the journal is not sound, or names another version than the reading before the mark's.
+    """
+    try:
+        follow(database, secret)
+    except BrokenChain as broken:
+        raise unsound(broken) from None
+    if database.stopped is not None:
+        raise StartupRefused(database.stopped)
 
 
 @contextmanager

@@ -66,6 +66,7 @@ def acknowledge(
     except BrokenMark as broken:
         mark, fault = None, str(broken)
     with database.read() as connection:
+        installation_journal.require_version(connection, secret)
         found = _look(connection, secret, None if mark is None else mark.heads, adopt)
         behind = mark is not None and now < mark.written_at
         begins = bool(found.missing) or mark is None
@@ -83,6 +84,7 @@ def acknowledge(
         content |= version.content
 
     def work(connection: Connection) -> Head:
+        installation_journal.require_version(connection, secret)
         if not adopt:
             note_nothing_to_adopt(connection, secret, now)
         if version is not None:
@@ -122,7 +124,8 @@ def _look(connection: Connection, secret: Secret, marked: Mapping[str, Head] | N
     entries = last_entries(connection)
     missing = [] if marked is None else missing_entries(connection, marked, entries)
     unsealed = set() if adopt else account_rows.unsealed_among(connection, [one[0] for one in entries])
-    heads, altered = present_heads(connection, secret, [one for one in entries if one[0] not in unsealed])
+    sound = [one for one in entries if one[0] not in unsealed]
+    heads, altered = present_heads(connection, secret, sound, {} if marked is None else marked)
     try:
         waits = waits_for_adoption(connection, secret)
     except BrokenChain as broken:

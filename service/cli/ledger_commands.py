@@ -89,7 +89,7 @@ def verify(
         verified += 1
         heads = kept_heads if mark is None else [*kept_heads, *mark.entries_of(name)]
         with database.read() as connection:
-            verdict = verify_account(connection, name, heads, lives)
+            verdict = verify_account(connection, name, heads, lives, one_of_all=not account)
         first = verdict.first_bad
         bad = bad or first is not None
         typer.echo(f"{name}: {verdict.entries} entries, all valid" if first is None else f"{name}: {first}")

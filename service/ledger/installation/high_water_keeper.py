@@ -166,7 +166,7 @@ class MarkKeeper:
         with self._reading() as connection:
             accounts = last_entries(connection, journals)
             missing = missing_entries(connection, marked, accounts)
-            heads = present_heads(connection, self.file.secret, accounts)
+            heads = present_heads(connection, self.file.secret, accounts, marked)
             lost = lost_entries(connection, made)  # checked again: heads that are marked instead must follow them
         if heads.altered and heads.altered != self._altered:
             altered = [name or "the installation's journal" for name in heads.altered[:SHOWN]]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, bindparam, insert, select
 
-from service.errors import Unavailable
+from service.errors import Conflict, Unavailable
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import MISFILED, BrokenChain, check_link, read_body
 from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head, JournalEntry, actor_members, entry_hash
@@ -149,6 +149,18 @@ def ledger_version(connection: Connection, secret: Secret) -> str:
         for _, members in read_after(connection, secret, BEFORE_FIRST):
             version = begun_version(members) or version
     return version
+
+
+def require_version(connection: Connection, secret: Secret) -> None:
+    """Refuse to go on if this transaction sees another version of the ledger than the one that the secret has.
+
+    The secret's version was read in another transaction, which somebody may have shown an earlier journal.
+
+    Raises:
+        Conflict: the versions differ.
+    """
+    if ledger_version(connection, secret) != secret.version:
+        raise Conflict("the installation's journal changed at the same moment: run the command again")
 
 
 def begun_version(members: Mapping[str, Any]) -> str | None:

@@ -94,7 +94,7 @@ def _faults(connection: Connection, secret: Secret) -> dict[Owner, str]:
     known, _ = keys_and_misuses(connection, secret)
     lives, faults = lives_of(connection), dict[Owner, str](key_faults(connection, secret, known))
     for account_id, name in connection.execute(select(Account.id, Account.name).order_by(Account.id)).all():
-        bad = verify(connection, name, lives=lives).first_bad
+        bad = verify(connection, name, lives=lives, one_of_all=True).first_bad
         if bad is not None:
             faults[account_id] = f"account {name!r}: {bad}"
     return faults

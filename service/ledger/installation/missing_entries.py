@@ -1,7 +1,7 @@
 """Entries of the high-water mark that the ledger's journals lack, and the heads that the journals have now."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -57,7 +57,8 @@ class Heads(NamedTuple):
     """The present heads of journals.
 
     Attributes:
-        sound: the heads whose entry is in the journal; for the installation's journal, only if the entry has its seal.
+        sound: the heads whose entry is in the journal, of rows that the service wrote; for the installation's journal,
+            only if the entry has its seal.
         altered: the names of the other journals. The service never wrote such a head.
     """
 
@@ -65,13 +66,21 @@ class Heads(NamedTuple):
     altered: list[str]
 
 
-def present_heads(connection: Connection, secret: Secret, accounts: Iterable[LastEntry]) -> Heads:
-    """Find the heads of accounts' journals among their last entries, and read that of the installation's journal."""
+def present_heads(
+    connection: Connection, secret: Secret, accounts: Collection[LastEntry], marked: Mapping[str, Head]
+) -> Heads:
+    """Find the heads of accounts' journals among their last entries, and read that of the installation's journal.
+
+    Args:
+        marked: the heads that are known already. A row with another one must have its seal.
+    """
+    moved = [one[0] for one in accounts if _is_sound(one) and marked.get(one[1]) != Head(one[2], one[3])]
+    unsealed = account_rows.unsealed_among(connection, moved)
     sound: dict[str, Head] = {}
     altered: list[str] = []
     for account in accounts:
-        _, name, seq, head, _ = account
-        if _is_sound(account):
+        account_id, name, seq, head, _ = account
+        if _is_sound(account) and account_id not in unsealed:
             sound[name] = Head(seq, head)
         else:
             altered.append(name)
@@ -84,13 +93,14 @@ def present_heads(connection: Connection, secret: Secret, accounts: Iterable[Las
 
 
 def missing_entries(
-    connection: Connection, heads: Mapping[str, Head], accounts: Iterable[LastEntry]
+    connection: Connection, heads: Mapping[str, Head], accounts: Collection[LastEntry]
 ) -> list[MissingEntry]:
     """Find the journals that lack their marked entry, given the last entries of at least these accounts.
 
     An entry also counts as missing if the account's sealed row ends before it: then the row is an older one. And so it
     does if the journal's last entry does not follow from it by the hashes of the texts: then the journal is another
-    one, in which the marked entry's row was put.
+    one, in which the marked entry's row was put. A row without its seal says nothing: whoever writes the database can
+    give it any head, and only its own account stops.
     """
     last: dict[str, int] = {}  # the number of the last entry
     older: dict[int, str] = {}  # accounts whose rows end before the marked entry, by id
@@ -107,13 +117,12 @@ def missing_entries(
                 older[account_id] = name
     stored |= {earlier[account_id, seq]: digest for account_id, seq, digest in _entries_at(connection, list(earlier))}
     later = {one[0] for one in accounts if one[1] in heads and _is_sound(one) and one[2] > heads[one[1]].seq}
-    for account_id in account_rows.unsealed_among(connection, older):
-        del older[account_id]
-    behind = set(older.values())
+    unsealed = account_rows.unsealed_among(connection, later | older.keys())
+    behind = {name for account_id, name in older.items() if account_id not in unsealed}
     apart = {
         name
         for account_id, name, seq, digest, _ in accounts
-        if account_id in later and not is_linked(connection, account_id, heads[name], Head(seq, digest))
+        if account_id in later - unsealed and not is_linked(connection, account_id, heads[name], Head(seq, digest))
     }
     missing = [
         MissingEntry(name, head, last.get(name, 0))

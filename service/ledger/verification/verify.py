@@ -33,7 +33,7 @@ from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.funding_check import check_funding, written_sum
-from service.ledger.verification.line_check import check_line
+from service.ledger.verification.line_check import check_below, check_line
 from service.ledger.verification.row_check import RowVerifier
 from service.ledger.verification.window_check import check_windows
 
@@ -51,12 +51,21 @@ class Verdict:
         return self.first_bad is None
 
 
-def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives: KeyLives | None = None) -> Verdict:
+def verify(
+    connection: Connection,
+    name: str,
+    kept: Collection[Head] = (),
+    lives: KeyLives | None = None,
+    *,
+    one_of_all: bool = False,
+) -> Verdict:
     """Verify an account against its journal, and the journal against heads that were kept elsewhere.
 
     Args:
         kept: the heads that were kept elsewhere.
         lives: of keys, from the installation's journal; read from it where this is None.
+        one_of_all: every account of the ledger is verified: each is compared with those under it, and not also with the
+            one above.
 
     Returns:
         The first fault only; entries before it are good.
@@ -77,6 +86,7 @@ def verify(connection: Connection, name: str, kept: Collection[Head] = (), lives
     try:
         with ExitStack() as cursors:
             _hold_against(connection, account, audit, kept, cursors)
+            (check_below if one_of_all else check_line)(connection, audit.chain, account)
     except BadRow as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
     except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
@@ -102,7 +112,6 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
-    check_line(connection, chain, account)
     check_windows(connection, chain, account, cursors)
     check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)

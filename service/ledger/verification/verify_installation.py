@@ -34,6 +34,8 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield f"installation_journal: {broken}"
     else:
         yield from (f"installation_journal: {misuse}" for misuse in misuses)
+        if installation_journal.ledger_version(connection, secret) != secret.version:
+            yield "installation_journal: it names another version of the ledger than at the beginning of this check"
         yield from _sealed_again(connection, secret)
         yield from (fault for _, fault in key_faults(connection, secret, known))
     yield from stored_answer_faults(connection, secret)

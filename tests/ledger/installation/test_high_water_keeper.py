@@ -19,7 +19,7 @@ from service.ledger.installation.high_water import HighWaterFile, second_version
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.installation.mark_check import check_mark
-from service.ledger.journal.journal import Head
+from service.ledger.journal.journal import Head, entry_hash
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
@@ -29,6 +29,8 @@ from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
 from tests.ledger.writing import unprotected
 
+_ADDED = """INSERT INTO journal (account_id, seq, kind, release_id, body, hash)
+VALUES (:id, :seq, 'described', NULL, :body, :hash)"""
 PLAN = {"type": "gaussian", "rho": "1/8"}
 
 
@@ -305,6 +307,31 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
         keeper.advance(everything=everything)
         assert _marked(file) == before | {"places": account_of(database, "places").head}
     assert database.stopped is None, "what was marked is there"
+
+
+@pytest.mark.parametrize("further", [1, 10**9])
+def test_a_later_head_without_a_seal_is_not_marked_and_stops_only_its_account(
+    database: Database, file: HighWaterFile, keeper: MarkKeeper, further: int
+) -> None:
+    """Whoever writes the database can add an entry that is hashed rightly, and a row that ends with it."""
+    open_account(database, "places")
+    keeper.advance(everything=True)
+    before, account = _marked(file), account_of(database)
+    seq, body = account.head.seq + further, '{"account":"people"}'
+    values = {"id": account.id, "seq": seq, "body": body, "hash": entry_hash(account.head.hash, body)}
+    unprotected(database, "journal", _ADDED, **values)
+    unprotected(database, "accounts", "UPDATE accounts SET head_seq = :seq, head_hash = :hash WHERE id = :id", **values)
+    charge(database, PLAN, name="places")
+    for everything in (False, True):
+        keeper.advance(everything=everything)
+        assert _marked(file) == before | {"places": account_of(database, "places").head}
+    assert database.stopped is None
+    check_mark(database, file, check_file=False)
+    unprotected(database, "journal", "DELETE FROM journal WHERE account_id = :id AND seq = :seq", **values)
+    row = {"id": account.id, "seq": account.head.seq, "hash": account.head.hash}
+    unprotected(database, "accounts", "UPDATE accounts SET head_seq = :seq, head_hash = :hash WHERE id = :id", **row)
+    check_mark(database, file, check_file=False)
+    charge(database, PLAN)
 
 
 def test_a_row_that_shows_an_earlier_head_at_each_look_keeps_no_entry_from_being_marked(

@@ -144,6 +144,27 @@ def test_a_running_server_stops_when_another_version_begins(ledger: Database) ->
     assert "start this server again" in str(ledger.stopped)
 
 
+def test_the_version_is_not_read_again_for_the_first_key(ledger: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody could show the second reading an earlier journal: all rows of that version would then be accepted."""
+    _begin(ledger, "another")
+    bound = check_secret(ledger, SECRET)
+    monkeypatch.setattr(installation_journal, "ledger_version", lambda *_: "")
+    assert keys.ensure_first_key(ledger, bound, None, None) is None
+    assert ledger.secret == bound
+    assert bound.version == "another"
+
+
+def test_a_command_that_was_shown_an_earlier_journal_is_refused(ledger: Database) -> None:
+    _begin(ledger, "another")
+    bound = check_secret(ledger, SECRET)
+    with ledger.read() as connection:
+        installation_journal.require_version(connection, bound)
+        assert not any("names another" in fault for fault in verify_installation(connection, bound))
+        with pytest.raises(Conflict, match="changed at the same moment"):
+            installation_journal.require_version(connection, SECRET)
+        assert any("names another version" in fault for fault in verify_installation(connection, SECRET))
+
+
 def test_a_version_of_the_secret_changes_only_the_seals_of_rows() -> None:
     later = replace(SECRET, version="7")
     assert later.seal("a", 1) == SECRET.seal("a", 1)

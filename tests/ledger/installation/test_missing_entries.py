@@ -14,14 +14,17 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
     first = account_of(database).head
     charge(database, {"type": "gaussian", "rho": "1/8"})
     with database.read() as connection:
-        heads, altered = present_heads(connection, SECRET, last_entries(connection))
+        heads, altered = present_heads(connection, SECRET, last_entries(connection), {})
         assert altered == []
         assert heads == {
             "": BEFORE_FIRST,
             "people": account_of(database).head,
             "places": account_of(database, "places").head,
         }
-        assert present_heads(connection, SECRET, last_entries(connection, ["people"])).sound.keys() == {"", "people"}
+        assert present_heads(connection, SECRET, last_entries(connection, ["people"]), {}).sound.keys() == {
+            "",
+            "people",
+        }
         assert missing_entries(connection, heads, last_entries(connection)) == []
         assert missing_entries(connection, heads | {"people": first}, last_entries(connection)) == [], (
             "a ledger that went on is none"
@@ -41,7 +44,7 @@ def test_more_journals_than_one_statement_takes(database: Database) -> None:
     heads = {f"account {number}": Head(1, "a" * 64) for number in range(1100)}
     open_account(database)
     with database.read() as connection:
-        own = present_heads(connection, SECRET, last_entries(connection)).sound
+        own = present_heads(connection, SECRET, last_entries(connection), {}).sound
         assert len(missing_entries(connection, heads | own, last_entries(connection))) == 1100
         account = account_of(database)
         made = [NewEntry(account.id, seq, account.head.hash) for seq in range(1, 1100)]
