@@ -261,7 +261,7 @@ def test_a_key_that_somebody_put_into_the_database_is_found(home: Path, tmp_path
 def test_no_command_goes_on_without_a_sound_installation_journal(
     home: Path, tmp_path: Path, said: Command, command: tuple[str, ...]
 ) -> None:
-    """Which version of the ledger the rows must be of is known from this journal alone."""
+    """This journal alone tells of which version of the ledger the rows must be."""
     copy = _tampered(home, tmp_path / "altered", "UPDATE installation_journal SET body = body || ' ' WHERE seq = 1")
     assert "the installation's journal is not as this service wrote it: entry 1" in said(copy, *command, code=1)
     assert "the installation: installation_journal: entry 1" in said(copy, "verify", code=1)

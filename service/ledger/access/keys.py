@@ -27,7 +27,7 @@ from service.ledger.access.key_rows import (
     token_of,
 )
 from service.ledger.installation import installation_journal
-from service.ledger.installation.binding import check_secret
+from service.ledger.installation.binding import check_secret, require_own_secret
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Actor
@@ -261,8 +261,10 @@ def ensure_first_key(
     """
     if bootstrap is not None and len(bootstrap) < SHORTEST_BOOTSTRAP_KEY:
         raise StartupRefused(f"the bootstrap key must have at least {SHORTEST_BOOTSTRAP_KEY} characters")
-    if database.secret is None:  # once: whoever writes the database could show another reading another version
+    if database.secret is None:
         check_secret(database, secret)
+    else:  # the version is read once: whoever writes the database could show another reading an earlier one
+        require_own_secret(database, secret)
 
     def add_first(connection: Connection) -> str | None:
         lock_installation(connection)  # replicas that start together add only one key

@@ -25,13 +25,28 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> Secret:
-    """Bind this open database to the secret, and a new one permanently; refuse one that is bound to another.
+    """Bind this open database to the secret with the ledger's present version.
 
     Args:
         bind_new: False leaves a new database unchanged.
 
     Returns:
-        The secret with the ledger's present version.
+        The secret with that version.
+
+    Raises:
+        StartupRefused, Unavailable: as ``require_own_secret``.
+    """
+    require_own_secret(database, secret, bind_new=bind_new)
+    with database.read() as connection:
+        database.secret = replace(secret, version=installation_journal.ledger_version(connection, secret))
+    return database.secret
+
+
+def require_own_secret(database: Database, secret: Secret, *, bind_new: bool = True) -> None:
+    """Refuse a database that was set up with another secret; a new one is set up with this secret.
+
+    Args:
+        bind_new: False leaves a new database unchanged.
 
     Raises:
         StartupRefused: the database belongs to another secret.
@@ -60,9 +75,6 @@ def check_secret(database: Database, secret: Secret, *, bind_new: bool = True) -
             "the secret file is not the one that this database was set up with"
             f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
         )
-    with database.read() as connection:
-        database.secret = replace(secret, version=installation_journal.ledger_version(connection, secret))
-    return database.secret
 
 
 def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:

@@ -313,7 +313,7 @@ def test_a_head_that_is_no_entry_is_not_marked_and_holds_up_no_other(
 def test_a_later_head_without_a_seal_is_not_marked_and_stops_only_its_account(
     database: Database, file: HighWaterFile, keeper: MarkKeeper, further: int
 ) -> None:
-    """Whoever writes the database can add an entry that is hashed rightly, and a row that ends with it."""
+    """An attacker can add an entry that is hashed rightly, and a row that ends with it."""
     open_account(database, "places")
     keeper.advance(everything=True)
     before, account = _marked(file), account_of(database)
