@@ -64,7 +64,7 @@ GRANT SELECT, INSERT ON journal, installation_journal, descriptions, release_tag
 GRANT SELECT, INSERT, UPDATE (created_at) ON installation TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (
     budget, totals, state, head_seq, head_hash, approval_above, next_expiry, releases, partitions_drawn,
-    partitions_undeclared, seal, spending_sum, caps, cap_totals, period_state, allotted
+    partitions_undeclared, seal, spending_sum, caps, cap_totals, period_state, allotted, approvers
 ) ON accounts TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (state, price, accountant, seal) ON releases TO ledger_application;
 GRANT SELECT, INSERT, UPDATE (noisy, noisy_removed_at, seal) ON draws TO ledger_application;

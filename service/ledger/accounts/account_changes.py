@@ -1,6 +1,6 @@
-"""Changes of accounts: of budgets, caps, thresholds and states.
+"""Changes of accounts: of budgets, caps, thresholds, approvers and states.
 
-In accounts with a threshold, a change that permits more spending takes a steward and a second person.
+In accounts with a threshold, a change that permits more spending takes a steward and the approval of other persons.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,9 @@ from service.ledger.access.key_records import Role, includes
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import is_fixed
-from service.ledger.accounts.cap_changes import CapsChange, is_greater, require_same_kind, save_holds
+from service.ledger.accounts.approvals import Approval, AskedRule, rules_above
+from service.ledger.accounts.approvers import Approvers
+from service.ledger.accounts.cap_changes import CapsChange, require_same_kind, save_holds
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.accounts.waiting_changes import ChangedAccount, before_proposal, waiting_change
@@ -24,8 +26,10 @@ from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import (
     AccountClosure,
     AccountReopened,
+    ApproversChanged,
     BudgetChanged,
     CapsChanged,
+    ChangeApproved,
     ChangeOfAccount,
     ChangeProposed,
     Decided,
@@ -35,11 +39,11 @@ from service.ledger.releases.allotment_charges import set_allotment
 from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
-from service.privacy.accounting.privacy_filter import Budget, spent_of_cap
+from service.privacy.accounting.privacy_filter import Budget, is_greater, spent_of_cap
 from service.privacy.numerics.numbers import exact_text
 
-Change = Budget | CapsChange | Fraction | str
-"""A budget, caps on tags, the price above which a second person must approve, or a state."""
+Change = Budget | CapsChange | Fraction | Approvers | str
+"""A budget, caps on tags, the price above which other persons must approve, who must approve, or a state."""
 
 
 def change_account(
@@ -52,13 +56,14 @@ def change_account(
     reason: str | None = None,
     role: Role = "steward",
 ) -> Operation[ChangedAccount]:
-    """Return the operation that changes an account: its budget, its caps, its state, or the price that needs approval.
+    """Return the operation that changes an account: its budget, caps or state, or what needs approval and by whom.
 
     Each change is a journal entry. Closing an account leaves those under it as they are; they cannot be charged while
     it is closed.
 
     If the account, or one above it, asks for approval, a change that permits more spending is only proposed until
-    another steward or an approver states it too.
+    other persons state it too: so many, and those, that the present rules of all these accounts are met. The same holds
+    for a change of the account's approvers; its first ones are set by one steward.
 
     The accounts above an allotted account are charged with its new cap. When it is closed, they are charged with what
     it has spent, held and allotted; when it is opened again, with its cap.
@@ -73,10 +78,11 @@ def change_account(
     Raises:
         BudgetExceeded: the new cap is below the spending, or the cap of an allotted account does not fit above it.
         InvalidInput: the change is not of figures only.
-        Conflict: more would pass without approval than before.
-        Forbidden: the change needs a second person, and this one proposed it or made one of the keys; or an approver
-            states what nobody proposed; or it charges more to accounts above an allotted account, and the key does not
-            reach the parent, or one that asks for approval.
+        Conflict: more would pass without approval than before, or the account asks for no approvals and would have
+            approvers.
+        Forbidden: the change needs other persons, and this one is none of those who may approve it, or could have used
+            the key of another; or an approver states what nobody proposed; or the change charges more to accounts above
+            an allotted account, and the key does not reach the parent, or one that asks for approval.
         Unauthenticated: the installation's journal does not know the actor's key as a valid one.
     """
     line = lines.line_of(database, name, funding=True)
@@ -97,16 +103,15 @@ def change_account(
             return ChangedAccount(account)
         waits: ProposedChange | None = None
         entry, after = replace(changed[0], reason=reason), changed[1]
-        takes_two = _permits_more(account, change) and _asks_approval(connection, name)
-        if takes_two and isinstance(entry, Decided):
+        rules = rules_above(connection, name) if _takes_several(account, change) else ()
+        if rules and isinstance(entry, Decided):
             proposed = waiting_change(connection, account, seen.head, vouched)
-            approved = _approved(connection, request, entry, proposed, keys)
-            if approved is None:  # a repeated request: it still waits
-                return ChangedAccount(replace(accounts.read_account(connection, name), proposed=proposed), waits=True)
-            entry = approved
-            if isinstance(entry, ChangeProposed):
-                after = account
-                waits = ProposedChange(account.head.seq + 1, entry.change(), request.actor, at, reason)
+            approved = _approved(connection, request, entry, proposed, rules, keys)
+            if approved is None and proposed is not None:  # a repeated request: it still waits
+                return _waiting(accounts.read_account(connection, name), proposed, rules)
+            entry = approved or entry
+            waits = _waits_after(entry, proposed, account, request, at)
+            after = account if waits is not None else after
         if not includes(role, entry.least_role(None)):
             raise Forbidden("expected a change that a steward has proposed and that waits: approvers propose none")
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
@@ -117,23 +122,45 @@ def change_account(
             at_fault = "/state" if isinstance(change, str) else pointer
             set_allotment(connection, above, after, request.actor, at, at_fault)
         answered = accounts.read_account(connection, name)
-        if takes_two:
-            answered = replace(answered, proposed=waits)
-        return ChangedAccount(answered, waits is not None)
+        if waits is not None:
+            return _waiting(answered, waits, rules)
+        return ChangedAccount(replace(answered, proposed=None) if rules else answered)
 
     return Operation(work, lambda connection, changed: accounts.is_committed(connection, changed.account))
 
 
+def _waiting(account: AccountRecord, waits: ProposedChange, rules: tuple[AskedRule, ...]) -> ChangedAccount:
+    approval = Approval(waits.by.name, waits.approved, rules)
+    return ChangedAccount(replace(account, proposed=waits), waits=True, approval=approval)
+
+
+def _waits_after(
+    entry: ChangeOfAccount, proposed: ProposedChange | None, account: AccountRecord, request: Request, at: str
+) -> ProposedChange | None:
+    """Return the change that waits after an entry that is to follow; None if it makes the change."""
+    if isinstance(entry, ChangeProposed):
+        return ProposedChange(account.head.seq + 1, entry.change(), request.actor, at, entry.reason)
+    if isinstance(entry, ChangeApproved) and proposed is not None:
+        return replace(proposed, approved=(*proposed.approved, request.actor))
+    return None
+
+
 def _approved(
-    connection: Connection, request: Request, entry: Decided, proposed: ProposedChange | None, keys: SeenKeys | None
+    connection: Connection,
+    request: Request,
+    entry: Decided,
+    proposed: ProposedChange | None,
+    rules: tuple[AskedRule, ...],
+    keys: SeenKeys | None,
 ) -> ChangeOfAccount | None:
-    """Return the entry of a change that takes two persons: its proposal, or the change if another one proposed it.
+    """Return the entry of a change that takes several persons: its proposal, its approval, or the change itself.
 
     Args:
         proposed: the change that waits.
+        rules: those that must be met before it is made.
 
     Returns:
-        None if the steward who proposed it repeats it.
+        None if a person who proposed or approved it repeats it.
 
     Raises:
         Forbidden, Unauthenticated: as ``change_account``.
@@ -143,7 +170,13 @@ def _approved(
         return proposal
     if proposed.by.name == request.principal:
         return None
-    require_other_person(connection, request, proposed.by, "the change", keys)
+    require_other_person(connection, request, proposed.by, "the change", keys, proposed.approved)
+    approval = Approval(proposed.by.name, proposed.approved, rules)
+    approval.require_one_who_may(request.principal, "the change")
+    if approval.has_no_need_of(request.principal):
+        return None
+    if not approval.is_met_with(request.principal):
+        return ChangeApproved(proposal=proposed.seq, reason=entry.reason)
     return replace(entry, proposal=proposed.seq)
 
 
@@ -186,6 +219,8 @@ def _changed(
             return _with_threshold(account, change)
         case CapsChange():
             return change.apply(connection, account, at)
+        case Approvers():
+            return _with_approvers(account, change)
         case state:
             return _with_state(account, state)
 
@@ -210,6 +245,14 @@ def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[Change
     return MetadataChanged(exact_text(threshold)), replace(account, approval_above=threshold)
 
 
+def _with_approvers(account: AccountRecord, approvers: Approvers) -> tuple[ChangeOfAccount, AccountRecord] | None:
+    if account.approval_above is None:
+        raise Conflict("the account has no approval_above, above which its approvers must approve: set it first")
+    if account.approvers == approvers:
+        return None
+    return ApproversChanged(approvers=approvers), replace(account, approvers=approvers)
+
+
 def _with_state(account: AccountRecord, state: str) -> tuple[ChangeOfAccount, AccountRecord] | None:
     if account.state == state:
         return None
@@ -223,12 +266,16 @@ def _permits_more(account: AccountRecord, change: Change) -> bool:
             return is_greater(change, account.budget)
         case CapsChange():
             return change.permits_more(account)
+        case Approvers():
+            return False
     return change == "open"
 
 
-def _asks_approval(connection: Connection, name: str) -> bool:
-    """Return whether the account's releases may need approval, by itself or an account above; this never ends."""
-    return any(account.approval_above is not None for account in lines.line_above(connection, name))
+def _takes_several(account: AccountRecord, change: Change) -> bool:
+    """Return whether a change takes the approval of others where the account, or one above it, asks for approvals."""
+    if isinstance(change, Approvers):
+        return account.approvers is not None
+    return _permits_more(account, change)
 
 
 def _check_change(connection: Connection, account: AccountRecord, new: Budget, pointer: str) -> None:

@@ -11,6 +11,7 @@ from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, budgets, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import Funding, is_fixed
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.cap_changes import opened_caps, opened_members
 from service.ledger.accounts.caps import StatedCap
 from service.ledger.accounts.lines import MAX_DEPTH, Line
@@ -43,6 +44,7 @@ class NewAccount:
     caps: tuple[StatedCap, ...] = ()
     periods: Periods | None = None
     funding: Funding | None = None
+    approvers: Approvers | None = None
 
 
 def open_account(database: Database, request: Request, new: NewAccount) -> Operation[AccountRecord]:
@@ -54,10 +56,13 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
     Raises:
         BudgetExceeded: the cap of an allotted account does not fit an account above it.
         Conflict: the name is taken.
-        InvalidInput: the account cannot be under this parent, or not be allotted there.
+        InvalidInput: it has approvers and no price above which they must approve; or the account cannot be under this
+            parent, or not be allotted there.
         AccountClosed: the parent is closed.
         Unauthenticated: the installation's journal does not know the steward's key as a valid one.
     """
+    if new.approvers is not None and new.approval_above is None:
+        raise InvalidInput.at("/approvers", "expected approval_above beside them: the loss above which they approve")
     weights = open_weights(new.budget)
     admission, caps = budgets.write_weights(weights), opened_caps(new.caps)
     keys = see_keys(database, request.secret)
@@ -84,6 +89,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             head=BEFORE_FIRST,
             parent=new.parent,
             approval_above=new.approval_above,
+            approvers=new.approvers,
             caps=caps,
             periods=new.periods,
             windows=None if new.periods is None else WindowState.of(weights, new.periods),
@@ -100,6 +106,7 @@ def open_account(database: Database, request: Request, new: NewAccount) -> Opera
             admission=weights,
             parent=new.parent,
             approval_above=None if new.approval_above is None else exact_text(new.approval_above),
+            approvers=new.approvers,
             caps=opened_members(caps),
             periods=new.periods,
             funding=new.funding,

@@ -34,6 +34,7 @@ COLUMNS = (
     Account.head_hash,
     select(_parents.name).where(_parents.id == Account.parent_id).scalar_subquery().label("parent"),
     Account.approval_above,
+    Account.approvers,
     Account.next_expiry,
     Account.releases,
     Account.partitions_drawn,
@@ -48,7 +49,7 @@ COLUMNS = (
     Account.seal,
 )
 # Added after the first seals, and null in the rows of most accounts.
-_OPTIONAL = ("caps", "cap_totals", "periods", "period_state", "funding", "allotted")
+_OPTIONAL = ("caps", "cap_totals", "periods", "period_state", "funding", "allotted", "approvers")
 _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *_OPTIONAL))
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"

@@ -14,12 +14,13 @@ from service.errors import Altered, NotFound, Overrun
 from service.ledger.accounts import account_periods, account_rows, allotments, budgets
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.allotments import AllottedSum, Funding
+from service.ledger.accounts.approvers import Approvers, stored_approvers, write_approvers
 from service.ledger.accounts.caps import Cap, read_caps, write_cap_totals, write_caps
 from service.ledger.descriptions.description_rows import last_description, read_metadata
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal import entries
 from service.ledger.journal.account_state import ProposedChange
-from service.ledger.journal.entries import ChangeProposed
+from service.ledger.journal.entries import ChangeApproved, ChangeProposed, ParsedEntry
 from service.ledger.journal.journal import AccountHead, Head, entry_hash, has_entry, hash_before, up_to
 from service.ledger.spending import spending_rows, window_state
 from service.ledger.spending.spending_rows import NOTHING, SpendingChange
@@ -43,7 +44,8 @@ class AccountRecord:
         totals: of committed and held releases, in it and in the accounts under it. With periods: nowhere below those
             of any window.
         parent: the name of the account that it is under.
-        approval_above: the price of a release above which a second person must approve.
+        approval_above: the price of a release above which other persons must approve.
+        approvers: who must approve; None: one other person, whoever may approve.
         next_expiry: the moment of the first expiry among its holds.
         releases: the number of committed and held releases.
         partitions_drawn: the number of partitions that the mechanisms of its own releases were drawn for, counted for
@@ -74,6 +76,7 @@ class AccountRecord:
     head: Head
     parent: str | None = None
     approval_above: Fraction | None = None
+    approvers: Approvers | None = None
     next_expiry: str | None = None
     releases: int = 0
     partitions_drawn: int = 0
@@ -136,7 +139,7 @@ def list_accounts(
         above = aliased(Account)
         query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
     if waiting:
-        query = query.where(_LAST_KIND == "change_proposed")
+        query = query.where(_LAST_KIND.in_(("change_proposed", "change_approved")))
     rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
     return page_of(rows, partial(record_of, connection))
 
@@ -220,6 +223,7 @@ def _changing(account: AccountRecord) -> dict[str, object]:
         "head_seq": account.head.seq,
         "head_hash": account.head.hash,
         "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
+        "approvers": None if account.approvers is None else write_approvers(account.approvers),
         "next_expiry": account.next_expiry,
         "releases": account.releases,
         "partitions_drawn": account.partitions_drawn,
@@ -288,23 +292,68 @@ _LAST_CHANGE = (
     .order_by(Entry.seq.desc())
     .limit(1)
 )
+_CHANGES = (
+    select(Entry.seq, Entry.body, Entry.hash)
+    .where(Entry.account_id == bindparam("account"), OF_CHANGES)
+    .where(Entry.seq >= bindparam("first"), Entry.seq <= bindparam("last"))
+    .order_by(Entry.seq)
+)
 
 
 def _proposed(connection: Connection, account: Row[*tuple[Any, ...]]) -> ProposedChange | None:
-    """Return the waiting change, from its entry, whose text must have the hash in the journal.
+    """Return the waiting change, from its entries, whose texts must have their hashes in the journal.
 
     Raises:
-        Altered: it has another hash.
+        Altered: one has another hash.
     """
     body = account._mapping.get("proposed")
     entry = None if body is None else entries.read_text(body)
-    if entry is None or not isinstance(entry.content, ChangeProposed):
+    if entry is None or not isinstance(entry.content, ChangeProposed | ChangeApproved):
         return None
     found = connection.execute(_LAST_CHANGE, {"account": account.id, "head": account.head_seq}).one()
-    linked = entry_hash(hash_before(connection, account.id, found.seq), str(body)) == found.hash
-    if not linked or entry.seq != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
-        raise Altered("an account's proposed change", f"entry {found.seq} of account {account.name!r}")
-    return entry.content.waiting(entry)
+    if entry.seq != found.seq or (found.seq == account.head_seq and found.hash != account.head_hash):
+        raise _unlinked(account, found.seq)
+    _require_hash(connection, account, found.seq, str(body), found.hash)
+    if isinstance(entry.content, ChangeProposed):
+        return entry.content.waiting(entry)
+    return _with_approvals(connection, account, entry.content.proposal, found.seq)
+
+
+def _with_approvals(
+    connection: Connection, account: Row[*tuple[Any, ...]], proposal: int, last: int
+) -> ProposedChange | None:
+    """Return the change that an entry proposed, with the approvals up to another entry.
+
+    Raises:
+        Altered: one of the entries has another hash, or is none of these.
+    """
+    rows = connection.execute(_CHANGES, {"account": account.id, "first": proposal, "last": last}).all()
+    waits: ProposedChange | None = None
+    for row in rows:
+        _require_hash(connection, account, row.seq, row.body, row.hash)
+        waits = after_entry(waits, entries.read_text(row.body))
+    if waits is None or waits.seq != proposal:
+        raise _unlinked(account, proposal)
+    return waits
+
+
+def after_entry(waits: ProposedChange | None, entry: ParsedEntry) -> ProposedChange | None:
+    """Return the change that waits after the next entry that proposes or approves a change, or ends a proposal."""
+    match entry.content:
+        case ChangeProposed() as proposed:
+            return proposed.waiting(entry)
+        case ChangeApproved() if waits is not None:
+            return replace(waits, approved=(*waits.approved, entry.by))
+    return None
+
+
+def _require_hash(connection: Connection, account: Row[*tuple[Any, ...]], seq: int, body: str, stated: str) -> None:
+    if entry_hash(hash_before(connection, account.id, seq), body) != stated:
+        raise _unlinked(account, seq)
+
+
+def _unlinked(account: Row[*tuple[Any, ...]], seq: int) -> Altered:
+    return Altered("an account's proposed change", f"entry {seq} of account {account.name!r}")
 
 
 def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: bool = False) -> AccountRecord:
@@ -329,6 +378,7 @@ def record_of(connection: Connection, row: Row[*tuple[Any, ...]], *, locked: boo
         head=Head(row.head_seq, row.head_hash),
         parent=row.parent,
         approval_above=None if row.approval_above is None else Fraction(row.approval_above),
+        approvers=stored_approvers(row.approvers),
         next_expiry=row.next_expiry,
         releases=row.releases,
         partitions_drawn=row.partitions_drawn,

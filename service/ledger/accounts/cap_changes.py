@@ -22,6 +22,7 @@ from service.privacy.accounting.privacy_filter import (
     Budget,
     Definition,
     Weights,
+    is_greater,
     open_weights,
     order_rule,
     spent_of_cap,
@@ -191,11 +192,6 @@ def save_holds(connection: Connection, account: AccountRecord, entry: CapsChange
         reservation_rows.require_seal(connection, row)
         prices = sorted((dict(read_prices(row.caps)) | added[row.release_id]).items())
         reservation_rows.save(connection, secret_of(connection), {**row._mapping, "caps": write_prices(tuple(prices))})
-
-
-def is_greater(new: Budget, old: Budget) -> bool:
-    """Return whether a budget permits more than another of its kind."""
-    return new.cap > old.cap or new.delta > old.delta or new.declared_delta > old.declared_delta
 
 
 def require_same_kind(old: Budget, new: Budget, pointer: str, whose: str) -> None:

@@ -1,4 +1,6 @@
-"""Two-person control: one person proposes, and another one, a steward or an approver, approves."""
+"""Two-person control: one person proposes, and others, stewards or approvers, approve."""
+
+from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
@@ -10,16 +12,22 @@ from service.ledger.storage.idempotency import Request
 
 
 def require_other_person(
-    connection: Connection, request: Request, proposer: Actor, what: str, seen: SeenKeys | None
+    connection: Connection,
+    request: Request,
+    proposer: Actor,
+    what: str,
+    seen: SeenKeys | None,
+    approved: Iterable[Actor] = (),
 ) -> None:
-    """Refuse an approval by the proposer, or by a principal that the keys cannot tell from the proposer.
+    """Refuse an approval by one who proposed or approved, or whom the keys cannot tell from one of these.
 
     A principal that makes or rotates a key receives its token, and can act as the key's principal. So no principal may
-    have had both keys.
+    have had two of the keys. The approvals of the same principal count once, so it is no other person than itself.
 
     Args:
         what: the proposed thing, for the message.
         seen: the keys that were read before the lock.
+        approved: those that approved it already.
 
     Raises:
         Forbidden: it is one principal, or one principal could have used both keys.
@@ -30,8 +38,12 @@ def require_other_person(
         raise Forbidden(f"expected another principal than the one that proposed {what}")
     known = sound_keys(connection, request.secret, seen)
     require_known(known, request.actor, clock.now(), "approver")
-    if people_behind(known, proposer) & people_behind(known, request.actor):
-        raise Forbidden(
-            f"expected a key that is unknown to every principal that could have proposed {what}: a principal that makes"
-            " or rotates a key knows it. The operator makes keys that no steward knows: python -m service keys create"
-        )
+    own = people_behind(known, request.actor)
+    others = [("proposed", proposer), *(("approved", one) for one in approved if one.name != request.principal)]
+    for did, other in others:
+        if people_behind(known, other) & own:
+            raise Forbidden(
+                f"expected a key that is unknown to every principal that could have {did} {what}: a principal that"
+                " makes or rotates a key knows it. The operator makes keys that no steward knows: python -m service"
+                " keys create"
+            )

@@ -1,4 +1,4 @@
-"""The change of an account that waits for a second person: how it is found, and how it is rejected."""
+"""The change of an account that waits for other persons: how it is found, and how it is rejected."""
 
 from dataclasses import dataclass, replace
 
@@ -8,14 +8,17 @@ from service.errors import Conflict
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.approvals import Approval
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
-from service.ledger.journal.chains import last_chained
+from service.ledger.journal.chains import all_chained
 from service.ledger.journal.entries import (
     AccountClosure,
     AccountReopened,
+    ApproversChanged,
     BudgetChanged,
     CapsChanged,
+    ChangeApproved,
     ChangeProposed,
     ChangeRejected,
     read_text,
@@ -25,16 +28,32 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 
 _OF_CHANGES = frozenset(
-    kind.KIND for kind in (ChangeProposed, BudgetChanged, AccountClosure, AccountReopened, CapsChanged, ChangeRejected)
+    kind.KIND
+    for kind in (
+        ChangeProposed,
+        BudgetChanged,
+        AccountClosure,
+        AccountReopened,
+        CapsChanged,
+        ChangeRejected,
+        ChangeApproved,
+        ApproversChanged,
+    )
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedAccount:
-    """An account after a change was stated; ``waits``: the change waits for another person."""
+    """An account after a change was stated.
+
+    Attributes:
+        waits: the change waits for other persons.
+        approval: of the change that waits; None where none does, or is not looked up.
+    """
 
     account: AccountRecord
     waits: bool = False
+    approval: Approval | None = None
 
 
 def before_proposal(connection: Connection, account: AccountRecord) -> Head:
@@ -54,11 +73,9 @@ def waiting_change(
     Raises:
         Altered: the journal between the two is not as the service wrote it.
     """
-    last = last_chained(connection, account.id, since, account.head, _OF_CHANGES, None)
-    if last is None:
-        return proposed
-    entry = read_text(last.body)
-    return entry.content.waiting(entry) if isinstance(entry.content, ChangeProposed) else None
+    for entry in all_chained(connection, account.id, since, account.head, _OF_CHANGES, None):
+        proposed = accounts.after_entry(proposed, read_text(entry.body))
+    return proposed
 
 
 def reject_change(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.allotments import AllottedSum, Funding
+from service.ledger.accounts.approvers import ANYBODY, Approvers
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal import chains
 from service.ledger.journal.chains import BrokenChain
@@ -30,17 +31,20 @@ from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of those plans
+TOO_FEW = "fewer persons approved than the account asks for"
+UNAPPROVED = "the account asks for approvals, and this has none"
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """A change of an account that waits for a second person.
+    """A change of an account that waits for the approval of other persons.
 
     Attributes:
         seq: the number of its entry.
         change: the budget or the state that the account is to have, as the entry says it.
         by: the proposing steward.
         reason: the steward's own words; None: none were given.
+        approved: those that approved it so far.
     """
 
     seq: int
@@ -48,6 +52,7 @@ class ProposedChange:
     by: Actor
     at: str
     reason: str | None = None
+    approved: tuple[Actor, ...] = ()
 
 
 class Charge(NamedTuple):
@@ -86,12 +91,20 @@ class Allotment(NamedTuple):
 
 @dataclass(slots=True)
 class HeldRelease:
-    """A release that is proposed or reserved."""
+    """A release that is proposed or reserved.
+
+    Attributes:
+        by: the actor that registered it.
+        asking: the accounts of its line that ask for its approval; None: an older version did not state them.
+        approved: those that approved it so far.
+    """
 
     state: str
     charge: Charge
     expires_at: str | None
-    by: Actor  # the actor that registered it
+    by: Actor
+    asking: tuple[str, ...] | None = None
+    approved: tuple[Actor, ...] = ()
 
 
 class AccountState:
@@ -116,6 +129,7 @@ class AccountState:
         self.periods: Periods | None = None
         self.state = "open"
         self.approval_above: str | None = None
+        self.approvers: Approvers | None = None
         self.metadata: Metadata = {}  # the account's own
         self.proposed: ProposedChange | None = None
         self.committed = 0  # committed releases, with those of the accounts under it
@@ -247,6 +261,53 @@ class AccountState:
         self.caps.hold(held.charge.caps, -1)
         if state == "committed":
             self.commit(held.charge)
+
+    def approve(self, release: str, state: str, by: Actor) -> None:
+        """Take the approval of a proposed release, and bring it to another state if it is the last one.
+
+        Args:
+            state: that it comes to; ``proposed`` while others must approve it too.
+
+        Raises:
+            BrokenChain: it was not proposed, or comes to a state that no approval leads to, or fewer persons approved
+                it than the account asks for.
+        """
+        held = self.require_held(release)
+        if held.state != "proposed" or state not in ("proposed", "reserved", "committed"):
+            raise BrokenChain(
+                "the approved release was not proposed, or its new state is not one that an approval leads to"
+            )
+        held.approved = (*held.approved, by)
+        if state == "proposed":
+            return
+        asks = self.approval_above is not None if held.asking is None else self.name in held.asking
+        if asks:
+            self._require_approvals(held.approved)
+        if state == "reserved":
+            held.state = state
+        else:
+            self.settle(release, state)
+
+    def end_proposal(self, proposal: int | None, by: Actor) -> None:
+        """End the change that waits, by a change that follows another person's proposal, or by one that follows none.
+
+        Args:
+            proposal: the number of the entry that proposed the change; None: one steward made it.
+            by: the actor of the change.
+
+        Raises:
+            BrokenChain: another change waits, or none, or fewer persons approved it than the account asks for.
+        """
+        if proposal is not None:
+            if self.proposed is None or self.proposed.seq != proposal:
+                raise BrokenChain("the change is not the one that was proposed")
+            if self.approval_above is not None:
+                self._require_approvals((*self.proposed.approved, by))
+        self.proposed = None
+
+    def _require_approvals(self, approved: Iterable[Actor]) -> None:
+        if (self.approvers or ANYBODY).missing({actor.name for actor in approved}):
+            raise BrokenChain(TOO_FEW)
 
     def reprice(
         self,

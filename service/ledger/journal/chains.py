@@ -52,10 +52,10 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
         raise altered(account_id, head.seq, "it is not the sealed one")
 
 
-def last_chained(
+def all_chained(
     connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
-) -> JournalEntry | None:
-    """Return the last entry of some kinds about a release, or about none, that the chain meets between two heads.
+) -> list[JournalEntry]:
+    """Return the entries of some kinds about a release, or about none, that the chain meets between two heads.
 
     Args:
         before: the head that the first entry follows.
@@ -64,11 +64,23 @@ def last_chained(
     Raises:
         Altered: the entries between them are not as the service wrote them.
     """
+    return list(_of_kinds(chained(connection, account_id, before, head), kinds, release_id))
+
+
+def last_chained(
+    connection: Connection, account_id: int, before: Head, head: Head, kinds: Collection[str], release_id: str | None
+) -> JournalEntry | None:
+    """Return the last of the entries that ``all_chained`` returns; raise as it does."""
     last = None
-    for entry in chained(connection, account_id, before, head):
-        if entry.kind in kinds and entry.release_id == release_id:
-            last = entry
+    for entry in _of_kinds(chained(connection, account_id, before, head), kinds, release_id):
+        last = entry
     return last
+
+
+def _of_kinds(
+    entries: Iterator[JournalEntry], kinds: Collection[str], release_id: str | None
+) -> Iterator[JournalEntry]:
+    return (entry for entry in entries if entry.kind in kinds and entry.release_id == release_id)
 
 
 def _check_filing(entry: JournalEntry) -> None:

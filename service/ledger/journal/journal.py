@@ -40,6 +40,8 @@ Kind = Literal[
     "caps_changed",
     "change_rejected",
     "allotted",
+    "change_approved",
+    "approvers_changed",
 ]
 
 Row = dict[str, int | str | None]

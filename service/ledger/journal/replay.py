@@ -106,6 +106,7 @@ def as_row(account: AccountRecord, chain: AccountState) -> AccountRecord:
         state=chain.state,
         head=chain.head,
         approval_above=None if chain.approval_above is None else Fraction(chain.approval_above),
+        approvers=chain.approvers,
         next_expiry=chain.next_expiry,
         releases=chain.releases,
         allotted=chain.allotted,

@@ -109,13 +109,24 @@ def require_line(line: Sequence[AccountRecord], releases: Sequence[Prepared]) ->
 
 
 def first_state(line: Sequence[AccountRecord], prepared: Prepared) -> State:
-    """Return the release's first state; it is proposed if some account of the line requires a second person."""
-    for account, asked in zip(line, prepared.prices, strict=True):
-        if account.approval_above is not None:
-            size = spent_alone(account.budget, account.weights, asked)
-            if size is None or size > account.approval_above:
-                return "proposed"
+    """Return the release's first state; it is proposed if some account of the line asks for approval."""
+    if asking_accounts(line, prepared):
+        return "proposed"
     return "committed" if prepared.reserve_for is None else "reserved"
+
+
+def asking_accounts(line: Sequence[AccountRecord], prepared: Prepared) -> tuple[str, ...]:
+    """Return the names of the accounts of a line that ask other persons to approve a release, root first."""
+    asked = zip(line, prepared.prices, strict=True)
+    return tuple(account.name for account, price in asked if asks_approval(account, price))
+
+
+def asks_approval(account: AccountRecord, asked: Price) -> bool:
+    """Return whether an account asks other persons to approve a release of this price."""
+    if account.approval_above is None:
+        return False
+    size = spent_alone(account.budget, account.weights, asked)
+    return size is None or size > account.approval_above
 
 
 def charges_of(line: Sequence[AccountRecord], prepared: Prepared, *, held: bool) -> list[AccountCharge]:

@@ -90,20 +90,18 @@ def require_countable(line: Sequence[AccountRecord], leaf: Declared, budget: Bud
 
 
 def require_one_person(line: Sequence[AccountRecord], leaf: Declared) -> None:
-    """Refuse an allotment that one steward opens but that, as a release, would need a second person's approval.
+    """Refuse an allotment that one steward opens but that, as a release, would need the approval of others.
 
     Raises:
         InvalidInput: its loss is above ``approval_above`` of an account of the line.
     """
     for account in reversed(line):
-        if account.approval_above is not None:
-            size = spent_alone(account.budget, account.weights, prices_of(account, leaf).price)
-            if size is None or size > account.approval_above:
-                raise InvalidInput.at(
-                    "/budget",
-                    "expected a loss of at most approval_above of each account above: open the account with a smaller"
-                    " budget, and raise it with a second person",
-                )
+        if admission.asks_approval(account, prices_of(account, leaf).price):
+            raise InvalidInput.at(
+                "/budget",
+                "expected a loss of at most approval_above of each account above: open the account with a smaller"
+                " budget, and raise it with the approval of others",
+            )
 
 
 class RepricedAllotment(NamedTuple):

@@ -194,7 +194,7 @@ def _after(
     ]
 
 
-def _entry(registered: Registered, own: OwnMembers) -> Registration:
+def _entry(registered: Registered, own: OwnMembers, line: Sequence[AccountRecord]) -> Registration:
     """Return the content of the release's entry in the journal of its own account, whose members are ``own``."""
     release = registered.release
     committed = Committed(
@@ -207,7 +207,10 @@ def _entry(registered: Registered, own: OwnMembers) -> Registration:
     )
     if registered.state == "committed":
         return committed
-    return (Reserved if registered.state == "reserved" else Proposed).until(registered.expires_at, committed)
+    if registered.state == "reserved":
+        return Reserved.until(registered.expires_at, committed)
+    proposed = Proposed.until(registered.expires_at, committed)
+    return replace(proposed, approval_of=admission.asking_accounts(line, release))
 
 
 class _Rows:
@@ -249,7 +252,7 @@ class _Rows:
                 | {"caps": write_prices(members.caps or ()), "periods": members.periods}
                 for account, members in zip(line, written, strict=True)
             ]
-        entry = _entry(registered, written[-1])
+        entry = _entry(registered, written[-1], line)
         heads: list[Head] = []
         for account, content in zip(line, entry.contents_in_line(written[:-1], Origin(own.name, seq)), strict=True):
             row, head = journal.following(

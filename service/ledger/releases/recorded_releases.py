@@ -14,14 +14,22 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import is_hashed
-from service.ledger.journal.entries import ParsedEntry, PriceChanged, Registration, Settlement, read, read_text
+from service.ledger.journal.entries import (
+    Approved,
+    ParsedEntry,
+    PriceChanged,
+    Registration,
+    Settlement,
+    read,
+    read_text,
+)
 from service.ledger.journal.entries_about import entries_about
 from service.ledger.journal.entry_texts import PriceKey
-from service.ledger.journal.journal import Head, Kind, hash_before
+from service.ledger.journal.journal import Actor, Head, Kind, hash_before
 from service.ledger.journal.linked_heads import contains
 from service.ledger.releases import release_rows
 from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
-from service.ledger.storage.tables import Entry
+from service.ledger.storage.tables import OF_APPROVALS, Entry
 
 _STEPS: tuple[Kind, ...] = ("approved", "committed", "voided", "expired")
 _TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
@@ -31,6 +39,12 @@ _HASHES = select(Entry.seq, Entry.hash).where(
     Entry.account_id == bindparam("account"), Entry.seq.in_(bindparam("numbers", expanding=True))
 )
 _ENTRIES = _HASHES.add_columns(Entry.kind, Entry.release_id, Entry.body).order_by(Entry.seq)
+_APPROVALS = (
+    select(Entry.seq, Entry.body, Entry.hash)
+    .where(OF_APPROVALS, Entry.release_id == bindparam("release"), Entry.account_id == bindparam("account"))
+    .where(Entry.seq > bindparam("first"), Entry.seq <= bindparam("last"))
+    .order_by(Entry.seq)
+)
 _MISFILED = "the journal's entries about it are not filed as the service filed them"
 _END_LENGTH = 300  # characters in which the end of an entry's text lies; the plan before it may be long
 
@@ -100,7 +114,7 @@ def _has_step(connection: Connection, account: AccountRecord, release: ReleaseRe
         Entry.release_id == release.id,
         Entry.kind.in_(_STEPS),
     )
-    for row in connection.execute(query.order_by(Entry.seq).limit(2)).all():  # at most an approval, and the end
+    for row in connection.execute(query.order_by(Entry.seq)).all():  # approvals, and the end
         if not _is_hashed(connection, account.id, row):
             return False
         if not contains(connection, account.chain, [release.head, Head(row.seq, row.hash)]):
@@ -110,6 +124,29 @@ def _has_step(connection: Connection, account: AccountRecord, release: ReleaseRe
         if (entry.release, state) == (release.id, release.state):
             return True
     return False
+
+
+def read_approvals(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> tuple[Actor, ...]:
+    """Return those who approved a release, in the order in which they did, by the texts of its account's journal.
+
+    Args:
+        account: with a head that this process knows, or has locked.
+
+    Raises:
+        Altered: an entry is not as the service wrote it.
+    """
+    found = {"account": account.id, "release": release.id, "first": release.head.seq, "last": account.head.seq}
+    rows = connection.execute(_APPROVALS, found).all()
+    if not rows:
+        return ()
+    heads = [release.head, *(Head(row.seq, row.hash) for row in rows)]
+    are_hashed = all(_is_hashed(connection, account.id, row) for row in rows)
+    if not are_hashed or not contains(connection, account.chain, heads):
+        raise release_rows.altered(release.id, "the journal does not record its approvals")
+    entries = [read_text(row.body) for row in rows]
+    if not all(isinstance(one.content, Approved) and one.release == release.id for one in entries):
+        raise release_rows.altered(release.id, _MISFILED)
+    return tuple(one.by for one in entries)
 
 
 def _is_hashed(connection: Connection, account_id: int, row: Row[*tuple[Any, ...]]) -> bool:

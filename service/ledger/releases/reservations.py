@@ -10,14 +10,16 @@ from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.access.key_records import Role, includes
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord, read_account
+from service.ledger.accounts.approvals import Approval, asking
 from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_other_person
 from service.ledger.idempotent_write import Operation
-from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided, read_members
+from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
-from service.ledger.releases.recorded_releases import read_recorded, require_recorded
-from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, state_of
+from service.ledger.releases.proposals import proposal_of
+from service.ledger.releases.recorded_releases import read_approvals, read_recorded, require_recorded
+from service.ledger.releases.releases import HELD, ReleaseRecord, state_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import Held, held_of, settle
 from service.ledger.storage import clock
@@ -35,8 +37,9 @@ class SettledRelease:
     account: AccountRecord
 
 
-Choose = Callable[[Connection, ReleaseRecord, Held | None], Settlement | None]
-"""A function that returns a release's settlement under the lock. It reads no plan; ``Held`` has the facts of it."""
+Choose = Callable[[Connection, Sequence[AccountRecord], ReleaseRecord, Held | None], Settlement | None]
+"""A function that returns a release's settlement under the lock of its line. It reads no plan; ``Held`` has the facts
+of it."""
 
 
 def commit(database: Database, request: Request, name: str, release_id: str) -> Operation[SettledRelease]:
@@ -47,7 +50,7 @@ def commit(database: Database, request: Request, name: str, release_id: str) -> 
         Conflict: it is proposed, voided or expired.
     """
 
-    def choose(_: Connection, release: ReleaseRecord, __: Held | None) -> Settlement | None:
+    def choose(_: Connection, __: object, release: ReleaseRecord, ___: object) -> Settlement | None:
         return _commitment(release.state)
 
     return _step(database, request, name, release_id, lambda *_: choose)
@@ -79,7 +82,7 @@ def void(
 
     keys = see_keys(database, request.secret)
 
-    def choose(connection: Connection, release: ReleaseRecord, held: Held | None) -> Settlement | None:
+    def choose(connection: Connection, _: object, release: ReleaseRecord, held: Held | None) -> Settlement | None:
         require_valid(connection, request.secret, request.actor, clock.now(), keys, role)
         if release.state == "reserved" and not includes(role, "steward"):
             raise Forbidden("expected a key with the role steward: approvers void proposals only")
@@ -102,30 +105,43 @@ def approve(
 ) -> Operation[SettledRelease]:
     """Return the operation that approves a proposal.
 
-    The release is then reserved, or committed if no reservation was requested.
+    Once the rules of all accounts that ask for its approval are met, the release is reserved, or committed if no
+    reservation was requested. Until then it stays proposed. The present rules count, so a rule that was changed
+    counts the earlier approvals of those whom it admits.
 
     Args:
-        reason: the steward's own words for the journal; None: none are given.
+        reason: the approver's own words for the journal; None: none are given.
 
     Raises:
         NotFound: the account has no such release.
-        Forbidden: the approver proposed it, or one person could have used both keys.
+        Forbidden: the approver proposed it, is none of those who may approve it, or could have used the key of the
+            proposer or of another approver.
         Conflict: it was not proposed, or is voided or expired.
     """
 
     keys = see_keys(database, request.secret)
 
-    def prepare(connection: Connection, account_id: int, found: ReleaseRecord) -> Choose:
-        kind, proposer = _origin(connection, account_id, found)
+    def prepare(connection: Connection, account: AccountRecord, found: ReleaseRecord) -> Choose:
+        origin = proposal_of(connection, account, found)
+        read_approvals(connection, account, found)  # links their entries, so that it takes a moment under the lock
 
-        def choose(connection: Connection, release: ReleaseRecord, _: Held | None) -> Settlement | None:
-            if kind != "proposed":
+        def choose(
+            connection: Connection, line: Sequence[AccountRecord], release: ReleaseRecord, _: Held | None
+        ) -> Settlement | None:
+            if origin is None:
                 raise Conflict("the release was not proposed: it needs no approval")
-            require_other_person(connection, request, proposer, "the release", keys)
+            given = read_approvals(connection, line[-1], release)
+            require_other_person(connection, request, origin.by, "the release", keys, given)
             if release.state in ("reserved", "committed"):
                 return None
             if release.state != "proposed":
                 raise Conflict(f"the release is {release.state}; only a proposed release can be approved")
+            approval = Approval(origin.by.name, given, asking(line, origin.asking))
+            approval.require_one_who_may(request.principal, "the release")
+            if approval.has_no_need_of(request.principal):
+                return None
+            if not approval.is_met_with(request.principal):
+                return Approved("proposed", reason)
             return Approved("committed" if release.expires_at is None else "reserved", reason)
 
         return choose
@@ -195,24 +211,25 @@ def _step(
     request: Request,
     name: str,
     release_id: str,
-    prepare: Callable[[Connection, int, ReleaseRecord], Choose],
+    prepare: Callable[[Connection, AccountRecord, ReleaseRecord], Choose],
 ) -> Operation[SettledRelease]:
     """Return the operation that takes a release to another state; it writes nothing if the release has that state.
 
     Args:
-        prepare: called before the lock with the account's id and the release as it is then.
+        prepare: called before the lock with the account and the release as they are then.
     """
     line = lines.line_of(database, name)
     with database.read() as connection:
-        found = read_recorded(connection, read_account(connection, name), release_id)
-        choose = prepare(connection, line.account_id, found)
+        account = read_account(connection, name)
+        found = read_recorded(connection, account, release_id)
+        choose = prepare(connection, account, found)
     held = _held(found)
 
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
         _refuse_over(connection, locked, found, at)
         release = _present(connection, locked[-1], found)
-        step = choose(connection, release, held)
+        step = choose(connection, locked, release, held)
         if step is None:
             return SettledRelease(release, locked[-1])
         if held is None:
@@ -264,16 +281,6 @@ def _refuse_over(connection: Connection, line: Sequence[AccountRecord], release:
         raise ReservationsDue(line[-1].id, release.id)
     leave_holds(connection)
     raise Conflict("the release is expired: the time of its reservation is over")
-
-
-def _origin(connection: Connection, account_id: int, release: ReleaseRecord) -> tuple[str, Actor]:
-    """Return the kind of the entry that charged a release, and its actor; the entry holds the plan, maybe a long one.
-
-    Raises:
-        Unavailable: the entry is not as the service wrote it.
-    """
-    around = read_members(entry_of(connection, account_id, release))
-    return around.kind, around.by
 
 
 def _is_committed(connection: Connection, settled: SettledRelease) -> bool:

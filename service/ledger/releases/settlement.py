@@ -118,7 +118,8 @@ def settle(
                 raise reservation_rows.altered(ids[0])  # more than was charged: an older row was put back
             account = replace(account, releases=account.releases - len(ids))  # noqa: PLW2901
         after.append(account)
-    release_rows.update_states(connection, ids, state)
+    if state != "proposed":  # or else it has that state, and waits for further approvals
+        release_rows.update_states(connection, ids, state)
     journal.write(connection, entries)
     if state not in HELD:
         change = _change(line, settled, charges, committed=state == "committed")

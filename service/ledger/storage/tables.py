@@ -107,7 +107,8 @@ class Account(Base):
     head_seq: Mapped[int]
     head_hash: Mapped[str]
     parent_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # a trigger compares unit and relation
-    approval_above: Mapped[str | None]  # the price above which a second person must approve; null: none need
+    approval_above: Mapped[str | None]  # the price above which other persons must approve; null: none need
+    approvers: Mapped[str | None]  # JSON: who must approve, as in `approvers`; null: one other person, of any name
     next_expiry: Mapped[str | None]  # the least `expires_at` of its holds: a charge need not look for due ones
     releases: Mapped[int] = mapped_column(server_default=text("0"))  # committed and held, with those of its descendants
     partitions_drawn: Mapped[int] = mapped_column(server_default=text("0"))  # of its own releases
@@ -238,9 +239,12 @@ class Spending(Base):
 
 OF_CHANGES = text(
     "kind IN ('change_proposed', 'budget_changed', 'account_closed', 'account_reopened', 'caps_changed',"
-    " 'change_rejected')"
+    " 'change_rejected', 'change_approved', 'approvers_changed')"
 )
-"""The entries that propose a change of an account or end a proposal, worded as in the partial index."""
+"""The entries that propose or approve a change of an account, or end a proposal, worded as in the partial index."""
+
+OF_APPROVALS = text("kind = 'approved'")
+"""The entries that approve a release, worded as in the partial index."""
 
 
 class Entry(Base):
@@ -262,6 +266,14 @@ class Entry(Base):
             sqlite_where=text("kind IN ('account_opened', 'budget_changed')"),
         ),
         Index("journal_changes", "account_id", "seq", postgresql_where=OF_CHANGES, sqlite_where=OF_CHANGES),
+        Index(
+            "journal_approvals",
+            "release_id",
+            "account_id",
+            "seq",
+            postgresql_where=OF_APPROVALS,
+            sqlite_where=OF_APPROVALS,
+        ),
     )
 
 

@@ -4,8 +4,9 @@ It needs no database, so the same code checks a journal that another party keeps
 """
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -13,17 +14,19 @@ from service.ledger.access.key_lives import KeyLives
 from service.ledger.accounts.allotments import amount_in, reference_to, text_of
 from service.ledger.accounts.caps import price_under
 from service.ledger.journal import entries, entry_texts
-from service.ledger.journal.account_state import AccountState, Charge, ProposedChange
+from service.ledger.journal.account_state import UNAPPROVED, AccountState, Charge, ProposedChange
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Allotted,
     Approved,
     CapsChanged,
+    ChangeApproved,
     Decided,
     Drawn,
     Expired,
     ParsedEntry,
     PriceChanged,
+    Proposed,
     Registration,
     Voided,
     read_members,
@@ -33,6 +36,7 @@ from service.ledger.journal.journal import Actor, Head, JournalEntry
 from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.accounting.privacy_filter import spent_alone
 from service.privacy.accounting.totals import is_charge_of
 from service.privacy.mechanisms.declared import Declared, declared_in
 from service.privacy.numerics.keyed import KeptResults
@@ -45,6 +49,7 @@ _long_prices = KeptResults[Price](1024)
 
 _BY_ONE = "was proposed and approved by one principal"
 _BY_KEYS_OF_ONE = "was proposed and approved with keys that one principal could know"
+_TWICE_BY_ONE = "was approved twice, with keys that one principal could know"
 
 
 def _check_second(
@@ -53,15 +58,24 @@ def _check_second(
     """Require that a change which states another person's proposal is the proposed one."""
     if proposed is None or (proposed.seq, proposed.change) != (decided.proposal, decided.proposed().change()):
         raise BrokenChain("the change is not the one that was proposed")
-    _check_persons("the change", proposed.by, entry, lives)
+    _check_persons("the change", proposed.by, proposed.approved, entry, lives)
 
 
-def _check_persons(what: str, proposer: Actor, entry: ParsedEntry, lives: KeyLives | None) -> None:
-    """Check an approval for two-person control, by names and, if keys are known, by the principals that had them."""
+def _check_persons(
+    what: str, proposer: Actor, approved: Sequence[Actor], entry: ParsedEntry, lives: KeyLives | None
+) -> None:
+    """Check an approval for two-person control, by names and, if keys are known, by the principals that had them.
+
+    Args:
+        approved: those that approved it before; the approvals of one name count once, so they are of one person.
+    """
     if proposer.name == entry.by.name:
         raise BrokenChain(f"{what} {_BY_ONE}")
     if lives is not None and lives.is_one_person(proposer, entry.by, entry.time):
         raise BrokenChain(f"{what} {_BY_KEYS_OF_ONE}")
+    for other in approved:
+        if other.name != entry.by.name and lives is not None and lives.is_one_person(other, entry.by, entry.time):
+            raise BrokenChain(f"{what} {_TWICE_BY_ONE}")
 
 
 @contextmanager
@@ -130,11 +144,14 @@ class Audit:
     def _take(self, members: dict[str, Any], said_hash: str) -> ParsedEntry:
         chain, entry = self.chain, entries.read(members)
         proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
+        approved = () if held is None else held.approved
         entry.follow(chain, Head(entry.seq, said_hash))
         if isinstance(content, Decided) and content.proposal is not None:
             _check_second(entry, content, proposed, self._lives)
+        if isinstance(content, ChangeApproved) and proposed is not None:
+            _check_persons("the change", proposed.by, proposed.approved, entry, self._lives)
         if isinstance(content, Approved) and held is not None:
-            _check_persons("the release", held.by, entry, self._lives)
+            _check_persons("the release", held.by, approved, entry, self._lives)
         if self._lives is not None:
             own = content.own if isinstance(content, Registration) else held is None or held.charge.own
             own = own and not isinstance(content, Allotted)  # of a steward who reaches the account's parent alone
@@ -142,6 +159,7 @@ class Audit:
         match content:
             case Registration():
                 self._check_price(content.accountant, content.charge)
+                self._check_asked(content.accountant, content.charge, content)
                 self._check_caps(content.accountant, entry.release_id, content.charge)
                 self._keep(entry.release_id, content.charge)
             case Voided() | Expired():
@@ -248,6 +266,7 @@ class Audit:
         self.chain.commit(charge)
         self.chain.head = Head(entry.seq, entry.hash)
         self._check_price(accountant, charge)
+        self._check_asked(accountant, charge, None)
         self._check_caps(accountant, release, charge)
         self._keep(release, charge)
 
@@ -296,6 +315,28 @@ class Audit:
             raise BrokenChain("the entry's price or plan is not valid") from None
         if not right:
             raise BrokenChain("the price is not that of the plan")
+
+    def _check_asked(self, accountant: str, charge: Charge, content: Registration | None) -> None:
+        """Require that a release asks for the approval of this account's approvers where its loss is above their price.
+
+        Accounts without approvers are not checked: older versions wrote their entries too.
+
+        Args:
+            content: of the entry; None: it registers a release at once.
+
+        Raises:
+            BrokenChain: the release is above that price, and its entry does not ask for their approval.
+        """
+        chain = self.chain
+        if chain.approvers is None or chain.approval_above is None or accountant != ACCOUNTANT:
+            return
+        if isinstance(content, Proposed) and chain.name in (content.approval_of or ()):
+            return
+        with _readable():
+            size = spent_alone(chain.current_budget, chain.weights, self.present_price(charge.subject[0]))
+            asks = size is None or size > Fraction(chain.approval_above)
+        if asks:
+            raise BrokenChain(UNAPPROVED)
 
     def is_right(self, plan: str, amount: PriceKey) -> bool:
         """Return whether the present accountant charges this amount for a plan; cached for plans that are not long.

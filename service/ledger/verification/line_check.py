@@ -1,7 +1,7 @@
 """The check that an account and the one above it have the same entries about the releases that both are charged for.
 
 Each journal can be sound by itself while they disagree: somebody who writes the database may have put back an earlier
-version of one of them. So each step of each release is compared: its registration, and the entries that settled it.
+version of one of them. So each step of each release is compared: its registration, its approvals, and its end.
 """
 
 import hmac
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Row, Select, func, select
 
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.entries import KINDS, ParsedEntry, Registration
@@ -70,7 +70,8 @@ def _require_none(
 
 
 def _steps_of(condition: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
-    return select(Entry.release_id, Entry.kind).where(condition, Entry.kind.in_(_STEPS))
+    steps = select(Entry.release_id, Entry.kind, func.count()).where(condition, Entry.kind.in_(_STEPS))
+    return steps.group_by(Entry.release_id, Entry.kind)  # a release may have several approvals
 
 
 class LineAudit:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Row, func, select
 from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import account_periods, account_rows, budgets
+from service.ledger.accounts.approvers import write_approvers
 from service.ledger.accounts.caps import write_cap_totals, write_caps, write_prices
 from service.ledger.journal.account_state import AccountState, ends_by_itself
 from service.ledger.journal.chains import MISSING, UNREADABLE, BadEntry, BrokenChain
@@ -154,6 +155,7 @@ def _check_account(connection: Connection, chain: AccountState, account: Row[Any
         "budget": (account.budget, budget),
         "state": (account.state, chain.state),
         "approval_above": (account.approval_above, chain.approval_above),
+        "approvers": (account.approvers, None if chain.approvers is None else write_approvers(chain.approvers)),
         "next_expiry": (account.next_expiry, chain.next_expiry),
         "releases": (account.releases, chain.releases),
         "caps": (account.caps, write_caps(caps)),

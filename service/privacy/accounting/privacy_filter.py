@@ -204,3 +204,8 @@ def shortfalls(budget: Budget, weights: Weights, before: Totals, after: Totals) 
 def spent_alone(budget: Budget, weights: Weights, amount: Price) -> Fraction | None:
     """Return the figure that admission would count for an account's first release (nats); None is infinite."""
     return spent_of_cap(budget, weights, add_price(Totals(), amount))
+
+
+def is_greater(new: Budget, old: Budget) -> bool:
+    """Return whether a budget permits more than another of its kind."""
+    return new.cap > old.cap or new.delta > old.delta or new.declared_delta > old.declared_delta

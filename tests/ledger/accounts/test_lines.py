@@ -229,7 +229,7 @@ def _execute(database: Database, statement: str) -> None:
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:
     names = _line(database, MAX_DEPTH)
     row = "INSERT INTO accounts SELECT 99, 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
-    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+    row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
     row += " FROM accounts WHERE name = '{name}'"
     like = {"unit": "unit", "relation": "neighbouring", "parent": "id", "name": names[0]}
     wrong: list[dict[str, str]] = [

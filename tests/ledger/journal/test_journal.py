@@ -22,7 +22,7 @@ def _account_with_entries(database: Database, count: int, account_id: int = 1, n
         connection.execute(
             text(
                 "INSERT INTO accounts VALUES (:id, :name, 'person', 'add_remove', '', '{}', '{}', '{}', 'open', :at,"
-                " 0, :hash, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
+                " 0, :hash, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"
             ),
             {"id": account_id, "name": name, "at": AT, "hash": BEFORE_FIRST.hash},
         )

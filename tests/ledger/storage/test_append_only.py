@@ -33,6 +33,7 @@ _MAY_CHANGE = {
         "caps",
         "cap_totals",
         "allotted",
+        "approvers",
     },
     "releases": {"state", "price", "accountant", "seal"},
     "release_tags": set(),

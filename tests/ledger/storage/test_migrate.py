@@ -62,7 +62,7 @@ def test_a_count_of_turns_beyond_32_bits_fits_every_integer_column(database: Dat
     run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now',"
-        " 1000000000000, '', NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        " 1000000000000, '', NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
     )
     with database.read() as connection:
         assert connection.execute(text("SELECT head_seq FROM accounts")).scalar_one() == 10**12
@@ -92,7 +92,7 @@ def test_downgrading_works_on_a_ledger_with_entries(database: Database) -> None:
     run(
         database,
         "INSERT INTO accounts VALUES (1, 'a', 'person', 'add_remove', '', '{}', '{}', '{}', 'open', 'now', 1, '',"
-        " NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        " NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
     )
     run(database, "INSERT INTO journal VALUES (1, 1, 'account_opened', NULL, '{}', '')")
     downgrade(database, "base")

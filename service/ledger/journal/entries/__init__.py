@@ -8,7 +8,9 @@ from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entries.account_changed import (
     AccountClosure,
     AccountReopened,
+    ApproversChanged,
     BudgetChanged,
+    ChangeApproved,
     ChangeProposed,
     ChangeRejected,
     Decided,
@@ -63,6 +65,8 @@ KINDS: Mapping[Kind, tuple[type[Content], ...]] = {
     "caps_changed": _concrete(CapsChanged),
     "change_rejected": _concrete(ChangeRejected),
     "allotted": _concrete(Allotted),
+    "change_approved": _concrete(ChangeApproved),
+    "approvers_changed": _concrete(ApproversChanged),
 }
 """All kinds, each with the class of its content, or several that are told apart by their fields."""
 
@@ -115,8 +119,10 @@ __all__ = [
     "AccountReopened",
     "Allotted",
     "Approved",
+    "ApproversChanged",
     "BudgetChanged",
     "CapsChanged",
+    "ChangeApproved",
     "ChangeOfAccount",
     "ChangeProposed",
     "ChangeRejected",

@@ -1,6 +1,6 @@
-"""Entries that change an account's budget or state, and proposals of such changes.
+"""Entries that change an account's budget, state or approvers, and proposals and approvals of such changes.
 
-They share a file because they are one decision, of one person or of two. An entry with a ``proposal`` repeats the
+They share a file because they are one decision, of one person or of several. An entry with a ``proposal`` repeats the
 change that the entry of that number proposed. Each of these entries ends a waiting proposal.
 """
 
@@ -10,11 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from service.ledger.access.key_records import Role
 from service.ledger.accounts import budgets
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.caps import StatedCap
-from service.ledger.journal.account_state import AccountState, ProposedChange
+from service.ledger.journal.account_state import UNAPPROVED, AccountState, ProposedChange
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
+    APPROVERS,
     BUDGET,
     WRONG,
     BudgetField,
@@ -27,7 +29,7 @@ from service.ledger.journal.entries.base import (
     whole,
 )
 from service.ledger.journal.journal import Kind
-from service.privacy.accounting.privacy_filter import Budget
+from service.privacy.accounting.privacy_filter import Budget, is_greater
 
 OPEN: Literal["open"] = "open"  # the only state that can be proposed
 
@@ -55,10 +57,10 @@ def _write_caps(caps: tuple[StatedCap, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided(ChangeOfAccount):
-    """A change that may need two persons.
+    """A change that may need several persons.
 
     Attributes:
-        proposal: the number of the entry in which a steward proposed it, whom another person follows; None: one steward
+        proposal: the number of the entry in which a steward proposed it, whom other persons follow; None: one steward
             decided.
     """
 
@@ -70,7 +72,20 @@ class Decided(ChangeOfAccount):
 
     @abstractmethod
     def proposed(self) -> "ChangeProposed":
-        """Return the proposal of this change, for accounts that need two persons."""
+        """Return the proposal of this change, for accounts that need several persons."""
+
+    def end_proposal(self, chain: AccountState, entry: ParsedEntry, *, asks: bool) -> None:
+        """End the proposal that waits, which this change follows or ends.
+
+        Args:
+            asks: whether an account with approvers asks them to approve this change.
+
+        Raises:
+            BrokenChain: the change follows no proposal and must, or another one, or one with too few approvals.
+        """
+        if self.proposal is None and asks and chain.approvers is not None:
+            raise BrokenChain(UNAPPROVED)
+        chain.end_proposal(self.proposal, entry.by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +101,14 @@ class BudgetChanged(Decided):
         """Return the proposal of the budget."""
         return ChangeProposed(budget=self.budget, reason=self.reason)
 
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
-        """Change the budget."""
-        chain.budget, chain.proposed = self.budget, None
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """Change the budget.
+
+        Raises:
+            BrokenChain: it is greater, and the account's approvers did not approve it.
+        """
+        self.end_proposal(chain, entry, asks=is_greater(self.budget, chain.current_budget))
+        chain.budget = self.budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +122,39 @@ class AccountReopened(Decided):
         """Return the proposal of the state."""
         return ChangeProposed(state=OPEN, reason=self.reason)
 
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
-        """Open the account again."""
-        chain.state, chain.proposed = OPEN, None
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """Open the account again.
+
+        Raises:
+            BrokenChain: the account's approvers did not approve it.
+        """
+        self.end_proposal(chain, entry, asks=True)
+        chain.state = OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproversChanged(Decided):
+    """Other approvers of an account, or its first ones."""
+
+    KIND: ClassVar[Kind] = "approvers_changed"
+    CHANGES_BALANCE: ClassVar[bool] = False
+
+    approvers: Annotated[Approvers, APPROVERS]
+
+    def proposed(self) -> "ChangeProposed":
+        """Return the proposal of the approvers."""
+        return ChangeProposed(approvers=self.approvers, reason=self.reason)
+
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """Change the approvers.
+
+        Raises:
+            BrokenChain: the present ones did not approve it, or the account asks for no approvals.
+        """
+        if chain.approval_above is None:
+            raise BrokenChain("an account without approvals has no approvers")
+        self.end_proposal(chain, entry, asks=True)
+        chain.approvers = self.approvers
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +171,10 @@ class AccountClosure(ChangeOfAccount):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProposed(ChangeOfAccount):
-    """A change that waits for a second person: a budget, the state, or caps on tags.
+    """A change that waits for other persons: a budget, the state, caps on tags, or approvers.
 
     Attributes:
+        approvers: the account's new ones.
         caps: new ones, and those with another budget.
         state: ``open``, if the account is to be open again.
     """
@@ -131,17 +182,20 @@ class ChangeProposed(ChangeOfAccount):
     KIND: ClassVar[Kind] = "change_proposed"
     CHANGES_BALANCE: ClassVar[bool] = False
 
+    approvers: Annotated[Approvers | None, replace(APPROVERS, omitted=True)] = None
     budget: Annotated[Budget | None, replace(BUDGET, omitted=True)] = None
     caps: Annotated[tuple[StatedCap, ...] | None, Form(_read_caps, _write_caps, omitted=True)] = None
     state: Annotated[Literal["open"] | None, Form(_read_open, omitted=True)] = None
 
     def __post_init__(self) -> None:
         """Refuse a proposal that is not of one change."""
-        if [self.budget, self.caps, self.state].count(None) != 2:
+        if [self.approvers, self.budget, self.caps, self.state].count(None) != 3:
             raise BrokenChain(WRONG)
 
     def change(self) -> dict[str, Any]:
         """Return the change in the form in which the account shows it."""
+        if self.approvers is not None:
+            return {"approvers": self.approvers.document()}
         if self.caps is not None:
             return {"caps": _documents(self.caps)}
         return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
@@ -153,6 +207,34 @@ class ChangeProposed(ChangeOfAccount):
     def waiting(self, entry: EntryMembers) -> ProposedChange:
         """Return the change that waits, with its entry's number, actor and time."""
         return ProposedChange(entry.seq, self.change(), entry.by, entry.time, self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeApproved(ChangeOfAccount):
+    """The approval of a change that goes on waiting, because other persons must approve it too.
+
+    Attributes:
+        proposal: the number of the entry that proposed it.
+    """
+
+    KIND: ClassVar[Kind] = "change_approved"
+    CHANGES_BALANCE: ClassVar[bool] = False
+
+    proposal: Annotated[int, Form(whole)]
+
+    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
+        """Return approver: approvers and stewards approve."""
+        return "approver"
+
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+        """Count the approval.
+
+        Raises:
+            BrokenChain: another change waits, or none.
+        """
+        if chain.proposed is None or chain.proposed.seq != self.proposal:
+            raise BrokenChain("the approved change does not wait")
+        chain.proposed = replace(chain.proposed, approved=(*chain.proposed.approved, entry.by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ from typing import Annotated, Any, ClassVar
 
 from service.ledger.accounts import account_periods, budgets
 from service.ledger.accounts.allotments import Funding
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.charge_sums import CapState
 from service.ledger.journal.entries.base import (
+    APPROVERS,
     WRONG,
     BudgetField,
     Form,
@@ -57,8 +59,9 @@ class AccountOpened(OfAccount):
 
     Attributes:
         admission: orders and weights, fixed for ever.
-        approval_above: the price above which a second person must approve; None: there is no such price, as in entries
+        approval_above: the price above which other persons must approve; None: there is no such price, as in entries
             of the first version, which do not state one.
+        approvers: who must approve; None: one other person, whoever may approve.
         caps: on tags; None: there are none.
         funding: ``allotted`` where the accounts above were charged with its whole cap; None: its releases charge them.
         periods: the calendar and participation by which it counts; None: it has none.
@@ -70,6 +73,7 @@ class AccountOpened(OfAccount):
 
     admission: Annotated[Weights, Form(_read_admission, _write_admission)]
     approval_above: Annotated[str | None, Form(_exact_or_none, required=False)] = None
+    approvers: Annotated[Approvers | None, replace(APPROVERS, omitted=True)] = None
     budget: BudgetField
     caps: Annotated[tuple[ChangedCap, ...] | None, replace(CAPS, omitted=True)] = None
     description: Text
@@ -83,13 +87,16 @@ class AccountOpened(OfAccount):
         """Open the account.
 
         Raises:
-            BrokenChain: it has caps that the service does not open an account with, or is allotted and has no parent.
+            BrokenChain: it has caps that the service does not open an account with, is allotted and has no parent, or
+                has approvers and no price above which they must approve.
         """
         chain.created_at = entry.time
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
-        chain.budget, chain.approval_above = self.budget, self.approval_above
+        chain.budget, chain.approval_above, chain.approvers = self.budget, self.approval_above, self.approvers
         if self.funding is not None and self.parent is None:
+            raise BrokenChain(WRONG)
+        if self.approvers is not None and self.approval_above is None:
             raise BrokenChain(WRONG)
         chain.funding = self.funding
         for cap in self.caps or ():

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from service.ledger.access.key_records import Role
 from service.ledger.accounts import budgets
+from service.ledger.accounts.approvers import read_approvers, write_approvers
 from service.ledger.journal import journal
 from service.ledger.journal.account_state import AccountState
 from service.ledger.journal.canonical_json import CanonicalObject, canonical
@@ -130,6 +131,7 @@ def _write_cap_prices(prices: CapPrices) -> str:
 CapPricesField = Annotated[CapPrices | None, Form(_read_cap_prices, _write_cap_prices, omitted=True)]
 BUDGET = Form(budgets.read_budget, lambda budget: canonical(budgets.write_budget(budget)))
 BudgetField = Annotated[Budget, BUDGET]
+APPROVERS = Form(read_approvers, write_approvers)
 
 
 PeriodsField = Annotated[str | None, Form(_read_periods, str, omitted=True)]

@@ -15,7 +15,7 @@ from service.ledger.journal.entries.account_changed import ChangeProposed, Decid
 from service.ledger.journal.entries.base import EntryView, Form, ParsedEntry, Text, read_amount, text
 from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Kind
-from service.privacy.accounting.privacy_filter import Budget, Weights
+from service.privacy.accounting.privacy_filter import Budget, Weights, is_greater
 
 
 class ChangedCap(NamedTuple):
@@ -112,8 +112,12 @@ class CapsChanged(Decided):
         """Set the caps.
 
         Raises:
-            BrokenChain: a new cap lacks what it counts, or one that the account has is set as a new one.
+            BrokenChain: a new cap lacks what it counts, one that the account has is set as a new one, or a greater one
+                was not approved by the account's approvers.
         """
+        present = {tag: cap.budget for tag, cap in chain.caps.items()}
+        greater = any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.caps)
+        self.end_proposal(chain, entry, asks=greater)
         for stated in self.caps:
             cap = chain.caps.get(stated.tag)
             if (cap is None) != (stated.admission is not None) or (stated.held and cap is not None):
@@ -128,7 +132,6 @@ class CapsChanged(Decided):
             cap.budget = stated.budget
             if stated.counted is not None:
                 cap.count(stated.counted)
-        chain.proposed = None
 
     def view(self) -> EntryView:
         """Return the tags of the caps, and the reason."""

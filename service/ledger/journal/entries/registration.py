@@ -224,7 +224,11 @@ class _Holding(Registration):
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the release as held."""
-        chain.hold(entry.release_id, HeldRelease(self.next_state(), self.charge, self.expires_at, entry.by))
+        chain.hold(entry.release_id, self.held(entry))
+
+    def held(self, entry: ParsedEntry) -> HeldRelease:
+        """Return the hold of the release."""
+        return HeldRelease(self.next_state(), self.charge, self.expires_at, entry.by)
 
 
 class Reserved(_Holding):
@@ -234,8 +238,33 @@ class Reserved(_Holding):
     KIND: ClassVar[Kind] = "reserved"
 
 
-class Proposed(_Holding):
-    """A release that a second person must approve."""
+def read_asking(value: Any) -> tuple[str, ...]:
+    """Read the names of the accounts that ask for an approval: at least one, and unlike ones.
 
-    __slots__ = ()
+    Raises:
+        TypeError, ValueError: the service writes no such names.
+    """
+    names = _read_tags(value)
+    if not names or len(set(names)) < len(names):
+        raise ValueError("expected at least one name, and no name twice")
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed(_Holding):
+    """A release that other persons must approve.
+
+    Attributes:
+        approval_of: the accounts of its line whose approvers must approve it, root first; None: an older version
+            proposed it, and did not state them.
+    """
+
     KIND: ClassVar[Kind] = "proposed"
+
+    approval_of: Annotated[
+        tuple[str, ...] | None, Form(read_asking, lambda names: canonical(list(names)), omitted=True)
+    ] = None
+
+    def held(self, entry: ParsedEntry) -> HeldRelease:
+        """Return the hold of the release, with the accounts that ask for its approval."""
+        return HeldRelease(self.next_state(), self.charge, self.expires_at, entry.by, self.approval_of)

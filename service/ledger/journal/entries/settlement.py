@@ -56,11 +56,12 @@ def _read_state(value: object) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Approved(Settlement):
-    """The approval of a proposal by a second person.
+    """The approval of a proposal by another person.
 
     Attributes:
-        to: the state that the release comes to, ``reserved`` or ``committed``.
-        reason: the steward's own words; None: none were given.
+        to: the state that the release comes to: ``reserved`` or ``committed``, or ``proposed`` while other persons must
+            approve it too.
+        reason: the approver's own words; None: none were given.
     """
 
     KIND: ClassVar[Kind] = "approved"
@@ -77,20 +78,12 @@ class Approved(Settlement):
         return self.to
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """Hold the release as reserved, or commit it.
+        """Hold the release as reserved, commit it, or leave it proposed.
 
         Raises:
-            BrokenChain: it was not proposed, or comes to another state.
+            BrokenChain: it was not proposed, comes to another state, or has too few approvals.
         """
-        held = chain.require_held(entry.release_id)
-        if held.state != "proposed" or self.to not in ("reserved", "committed"):
-            raise BrokenChain(
-                "the approved release was not proposed, or its new state is not one that an approval leads to"
-            )
-        if self.to == "reserved":
-            held.state = self.to
-        else:
-            chain.settle(entry.release_id, self.to)
+        chain.approve(entry.release_id, self.to, entry.by)
 
     def view(self) -> EntryView:
         """Return the reason."""
