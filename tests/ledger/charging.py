@@ -14,6 +14,7 @@ from service.ledger.access.key_records import Role
 from service.ledger.accounts import account_changes, account_opening, account_rows, accounts
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap
@@ -98,6 +99,7 @@ def open_account(
     *,
     parent: str | None = None,
     approval_above: str | None = None,
+    approvers: Approvers | None = None,
     caps: Any = MappingProxyType({}),
     periods: Any = None,
     funding: Any = None,
@@ -108,7 +110,17 @@ def open_account(
     above = None if approval_above is None else Fraction(approval_above)
     counted = None if periods is None else read_account_periods(periods, "/periods")
     new = NewAccount(
-        name, "person", Neighbouring.ADD_REMOVE, "", stated, parent, above, stated_caps(caps), counted, funding
+        name,
+        "person",
+        Neighbouring.ADD_REMOVE,
+        "",
+        stated,
+        parent,
+        above,
+        stated_caps(caps),
+        counted,
+        funding,
+        approvers,
     )
     carry_out(database, account_opening.open_account(database, ANN, new))
     return account_of(database, name)

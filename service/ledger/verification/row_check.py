@@ -17,6 +17,7 @@ from service.ledger.journal.entry_texts import PriceKey, SpendingKey, price_key_
 from service.ledger.journal.journal import JournalEntry
 from service.ledger.journal.ordered_rows import BadRow, Found, SeqCursor
 from service.ledger.releases import release_rows
+from service.ledger.releases.releases import HELD
 from service.ledger.storage.tables import Account, Description, Draw, Entry, Release, ReleaseTag, Tabulation
 from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.chain_check import Audit
@@ -182,7 +183,7 @@ class RowVerifier:
 
     def _check_state(self, release: str, state: str) -> None:
         known = self._states.get(release)
-        if known is None or state == "reserved":
+        if known is None or state in HELD:
             return
         seq, stored = self._states.pop(release)
         if stored != state:

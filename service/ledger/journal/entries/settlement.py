@@ -85,6 +85,10 @@ class Approved(Settlement):
         """
         chain.approve(entry.release_id, self.to, entry.by)
 
+    def rows(self, filing: Filing) -> Rows:
+        """Return the release's new state, if it has another one."""
+        return Rows() if self.to == "proposed" else super(Approved, self).rows(filing)
+
     def view(self) -> EntryView:
         """Return the reason."""
         return EntryView(reason=self.reason)
