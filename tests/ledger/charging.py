@@ -14,7 +14,6 @@ from service.ledger.access.key_records import Role
 from service.ledger.accounts import account_changes, account_opening, account_rows, accounts
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import StatedCap
@@ -99,7 +98,7 @@ def open_account(
     *,
     parent: str | None = None,
     approval_above: str | None = None,
-    approvers: Approvers | None = None,
+    approvers: Any = None,
     caps: Any = MappingProxyType({}),
     periods: Any = None,
     funding: Any = None,

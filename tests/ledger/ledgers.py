@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from service.errors import ServiceError
 from service.ledger.accounts import lines, waiting_changes
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.descriptions import descriptions
 from service.ledger.draws import draws, places, tabulations
@@ -32,6 +33,7 @@ from tests.ledger.charging import (
     BOB,
     account_of,
     approve,
+    asking,
     carry_out,
     change_account,
     commit,
@@ -67,7 +69,7 @@ LEVEL: dict[str, Any] = {
     },
 }
 OLD_NAMES = ("agency", "programme", "product", "alone")
-NAMES = (*OLD_NAMES, "monthly", "division", "clinic")
+NAMES = (*OLD_NAMES, "monthly", "division", "clinic", "board")
 
 
 class Clock:
@@ -162,6 +164,14 @@ def everything(database: Database, time: Clock) -> None:
     register(database, "clinic", A, hours=24)
     change_account(database, "division", read_budget({"definition": "pure", "epsilon": "1/2", "delta": "1e-12"}))
     change_account(database, "division", "closed")
+    open_account(database, "board", approval_above="1/50", approvers=Approvers(1, ("bob", "carol")))
+    for steward in (ANN, BOB):
+        change_account(database, "board", Approvers(2, ("bob", "carol", "dan")), steward)
+    waiting, whole = register(database, "board", A, hours=24)[0], register(database, "board", A)[0]
+    for release, request in ((waiting, BOB), (whole, BOB), (whole, asking("dan"))):
+        approve(database, release, "board", request)
+    for steward in (ANN, BOB):
+        change_account(database, "board", read_budget({"definition": "zcdp", "rho": "2"}), steward)
 
 
 def everything_old(database: Database, time: Clock) -> None:

@@ -14,6 +14,7 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.schemas.accounts import AccountBody, account_body, account_with_fullest_window, account_with_gauge
+from service.api.schemas.approvals import ApproversModel, stated_approvers
 from service.api.schemas.caps import CapModel, stated_caps
 from service.api.schemas.exact_numbers import Exact, Label, Reason, Short, Text
 from service.api.schemas.guarantees import BudgetModel
@@ -24,10 +25,12 @@ from service.errors import InvalidInput
 from service.ledger.accounts import account_changes, account_opening, accounts, waiting_changes
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.approvals import Approval, approval_of_change
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
 from service.ledger.accounts.earlier_releases import EarlierReleases
+from service.ledger.accounts.waiting_changes import ChangedAccount
 from service.ledger.descriptions import descriptions
 from service.ledger.releases.settlement import has_many_due, in_list, without_due_reservations
 from service.ledger.storage import clock
@@ -72,8 +75,12 @@ class OpenAccount(Short):
     )
     approval_above: Exact | None = Field(
         None,
-        description="A release whose loss is greater, in the budget's definition, waits for the approval of a second"
-        " steward.",
+        description="A release whose loss is greater, in the budget's definition, waits for the approval of other"
+        " persons.",
+    )
+    approvers: ApproversModel | None = Field(
+        None,
+        description="Who must approve; only beside approval_above. Left out: one other steward or approver.",
     )
     caps: list[CapModel] | None = Field(
         None,
@@ -91,6 +98,11 @@ class ChangeAccount(Short):
     budget: BudgetModel | None = None
     state: Literal["open", "closed"] | None = None
     approval_above: Exact | None = None
+    approvers: ApproversModel | None = Field(
+        None,
+        description='Other approvers, or the first ones, in place of all present ones. {"at_least": 1} is any other'
+        " person.",
+    )
     caps: list[CapModel] | None = Field(
         None,
         min_length=1,
@@ -106,8 +118,9 @@ class ChangeAccount(Short):
 
     @model_validator(mode="after")
     def _one(self) -> "ChangeAccount":
-        if [self.budget, self.state, self.approval_above, self.caps, self.metadata].count(None) != 4:
-            raise ValueError("expected exactly one of budget, state, approval_above, caps and metadata")
+        changes = [self.budget, self.state, self.approval_above, self.approvers, self.caps, self.metadata]
+        if changes.count(None) != 5:
+            raise ValueError("expected exactly one of budget, state, approval_above, approvers, caps and metadata")
         if self.reason is not None and self.metadata is not None:
             raise ValueError("expected no reason with metadata")
         return self
@@ -120,8 +133,8 @@ class AccountPage(BaseModel):
     next_cursor: str | None
 
 
-def _answer(account: AccountRecord, status: int = 200) -> Answer:
-    return Answer(status, json.dumps(account_body(account)))
+def _answer(account: AccountRecord, status: int = 200, approval: Approval | None = None) -> Answer:
+    return Answer(status, json.dumps(account_body(account, approval)))
 
 
 @router.post("", status_code=201, response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT))
@@ -142,8 +155,11 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     With the funding allotted, the whole budget of the account is charged to the accounts above at once, as one
     mechanism with exactly that guarantee. Later charges of the account, and of those under it, charge nothing above it.
     Its budget must be of a definition that each charged account can count, and fit there; otherwise nothing is written.
-    An account above whose approval_above is lower refuses it: open the account with less, and raise it with a second
-    person.
+    An account above whose approval_above is lower refuses it: open the account with less, and raise it with the
+    approval of others.
+
+    With approvers, so many persons must approve, from the list if there is one. What is proposed waits until the rules
+    of all accounts that ask for its approval are met.
     """
     require(change.principal, "steward", body.name)
     if body.parent is not None:
@@ -163,6 +179,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
         caps,
         periods,
         None if body.funding == "shared" else body.funding,
+        None if body.approvers is None else stated_approvers(body.approvers),
     )
     opening = account_opening.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
@@ -182,7 +199,7 @@ def list_accounts(
     principal: CurrentPrincipal,
     take: Room,
     parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
-    waiting: Annotated[bool, Query(description="Only accounts with a change that waits for a second person.")] = False,
+    waiting: Annotated[bool, Query(description="Only accounts with a change that waits for other persons.")] = False,
     with_gauge: WithGauge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -197,8 +214,12 @@ def list_accounts(
         now = clock.now()
         if request.app.state.helpers is not None and any(has_many_due(connection, one, now) for one in records):
             raise AnswerInHelper
+        approvals = [approval_of_change(connection, account) for account in records]
         present = [in_list(connection, account, now) for account in records]
-        shown = [account_with_gauge(account) if with_gauge else account_body(account) for account in present]
+        shown = [
+            account_with_gauge(account, approval) if with_gauge else account_body(account, approval)
+            for account, approval in zip(present, approvals, strict=True)
+        ]
     return ok(page(shown, records[-1].name if records.more else None))
 
 
@@ -223,7 +244,10 @@ def read_account(
         if slow and request.app.state.helpers is not None:
             raise AnswerInHelper
         present = without_due_reservations(connection, record, now)
-        return ok(account_with_fullest_window(connection, present) if with_gauge else account_body(present))
+        approval = approval_of_change(connection, record)
+        if with_gauge:
+            return ok(account_with_fullest_window(connection, present, approval))
+        return ok(account_body(present, approval))
 
 
 @router.patch(
@@ -234,15 +258,19 @@ def read_account(
 )
 @in_writers
 def change_account(account: AccountPath, body: ChangeAccount, change: Changing) -> Response:
-    """Change an account's budget, its caps, its metadata, or its approval threshold, or close or reopen it.
+    """Change an account's budget, caps, metadata, approval threshold or approvers, or close or reopen it.
 
     The figures of a budget or of a cap may change; definition, order and declared_delta may not. Neither can go below
     what is spent and held. A closed account takes no charges, neither its own nor those of accounts under it; its
     reservations can still be committed, voided and drawn from. approval_above can only be set or lowered.
 
     Where approval_above is set, here or in an account above, a change that allows more spending (greater figures, or
-    reopening the account) is answered with 202. It takes effect when another steward, or an approver, requests the same
-    change; their key must not come from a key of the first one. An approver can request no other change.
+    reopening the account) is answered with 202. It takes effect when other persons, stewards or approvers, have
+    requested the same change: so many, and those, that the approvers of all these accounts are satisfied, or one where
+    none are stated. No two of them may have had one key. An approver can request no other change.
+
+    One steward sets an account's first approvers, once it has approval_above. Other approvers take the approval of the
+    present ones, as a change that allows more spending does.
 
     A new budget of an allotted account takes the place of the former one in the accounts above, where a greater one
     must fit; such a key must reach the parent, and all accounts above that are charged and have approval_above. An
@@ -264,8 +292,10 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         what = _threshold(body.approval_above)
     elif body.caps is not None:
         what = CapsChange(stated_caps(body.caps), EarlierReleases(change.most_work))
+    elif body.approvers is not None:
+        what = stated_approvers(body.approvers)
     if what is None:
-        raise TypeError("the model admits one of budget, state, approval_above, caps and metadata")
+        raise TypeError("the model admits one of budget, state, approval_above, approvers, caps and metadata")
     changing = account_changes.change_account(
         change.database,
         change.request,
@@ -276,7 +306,11 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         body.reason,
         change.principal.role,
     )
-    return respond(change.carry_out(changing, lambda changed: _answer(changed.account, 202 if changed.waits else 200)))
+
+    def answer(changed: ChangedAccount) -> Answer:
+        return _answer(changed.account, 202 if changed.waits else 200, changed.approval)
+
+    return respond(change.carry_out(changing, answer))
 
 
 class RejectChange(Short):

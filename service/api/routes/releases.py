@@ -28,6 +28,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import keep_costs, prepared
+from service.api.schemas.approvals import ApprovalBody, approval_member
 from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
@@ -41,7 +42,7 @@ from service.errors import Fault, InvalidInput
 from service.ledger.accounts import accounts, lines
 from service.ledger.descriptions import descriptions
 from service.ledger.draws import partitions
-from service.ledger.releases import charges, releases, reservations
+from service.ledger.releases import charges, proposals, releases, reservations
 from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.recorded_releases import read_recorded
@@ -161,6 +162,9 @@ class ReleaseBody(BaseModel):
     head: HeadBody
     created_at: str | None
     periods: StatedPeriods = None
+    approval: ApprovalBody | SkipJsonSchema[None] = Field(
+        None, description="Only of a proposed release, where an account that asks for its approval states approvers."
+    )
     charge: ChargeBody | SkipJsonSchema[None] = Field(
         None,
         description="Only in answers to with_charge=true; in a list, left out for plans of more than"
@@ -282,8 +286,10 @@ def list_releases(
         costs = costs_of(connection, request, owner, records)
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in records])
+        approvals = proposals.approvals_of(connection, owner, records)
     shown = [
         body_of(release, owner, now, drawn.get(release.id, []))
+        | approval_member(approvals.get(release.id))
         | {"plan": release.document, "cost": cost}
         | (charge_member(owner, release.plan, cost) if with_charge else {})
         for release, cost in zip(records, costs, strict=True)
@@ -314,8 +320,9 @@ def read_release(
         (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
+        waits = approval_member(proposals.approvals_of(connection, owner, [record]).get(release))
     charge = charge_member(owner, record.plan, cost, however_large=True) if with_charge else {}
-    return ok(body_of(record, owner, now, drawn) | {"plan": record.document, "cost": cost} | charge)
+    return ok(body_of(record, owner, now, drawn) | waits | {"plan": record.document, "cost": cost} | charge)
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))
@@ -380,8 +387,10 @@ def approve_release(
     """Approve a proposed release.
 
     The caller must be a steward or an approver, and not the proposer; principals are compared, not keys. The key must
-    reach every account of the line that requires approval. The release is then reserved until its expires_at, or
-    committed where it has none. Repeating the request has no further effect. head is the account's.
+    reach every account of the line that requires approval. Where accounts state approvers, the caller must be one of
+    those who may still approve, and the release stays proposed until the rules of all accounts that ask are met; no two
+    of these persons may have had one key. It is then reserved until its expires_at, or committed where it has none.
+    Repeating the request has no further effect. head is the account's.
     """
     require(change.principal, "approver", account)
     with change.database.read() as connection:

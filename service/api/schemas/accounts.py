@@ -7,12 +7,14 @@ from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy import Connection
 
 from service.api.schemas.allotments import AllottedSumBody, allotted_sum_member
+from service.api.schemas.approvals import ApprovalBody, ApproversModel, approval_member, approvers_member
 from service.api.schemas.caps import CapBody, CapModel, caps_member
 from service.api.schemas.exact_numbers import number_up, short_exact
 from service.api.schemas.guarantees import BudgetModel, HeadBody, Remaining, head_body, remaining_body
 from service.api.schemas.metadata import Metadata
 from service.api.schemas.periods import AccountPeriodsBody, WindowBody, account_periods_body, window_member
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.approvals import Approval
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.spending.worst_windows import fullest_window
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
@@ -30,15 +32,22 @@ class Admission(BaseModel):
 
 
 class ProposedChangeBody(BaseModel):
-    """A proposed change that would allow more spending; a second person makes it by requesting the same change."""
+    """A proposed change that would allow more spending, or other approvers.
+
+    The last of those who must approve it makes it, by requesting the same change.
+    """
 
     budget: BudgetModel | None
     state: Literal["open"] | None
     caps: list[CapModel] | None = Field(None, description="Omitted where the change is another one.")
+    approvers: ApproversModel | None = Field(None, description="Omitted where the change is another one.")
     seq: int = Field(description="The number of the journal entry that proposed the change.")
     proposed_by: str
     proposed_at: str
     reason: str | None = Field(None, description="The words of the steward who proposed it; omitted without any.")
+    approval: ApprovalBody | SkipJsonSchema[None] = Field(
+        None, description="Omitted where neither the account nor one above it states approvers."
+    )
 
 
 class GaugeBody(BaseModel):
@@ -86,7 +95,10 @@ class AccountBody(BaseModel):
         None, description="Omitted where charges of the account are charged to the accounts above as well."
     )
     approval_above: str | None
-    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for a second person.")
+    approvers: ApproversModel | SkipJsonSchema[None] = Field(
+        None, description="Who must approve; omitted where it is one other person, whoever may approve."
+    )
+    proposed_change: ProposedChangeBody | None = Field(description="The change that waits for other persons.")
     metadata: Metadata
     admission: Admission | None
     caps: list[CapBody] | None = Field(None, description="The caps on tags; omitted where there are none.")
@@ -103,8 +115,12 @@ class AccountBody(BaseModel):
     gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
 
 
-def account_body(account: AccountRecord) -> dict[str, Any]:
-    """Return an account as JSON."""
+def account_body(account: AccountRecord, approval: Approval | None = None) -> dict[str, Any]:
+    """Return an account as JSON.
+
+    Args:
+        approval: of the change that waits, if one does.
+    """
     weights = account.weights
     used = spent_of_cap(account.budget, weights, account.totals)
     admission = {"orders": list(map(exact_text, weights.orders)), "weights": list(map(exact_text, weights.shares))}
@@ -120,7 +136,8 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
         "description": account.description,
         "parent": account.parent,
         "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
-        "proposed_change": _proposed_body(account),
+        **approvers_member(account.approvers),
+        "proposed_change": _proposed_body(account, approval),
         "metadata": account.metadata,
         "admission": admission if weights.shares else None,
         **caps_member(account.caps),
@@ -131,18 +148,20 @@ def account_body(account: AccountRecord) -> dict[str, Any]:
     }
 
 
-def account_with_gauge(account: AccountRecord) -> dict[str, Any]:
+def account_with_gauge(account: AccountRecord, approval: Approval | None = None) -> dict[str, Any]:
     """Return an account as JSON, with its gauge; with periods, the gauge is a bound that no window exceeds."""
-    return account_body(account) | {"gauge": _gauge_body(account)}
+    return account_body(account, approval) | {"gauge": _gauge_body(account)}
 
 
-def account_with_fullest_window(connection: Connection, account: AccountRecord) -> dict[str, Any]:
+def account_with_fullest_window(
+    connection: Connection, account: AccountRecord, approval: Approval | None
+) -> dict[str, Any]:
     """Return an account as JSON, with its gauge; with periods, the gauge is that of its fullest window."""
     if account.periods is None:
-        return account_with_gauge(account)
+        return account_with_gauge(account, approval)
     place, as_window = fullest_window(connection, account)
     window = None if place is None else account.periods.window_at(place)
-    return account_body(account) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
+    return account_body(account, approval) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
 
 
 def _gauge_body(account: AccountRecord) -> dict[str, Any]:
@@ -159,11 +178,16 @@ def _gauge_body(account: AccountRecord) -> dict[str, Any]:
     }
 
 
-def _proposed_body(account: AccountRecord) -> dict[str, Any] | None:
+def _proposed_body(account: AccountRecord, approval: Approval | None) -> dict[str, Any] | None:
     proposed = account.proposed
     if proposed is None:
         return None
     what = {"budget": proposed.change.get("budget"), "state": proposed.change.get("state")}
-    what |= {"caps": proposed.change["caps"]} if "caps" in proposed.change else {}
+    what |= {name: proposed.change[name] for name in ("caps", "approvers") if name in proposed.change}
     why = {} if proposed.reason is None else {"reason": proposed.reason}
-    return what | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at} | why
+    return (
+        what
+        | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
+        | why
+        | approval_member(approval)
+    )

@@ -14,6 +14,7 @@ from fastapi import Response
 
 from service.api.http.dependencies import Change, Streamed, replay_header, respond
 from service.api.routes.release_pricing import cost_of_stored
+from service.api.schemas.approvals import approval_member
 from service.api.schemas.guarantees import head_body, remaining_body
 from service.api.schemas.periods import release_periods_body
 from service.ledger.accounts import accounts
@@ -75,7 +76,7 @@ def answered(
 
     def parts(settled: SettledRelease) -> Answer:
         record = replace(settled.release, tags=(), metadata={}, head=settled.account.head)
-        shown = body_of(record, settled.account, clock.now(), [])
+        shown = body_of(record, settled.account, clock.now(), []) | approval_member(settled.approval)
         return Answer(200, f'{_BEGIN}"shown": {json.dumps(shown)}, "cost": {cost}}}')
 
     answer = change.carry_out(act(database, change.request, account, release, *arguments), parts)

@@ -1,5 +1,6 @@
 """Proposed releases: who proposed one, which accounts ask for its approval, and how far it is approved."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -40,16 +41,20 @@ def proposal_of(connection: Connection, account: AccountRecord, release: Release
     return ProposedBy(around.by, None if stated is None else read_asking(stated))
 
 
-def approval_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> Approval | None:
-    """Return how far a proposed release is approved; None for other releases.
+def approvals_of(
+    connection: Connection, account: AccountRecord, releases: Iterable[ReleaseRecord]
+) -> dict[str, Approval]:
+    """Return how far those of an account's releases are approved that are proposed, by their ids.
 
     Raises:
         Altered: an entry is not as the service wrote it.
     """
-    if release.state != "proposed":
-        return None
-    proposal = proposal_of(connection, account, release)
-    if proposal is None:
-        return None
-    line = lines.charged_line(lines.line_above(connection, account.name))
-    return Approval(proposal.by.name, read_approvals(connection, account, release), asking(line, proposal.asking))
+    waiting = [release for release in releases if release.state == "proposed"]
+    line = lines.charged_line(lines.line_above(connection, account.name)) if waiting else ()
+    found: dict[str, Approval] = {}
+    for release in waiting:
+        proposal = proposal_of(connection, account, release)
+        if proposal is not None:
+            given = read_approvals(connection, account, release)
+            found[release.id] = Approval(proposal.by.name, given, asking(line, proposal.asking))
+    return found

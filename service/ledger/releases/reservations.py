@@ -17,7 +17,7 @@ from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided
 from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
-from service.ledger.releases.proposals import proposal_of
+from service.ledger.releases.proposals import approvals_of, proposal_of
 from service.ledger.releases.recorded_releases import read_approvals, read_recorded, require_recorded
 from service.ledger.releases.releases import HELD, ReleaseRecord, state_of
 from service.ledger.releases.reservation_rows import State
@@ -31,10 +31,11 @@ from service.ledger.storage.transaction import leave_holds
 
 @dataclass(frozen=True, slots=True)
 class SettledRelease:
-    """A release and its account after a step."""
+    """A release and its account after a step; ``approval`` is that of a release which stays proposed."""
 
     release: ReleaseRecord
     account: AccountRecord
+    approval: Approval | None = None
 
 
 Choose = Callable[[Connection, Sequence[AccountRecord], ReleaseRecord, Held | None], Settlement | None]
@@ -231,13 +232,17 @@ def _step(
         release = _present(connection, locked[-1], found)
         step = choose(connection, locked, release, held)
         if step is None:
-            return SettledRelease(release, locked[-1])
+            return _settled(connection, release, locked[-1])
         if held is None:
             raise release_rows.altered(release_id)
         after = settle(connection, locked, [held], step, request.actor, at)
-        return SettledRelease(replace(release, state=step.next_state()), after[-1])
+        return _settled(connection, replace(release, state=step.next_state()), after[-1])
 
     return Operation(work, _is_committed)
+
+
+def _settled(connection: Connection, release: ReleaseRecord, account: AccountRecord) -> SettledRelease:
+    return SettledRelease(release, account, approvals_of(connection, account, [release]).get(release.id))
 
 
 def _held(release: ReleaseRecord) -> Held | None:

@@ -25,7 +25,7 @@ from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.replay import replay
 from service.ledger.releases import admission, reservations
-from service.ledger.releases.proposals import approval_of
+from service.ledger.releases.proposals import approvals_of
 from service.ledger.releases.releases import read_release
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.idempotency import Answer, Request
@@ -75,9 +75,7 @@ def _propose(database: Database, name: str = "people", **fields: Any) -> str:
 def _approval(database: Database, release: str, name: str = "people") -> Approval:
     account = account_of(database, name)
     with database.read() as connection:
-        found = approval_of(connection, account, read_release(connection, account.id, release))
-    assert found is not None
-    return found
+        return approvals_of(connection, account, [read_release(connection, account.id, release)])[release]
 
 
 def _kinds(database: Database, name: str = "people") -> list[str]:
