@@ -41,7 +41,9 @@ _NO_CAP = {
     "tagged_definition": "zcdp",
     **dict.fromkeys(("tagged_cap", "tagged_alpha", "tagged_delta", "tagged_declared", "tagged_reason"), ""),
 }
-_NO_REASONS = dict.fromkeys(("budget_reason", "approval_reason", "state_reason", "reject_reason"), "")
+_NO_REASONS = dict.fromkeys(
+    ("budget_reason", "approval_reason", "approvers_reason", "state_reason", "reject_reason"), ""
+)
 _DAYS = ("since", "before")
 _SEARCH = ("state", "tag", "name", "registered_by", *_DAYS)
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
@@ -75,7 +77,7 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
 
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Set the loss above which a release needs a second person's approval."""
+    """Set the loss above which a release needs the approval of other persons."""
     body = {"approval_above": text_of(form, "approval_above")}
     typed = body | {"approval_reason": text_of(form, "reason")}
     return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"))
@@ -139,7 +141,11 @@ async def change(
             context |= refused_at(definition, typed, refused.faults)
         return await show(visit, account, typed=typed, status=refused.status, **context)
     waits = changed.get("proposed_change") is not None and "approval_above" not in body
-    return RedirectResponse(f"/accounts/{account}?done={'proposed' if waits else done}", 303)
+    if waits and visit.session.name != changed["proposed_change"]["proposed_by"]:
+        done = "approved"
+    elif waits:
+        done = "proposed"
+    return RedirectResponse(f"/accounts/{account}?done={done}", 303)
 
 
 async def show(
@@ -171,6 +177,7 @@ async def show(
         "more_below": below["next_cursor"],
         "typed": fields_of(account_body["budget"])
         | {"approval_above": account_body["approval_above"] or ""}
+        | _approvers_fields(account_body.get("approvers"))
         | _NO_CAP
         | _NO_REASONS
         | dict(typed or {}),
@@ -183,6 +190,13 @@ async def show(
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status)
+
+
+def _approvers_fields(approvers: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the texts of the form of approvers."""
+    if approvers is None:
+        return {"at_least": "", "approver_names": ""}
+    return {"at_least": str(approvers["at_least"]), "approver_names": "\n".join(approvers.get("of") or ())}
 
 
 async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:

@@ -7,8 +7,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
 from service.errors import InvalidInput
+from service.pages.approvers import field_of
 from service.pages.budget_form import budget_of, refused_at, unused_figures
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
+from service.pages.shell.approval_texts import approvers_of
 from service.pages.shell.forms import SentForm, text_of
 from service.pages.shell.layout import may, page
 from service.pages.shell.period_texts import offsets_of
@@ -27,6 +29,8 @@ _NOTHING = {
     "parent": "",
     "funding": "shared",
     "approval_above": "",
+    "at_least": "",
+    "approver_names": "",
     "description": "",
     "calendar": "",
     "offsets": "",
@@ -52,12 +56,12 @@ async def show_form(visit: SignedIn) -> Response:
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
     """Open the account and redirect to its page; sending the same form again has no further effect."""
     typed = {name: text_of(form, name) for name in _NOTHING}
-    faults = unused_figures(typed) | _period_faults(typed)
+    faults = unused_figures(typed) | _period_faults(typed) | _approver_faults(typed)
     if faults:
         return _render(visit, typed, {"faults": faults}, 422)
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
     optional = {name: typed[name] for name in ("parent", "approval_above", "funding") if typed[name]}
-    request = {**body, **optional, **_periods_of(typed), "budget": budget_of(typed)}
+    request = {**body, **optional, **_periods_of(typed), **_approvers_of(typed), "budget": budget_of(typed)}
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
@@ -67,6 +71,26 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
         shown_at = [pointer for pointer in refused.faults if _field_pointer(pointer) in context["shown_at"]]
         return _render(visit, typed, context | {"problem": refused.problem, "shown_at": shown_at}, refused.status)
     return RedirectResponse(f"/accounts/{typed['name']}?done=opened", 303)
+
+
+def _approvers_of(typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the request's member ``approvers``; empty if none are stated.
+
+    Raises:
+        InvalidInput: the number of persons is none.
+    """
+    return approvers_of(typed["at_least"], typed["approver_names"], "/at_least")
+
+
+def _approver_faults(typed: Mapping[str, str]) -> dict[str, str]:
+    """Return the faults of approvers that are found before the request, by field."""
+    try:
+        stated = _approvers_of(typed)
+    except InvalidInput as wrong:
+        return {"at_least": wrong.faults[0].detail}
+    if stated and not typed["approval_above"]:
+        return {"approval_above": "expected the loss above which the approvers must approve"}
+    return {}
 
 
 def _period_faults(typed: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +119,10 @@ def _periods_of(typed: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _field_pointer(pointer: str) -> str:
-    """Return the pointer of a fault as if calendar and offsets were members of the request itself."""
+    """Return the pointer of a fault as if the form's fields were members of the request itself."""
+    of_approvers = field_of(pointer)
+    if of_approvers is not None:
+        return f"/{of_approvers}"
     if not pointer.startswith("/periods"):
         return pointer
     return "/calendar" if pointer.startswith("/periods/calendar") else "/offsets"

@@ -1,11 +1,13 @@
 """The first page: what waits for the signed-in person, and the accounts with the used share of each budget."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Response
 
 from service.pages.shell.api_client import Visit, address, get
+from service.pages.shell.approval_texts import may_approve
 from service.pages.shell.layout import may, page
 
 _WAITING = 20
@@ -23,7 +25,7 @@ async def accounts_page(visit: Visit) -> Response:
 
 
 async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:
-    """Return the proposals of others, which the signed-in person may approve; nothing on other pages."""
+    """Return the proposals that the signed-in person may approve; nothing on other pages."""
     if not decides:
         return {"proposals": [], "changes": [], "more_waiting": False}
     releases, changed = await asyncio.gather(
@@ -32,7 +34,11 @@ async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:
     )
     own = visit.session.name
     return {
-        "proposals": [one for one in releases["items"] if one["proposed_by"] != own],
-        "changes": [one for one in changed["items"] if one["proposed_change"]["proposed_by"] != own],
+        "proposals": [one for one in releases["items"] if may_approve(one.get("approval"), own, one["proposed_by"])],
+        "changes": [one for one in changed["items"] if _may_approve(one["proposed_change"], own)],
         "more_waiting": bool(releases["next_cursor"] or changed["next_cursor"]),
     }
+
+
+def _may_approve(proposed: Mapping[str, Any], own: str) -> bool:
+    return may_approve(proposed.get("approval"), own, proposed["proposed_by"])

@@ -1,6 +1,18 @@
 """The routers of all pages, in the order in which their routes are matched."""
 
-from service.pages import account, account_opening, caps, descriptions, empirical, guide, journal, keys, releases, start
+from service.pages import (
+    account,
+    account_opening,
+    approvers,
+    caps,
+    descriptions,
+    empirical,
+    guide,
+    journal,
+    keys,
+    releases,
+    start,
+)
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
 
@@ -9,6 +21,7 @@ ROUTERS = (
     account_opening.router,
     account.router,
     caps.router,
+    approvers.router,
     journal.router,
     releases.router,
     descriptions.router,

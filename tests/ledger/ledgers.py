@@ -164,7 +164,7 @@ def everything(database: Database, time: Clock) -> None:
     register(database, "clinic", A, hours=24)
     change_account(database, "division", read_budget({"definition": "pure", "epsilon": "1/2", "delta": "1e-12"}))
     change_account(database, "division", "closed")
-    open_account(database, "board", approval_above="1/50", approvers=Approvers(1, ("bob", "carol")))
+    open_account(database, "board", approval_above="1/500", approvers=Approvers(1, ("bob", "carol")))
     for steward in (ANN, BOB):
         change_account(database, "board", Approvers(2, ("bob", "carol", "dan")), steward)
     waiting, whole = register(database, "board", A, hours=24)[0], register(database, "board", A)[0]

@@ -76,7 +76,7 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     answer = submit(steward, page, f"{page}/budget", cap="0.75", declared="", reason="a new survey")
     assert answer.headers["Location"] == f"{page}?done=proposed"
     shown = steward.get(answer.headers["Location"]).text
-    assert "The change waits for a second person." in shown
+    assert "The change waits for other persons." in shown
     assert "first-steward proposed the budget" in shown
     assert "The reason: a new survey" in shown
     assert "Approve the change" not in shown

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from service import __version__
 from service.ledger.access.key_records import Role, includes
-from service.pages.shell import figures, period_texts
+from service.pages.shell import approval_texts, figures, period_texts
 from service.pages.shell.session import csrf_token, session_of
 
 WEB = Path(__file__).parents[2] / "web"
@@ -124,9 +124,12 @@ def _environment() -> Environment:
         "periods": period_texts.periods_text,
         "stored_periods": period_texts.stored_periods_text,
         "window": period_texts.window_text,
+        "approvers": approval_texts.rule_text,
+        "approval": approval_texts.standing_text,
     }
     environment.globals |= {
         "may": may,
+        "may_approve": approval_texts.may_approve,
         "pairs": partial(zip, strict=True),
         "usage": figures.usage,
         "cap_usage": figures.cap_usage,

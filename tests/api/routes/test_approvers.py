@@ -176,7 +176,7 @@ def test_a_repeated_approval_has_its_first_answer(client: Client) -> None:
     json_of(_approve(client, of, carol))
     again = _approve(client, of, bob, **{"Idempotency-Key": "once"})
     assert again.text == first.text
-    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["Idempotent-Replay"] == "true"
 
 
 def test_pipelines_on_the_list_do_not_approve(embedded: Client) -> None:

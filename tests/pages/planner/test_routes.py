@@ -423,7 +423,7 @@ def test_keys_see_what_they_reach(client: TestClient) -> None:
 def test_what_needs_approval_is_said_to(client: TestClient, visit: TestClient) -> None:
     open_account(client, "watched", approval_above="0.01")
     page = _press(visit, "plan", account="watched")
-    assert page.text.count("once a second person approves it") == 2
+    assert page.text.count("once others approve it") == 2
     assert _register(visit, page, "geometric").status_code == 303
     (found,) = json_of(client.get("/v1/accounts/watched/releases"))["items"]
     assert found["state"] == "proposed"
