@@ -190,7 +190,8 @@ def _hand_out_keys(day: Day) -> None:
 
 def _approve(day: Day) -> None:
     day.ask("change_account", keep=False, body={"approval_above": "0.5"})
-    day.ask("change_account", body={"budget": {"definition": "zcdp", "rho": "13"}})  # it waits for a second person
+    day.ask("change_account", keep=False, body={"approvers": {"at_least": 1, "of": ["second-steward"]}})
+    day.ask("change_account", body={"budget": {"definition": "zcdp", "rho": "13"}})  # it waits for the approver
     waits = day.ask("read_account", keep=False)["proposed_change"]["seq"]
     day.ask("reject_change", body=examples.REJECTION | {"proposal": waits})
     large = {"name": "block totals", "plan": {"type": "discrete_gaussian", "name": "Block/total", "rho": "0.6"}}

@@ -85,7 +85,10 @@ def test_an_account_takes_further_fields(ledger: Client, account: Account) -> No
         budget=PureBudget(epsilon="1/3"),
         parent=account.name,
         description="a part",
+        approval_above="1/10",
+        approvers={"at_least": 2, "of": ["bob", "carol"]},
     )
+    assert below.document["approvers"] == {"at_least": 2, "of": ["bob", "carol"]}
     assert (below.document["parent"], below.document["description"]) == (account.name, "a part")
     assert below.document["budget"]["epsilon"] == "1/3"
 

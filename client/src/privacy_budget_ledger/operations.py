@@ -126,7 +126,7 @@ class Operations:
         idempotency_key: str | None = None,
         **further: Any,
     ) -> Operation[Account]:
-        """Open an account; ``further`` fields are those of the interface, such as parent or periods."""
+        """Open an account; ``further`` fields are those of the interface, such as parent, approvers or periods."""
         stated = {"unit": unit, "neighbouring": neighbouring, "budget": budget.document()}
         body = {"name": name, **stated, **further}
         return self._exchange.json(_account, "POST", "/v1/accounts", body, key=idempotency_key)
