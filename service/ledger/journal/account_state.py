@@ -55,6 +55,27 @@ class ProposedChange:
     approved: tuple[Actor, ...] = ()
 
 
+class StatedRule(NamedTuple):
+    """The approvers that an account had from a moment on; None: it stated none."""
+
+    at: str
+    approvers: Approvers | None
+
+
+class Decision(NamedTuple):
+    """A change of an account that takes approvals where accounts above it ask for them.
+
+    Attributes:
+        seq: the number of its entry.
+        at: its moment.
+        approved: the principals that approved it; none if one steward made it.
+    """
+
+    seq: int
+    at: str
+    approved: frozenset[str]
+
+
 class Charge(NamedTuple):
     """A release as an account counts it.
 
@@ -130,6 +151,8 @@ class AccountState:
         self.state = "open"
         self.approval_above: str | None = None
         self.approvers: Approvers | None = None
+        self.rules: list[StatedRule] = []  # in their order
+        self.decisions: list[Decision] = []
         self.metadata: Metadata = {}  # the account's own
         self.proposed: ProposedChange | None = None
         self.committed = 0  # committed releases, with those of the accounts under it
@@ -288,22 +311,36 @@ class AccountState:
         else:
             self.settle(release, state)
 
-    def end_proposal(self, proposal: int | None, by: Actor) -> None:
+    def end_proposal(self, proposal: int | None, by: Actor, at: str, *, asks: bool) -> None:
         """End the change that waits, by a change that follows another person's proposal, or by one that follows none.
 
         Args:
             proposal: the number of the entry that proposed the change; None: one steward made it.
             by: the actor of the change.
+            at: its moment.
+            asks: whether accounts with approvers ask them to approve such a change.
 
         Raises:
             BrokenChain: another change waits, or none, or fewer persons approved it than the account asks for.
         """
+        approved = frozenset[str]()
         if proposal is not None:
             if self.proposed is None or self.proposed.seq != proposal:
                 raise BrokenChain("the change is not the one that was proposed")
+            persons = (*self.proposed.approved, by)
             if self.approval_above is not None:
-                self._require_approvals((*self.proposed.approved, by))
+                self._require_approvals(persons)
+            approved = frozenset(one.name for one in persons) - {self.proposed.by.name}
+        elif asks and self.approvers is not None:
+            raise BrokenChain(UNAPPROVED)
+        if asks:
+            self.decisions.append(Decision(self.head.seq + 1, at, approved))
         self.proposed = None
+
+    def state_approvers(self, approvers: Approvers | None, at: str) -> None:
+        """Ask these approvers from a moment on."""
+        self.approvers = approvers
+        self.rules.append(StatedRule(at, approvers))
 
     def _require_approvals(self, approved: Iterable[Actor]) -> None:
         if (self.approvers or ANYBODY).missing({actor.name for actor in approved}):

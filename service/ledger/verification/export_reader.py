@@ -24,6 +24,7 @@ from service.ledger.journal.entries import AccountOpened, Drawn, ParsedEntry, Re
 from service.ledger.journal.entry_texts import read_text
 from service.ledger.journal.journal import Head
 from service.ledger.journal.ordered_rows import BadRow
+from service.ledger.verification.approval_check import UNMET, ApprovalAudit
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.exports import STATEMENT, VERSION
 from service.ledger.verification.funding_check import FundingAudit
@@ -103,6 +104,7 @@ class Reader:
         self._periods = PeriodAudit()
         self._funding = FundingAudit()
         self._lines = LineAudit()
+        self._approvals = ApprovalAudit()
 
     def entries(self) -> Iterator[CheckedEntry]:
         """Yield the entries, each checked as ``verify`` does; the file is complete only if nothing is raised.
@@ -217,6 +219,7 @@ class Reader:
                 raise BrokenChain("the entry is not the head that was signed")
             audit.check_end()
             self._funding.end(audit.chain)
+            self._approvals.end(audit.chain)
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
         return CheckedEntry(audit, entry, body, digest, drawn, is_last)
 
@@ -290,6 +293,8 @@ class Reader:
             raise BadExport(
                 self.line, f"the entries about releases of {name!r} are not those of it and the accounts under it"
             )
+        for name in self._approvals.unmet():
+            raise BadExport(self.line, f"{UNMET}, in {name!r}")
         for fault in self._funding.faults():
             raise BadExport(self.line, fault)
 

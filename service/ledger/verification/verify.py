@@ -32,6 +32,7 @@ from service.ledger.spending.spending_rows import is_sum
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
+from service.ledger.verification.approval_check import check_approvals
 from service.ledger.verification.chain_check import Audit
 from service.ledger.verification.funding_check import check_funding, written_sum
 from service.ledger.verification.line_check import check_below, check_line
@@ -113,6 +114,7 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
+    check_approvals(connection, chain)
     check_windows(connection, chain, account, cursors)
     check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from service.errors import Altered, Conflict, Forbidden, InvalidInput, ServiceError
 from service.ledger.accounts import account_changes
-from service.ledger.accounts.approvals import Approval
+from service.ledger.accounts.approvals import Approval, AskedRule
 from service.ledger.accounts.approvers import ANYBODY, Approvers, read_approvers, write_approvers
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.waiting_changes import reject_change
@@ -579,6 +579,13 @@ def test_an_approval_that_was_not_committed_does_not_count(database: Database) -
     assert release_of(database, release).state == "proposed"
 
 
+def _import(file: bytes, signer: Signer, path: Path) -> None:
+    with closing(open_database(f"sqlite:///{path}/imported.db")) as other:
+        migrate(other)
+        other.secret = SECRET
+        rebuild(other, lambda: io.BytesIO(file), signer.public_key)
+
+
 _TOO_FEW = "fewer persons approved than the account asks for"
 
 
@@ -620,6 +627,49 @@ def test_verification_finds_a_change_with_too_few_approvals(
     reason = _TOO_FEW if proposed else "the account asks for approvals, and this has none"
     with database.read() as connection:
         assert verify(connection, "people").first_bad == BadEntry(3 if proposed else 2, reason)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_verification_and_imports_find_a_change_that_an_account_above_did_not_approve(
+    database: Database, signer: Signer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, alone: bool
+) -> None:
+    """As where the account above was shown in an earlier state for the moment of the change."""
+    open_account(database, "agency", approval_above="9", approvers=Approvers(1, ("dan",)))
+    open_account(database, "programme", parent="agency")
+    open_account(database, parent="programme")
+    with monkeypatch.context() as shown:
+        earlier = () if alone else (AskedRule("agency", ANYBODY, is_stated=False),)
+        shown.setattr(account_changes, "rules_above", lambda *_: earlier)
+        _raise(database, ANN)
+        _raise(database, BOB)
+    assert account_of(database).budget.cap == 2
+    reason = "fewer persons approved the change than an account above it asks for"
+    with database.read() as connection:
+        assert verify(connection, "people").first_bad == BadEntry(2 if alone else 3, reason)
+        assert verify(connection, "agency").valid
+    with pytest.raises(BadExport, match=reason):
+        _import(exported(database, signer), signer, tmp_path)
+
+
+def test_a_change_may_have_met_an_earlier_rule_within_the_difference_of_clocks(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Clock(monkeypatch)
+    open_account(database, "agency", approval_above="9", approvers=Approvers(1, ("dan",)))
+    open_account(database, parent="agency")
+    _raise(database, ANN)
+    _raise(database, _DAN)
+    for hours, valid in ((1 / 120, True), (1, True)):
+        time.forward(hours)
+        for one in (ANN, _DAN):
+            _set(database, Approvers(1, ("eve",)) if valid else _TWO, one, "agency")
+        with database.read() as connection:
+            assert verify(connection, "people").valid
+    time.forward(-2)  # the clock of the server that raises it is wrong, beyond the difference
+    for one in (ANN, _EVE):
+        _raise(database, one, "3")
+    with database.read() as connection:
+        assert verify(connection, "people").first_bad is not None
 
 
 @pytest.mark.parametrize("state", ["committed", "reserved", "proposed"])

@@ -12,7 +12,7 @@ from service.ledger.access.key_records import Role
 from service.ledger.accounts import budgets
 from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.caps import StatedCap
-from service.ledger.journal.account_state import UNAPPROVED, AccountState, ProposedChange
+from service.ledger.journal.account_state import AccountState, ProposedChange
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries.base import (
@@ -74,19 +74,6 @@ class Decided(ChangeOfAccount):
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of this change, for accounts that need several persons."""
 
-    def end_proposal(self, chain: AccountState, entry: ParsedEntry, *, asks: bool) -> None:
-        """End the proposal that waits, which this change follows or ends.
-
-        Args:
-            asks: whether an account with approvers asks them to approve this change.
-
-        Raises:
-            BrokenChain: the change follows no proposal and must, or another one, or one with too few approvals.
-        """
-        if self.proposal is None and asks and chain.approvers is not None:
-            raise BrokenChain(UNAPPROVED)
-        chain.end_proposal(self.proposal, entry.by)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChanged(Decided):
@@ -107,7 +94,8 @@ class BudgetChanged(Decided):
         Raises:
             BrokenChain: it is greater, and the account's approvers did not approve it.
         """
-        self.end_proposal(chain, entry, asks=is_greater(self.budget, chain.current_budget))
+        greater = is_greater(self.budget, chain.current_budget)
+        chain.end_proposal(self.proposal, entry.by, entry.time, asks=greater)
         chain.budget = self.budget
 
 
@@ -128,7 +116,7 @@ class AccountReopened(Decided):
         Raises:
             BrokenChain: the account's approvers did not approve it.
         """
-        self.end_proposal(chain, entry, asks=True)
+        chain.end_proposal(self.proposal, entry.by, entry.time, asks=True)
         chain.state = OPEN
 
 
@@ -153,8 +141,8 @@ class ApproversChanged(Decided):
         """
         if chain.approval_above is None:
             raise BrokenChain("an account without approvals has no approvers")
-        self.end_proposal(chain, entry, asks=True)
-        chain.approvers = self.approvers
+        chain.end_proposal(self.proposal, entry.by, entry.time, asks=chain.approvers is not None)
+        chain.state_approvers(self.approvers, entry.time)
 
 
 @dataclass(frozen=True, slots=True)

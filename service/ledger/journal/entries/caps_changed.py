@@ -117,7 +117,7 @@ class CapsChanged(Decided):
         """
         present = {tag: cap.budget for tag, cap in chain.caps.items()}
         greater = any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.caps)
-        self.end_proposal(chain, entry, asks=greater)
+        chain.end_proposal(self.proposal, entry.by, entry.time, asks=greater)
         for stated in self.caps:
             cap = chain.caps.get(stated.tag)
             if (cap is None) != (stated.admission is not None) or (stated.held and cap is not None):
