@@ -94,6 +94,7 @@ def fill(client: Client, database: Database, time: Clock) -> None:
     _price_under_caps_again(client, database)
     _count_by_periods(client, database, time)
     _allot(client)
+    _approve_by_several(client)
 
 
 def _charge_all(client: Client, budget: dict[str, str], relation: str) -> None:
@@ -335,3 +336,32 @@ def _allot(client: Client) -> None:
     beyond = {"name": "west", "unit": "person", "neighbouring": "add_remove", "parent": "year"}
     refused = client.post("/v1/accounts", json=beyond | {"budget": zcdp | {"rho": 9}, "funding": "allotted"})
     assert refused.status_code in {409, 422}, refused.text
+
+
+def _approve_by_several(client: Client) -> None:
+    """Approve releases and changes by the rules of two accounts, which change meanwhile; leave some waiting."""
+    zcdp = {"definition": "zcdp", "rho": 2}
+    persons = {name: operators_key(client, "approver", name) for name in ("member a", "member b", "member c, été")}
+    board = {"at_least": 2, "of": list(persons)}
+    open_account(client, "bureau", zcdp, approval_above="0.1", approvers={"at_least": 1, "of": ["member a"]})
+    open_account(client, "survey", zcdp, approval_above="0.001", parent="bureau")
+    json_of(client.patch("/v1/accounts/survey", json={"approvers": board, "reason": "the board, été"}))
+    small, large = ({"type": "discrete_gaussian", "rho": rho} for rho in ("0.01", "0.2"))
+    proposed = [release(client, plan, "survey", reserve_for="P30D") for plan in (small, small, large, large)]
+    given = (("member a",), ("member a", "member b"), tuple(persons), ("member b",))
+    for of, names in zip(proposed, given, strict=True):
+        for name in names:
+            _act(client, "survey", of, "approve", {"reason": f"by {name}"}, **persons[name])
+    assert [json_of(client.get(f"/v1/accounts/survey/releases/{of['id']}"))["state"] for of in proposed] == [
+        "proposed", "reserved", "reserved", "proposed"
+    ]  # fmt: skip
+    changes: list[dict[str, Any]] = [
+        {"budget": zcdp | {"rho": "5/2"}},
+        {"approvers": {"at_least": 3}},
+        {"budget": zcdp | {"rho": "3"}},
+    ]
+    for change, names in zip(changes, (("member a", "member b"), ("member a", "member b"), ("member b",)), strict=True):
+        for headers in ({}, *(persons[name] for name in names)):
+            answer = client.patch("/v1/accounts/survey", json=change, headers=headers)
+            assert answer.status_code in {200, 202}, answer.text
+    assert json_of(client.get("/v1/accounts/survey"))["proposed_change"]["approval"]["approved_by"] == ["member b"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from service.ledger.accounts.account_periods import EVERY_PERIOD
 from service.ledger.accounts.allotments import AllottedSum, Funding
-from service.ledger.accounts.approvers import ANYBODY, Approvers
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal import chains
 from service.ledger.journal.chains import BrokenChain
@@ -31,8 +31,6 @@ from service.privacy.plans.walking import Neighbouring
 
 _DISTINCT = 4096  # amounts and plans that are counted before they are added up
 _VOLUME = 1 << 26  # characters of those plans
-TOO_FEW = "fewer persons approved than the account asks for"
-UNAPPROVED = "the account asks for approvals, and this has none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +51,6 @@ class ProposedChange:
     at: str
     reason: str | None = None
     approved: tuple[Actor, ...] = ()
-
-
-class StatedRule(NamedTuple):
-    """The approvers that an account had from a moment on; None: it stated none."""
-
-    at: str
-    approvers: Approvers | None
-
-
-class Decision(NamedTuple):
-    """A change of an account that takes approvals where accounts above it ask for them.
-
-    Attributes:
-        seq: the number of its entry.
-        at: its moment.
-        approved: the principals that approved it; none if one steward made it.
-    """
-
-    seq: int
-    at: str
-    approved: frozenset[str]
 
 
 class Charge(NamedTuple):
@@ -151,8 +128,6 @@ class AccountState:
         self.state = "open"
         self.approval_above: str | None = None
         self.approvers: Approvers | None = None
-        self.rules: list[StatedRule] = []  # in their order
-        self.decisions: list[Decision] = []
         self.metadata: Metadata = {}  # the account's own
         self.proposed: ProposedChange | None = None
         self.committed = 0  # committed releases, with those of the accounts under it
@@ -292,8 +267,7 @@ class AccountState:
             state: that it comes to; ``proposed`` while others must approve it too.
 
         Raises:
-            BrokenChain: it was not proposed, or comes to a state that no approval leads to, or fewer persons approved
-                it than the account asks for.
+            BrokenChain: it was not proposed, or comes to a state that no approval leads to.
         """
         held = self.require_held(release)
         if held.state != "proposed" or state not in ("proposed", "reserved", "committed"):
@@ -301,50 +275,10 @@ class AccountState:
                 "the approved release was not proposed, or its new state is not one that an approval leads to"
             )
         held.approved = (*held.approved, by)
-        if state == "proposed":
-            return
-        asks = self.approval_above is not None if held.asking is None else self.name in held.asking
-        if asks:
-            self._require_approvals(held.approved)
-        if state == "reserved":
-            held.state = state
-        else:
+        if state == "committed":
             self.settle(release, state)
-
-    def end_proposal(self, proposal: int | None, by: Actor, at: str, *, asks: bool) -> None:
-        """End the change that waits, by a change that follows another person's proposal, or by one that follows none.
-
-        Args:
-            proposal: the number of the entry that proposed the change; None: one steward made it.
-            by: the actor of the change.
-            at: its moment.
-            asks: whether accounts with approvers ask them to approve such a change.
-
-        Raises:
-            BrokenChain: another change waits, or none, or fewer persons approved it than the account asks for.
-        """
-        approved = frozenset[str]()
-        if proposal is not None:
-            if self.proposed is None or self.proposed.seq != proposal:
-                raise BrokenChain("the change is not the one that was proposed")
-            persons = (*self.proposed.approved, by)
-            if self.approval_above is not None:
-                self._require_approvals(persons)
-            approved = frozenset(one.name for one in persons) - {self.proposed.by.name}
-        elif asks and self.approvers is not None:
-            raise BrokenChain(UNAPPROVED)
-        if asks:
-            self.decisions.append(Decision(self.head.seq + 1, at, approved))
-        self.proposed = None
-
-    def state_approvers(self, approvers: Approvers | None, at: str) -> None:
-        """Ask these approvers from a moment on."""
-        self.approvers = approvers
-        self.rules.append(StatedRule(at, approvers))
-
-    def _require_approvals(self, approved: Iterable[Actor]) -> None:
-        if (self.approvers or ANYBODY).missing({actor.name for actor in approved}):
-            raise BrokenChain(TOO_FEW)
+        else:
+            held.state = state
 
     def reprice(
         self,

@@ -1,40 +1,143 @@
-"""The check that changes of an account met the rules of the accounts above it, which are in other journals.
+"""The check that releases and changes of an account have the approvals that it and the accounts above it ask for.
 
-Journals of different accounts have no common order but time, and clocks differ, or were set back. So only what no order
-of their entries allows is a fault: a change that meets none of the rules which an account above can have had at its
-moment.
+An account's own rule is known at each of its entries. The rules of the accounts above it are in other journals, which
+have no common order with its own but time, and clocks differ, or were set back. So only what no order of the entries
+allows is a fault: a change that meets none of the rules which an account above can have had at its moment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from service.ledger.accounts.approvers import Approvers
-from service.ledger.journal.account_state import AccountState, Decision, StatedRule
-from service.ledger.journal.entries import AccountOpened, ApproversChanged, read_text
+from service.ledger.accounts.approvers import ANYBODY, Approvers
+from service.ledger.journal.account_state import AccountState, HeldRelease, ProposedChange
+from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.entries import AccountOpened, Approved, ApproversChanged, Decided, ParsedEntry, read_text
+from service.ledger.journal.journal import Actor
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage import clock
 from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 
 _TOLERANCE = timedelta(seconds=60)
 """The difference between clocks."""
+TOO_FEW = "fewer persons approved than the account asks for"
+UNAPPROVED = "the account asks for approvals, and this has none"
 UNMET = "fewer persons approved the change than an account above it asks for"
 
 
-def check_approvals(connection: Connection, chain: AccountState) -> None:
+class StatedRule(NamedTuple):
+    """The approvers that an account had from a moment on; None: it stated none."""
+
+    at: str
+    approvers: Approvers | None
+
+
+class Decision(NamedTuple):
+    """A change of an account for which the accounts above it ask for approvals too.
+
+    Attributes:
+        seq: the number of its entry.
+        at: its moment.
+        approved: the principals that approved it; none if one steward made it.
+    """
+
+    seq: int
+    at: str
+    approved: frozenset[str]
+
+
+class Before(NamedTuple):
+    """What an account had before an entry that may need approvals.
+
+    Attributes:
+        rule: its approvers; None: it stated none.
+        takes: whether the entry is a change that takes approvals.
+        proposed: the change that waited.
+        held: the release that the entry is about, if it was held.
+        approved: those that had approved this release.
+    """
+
+    rule: Approvers | None
+    takes: bool
+    proposed: ProposedChange | None
+    held: HeldRelease | None
+    approved: tuple[Actor, ...]
+
+    @classmethod
+    def of(cls, chain: AccountState, entry: ParsedEntry) -> "Before":
+        """Return what an account has before its next entry."""
+        held, content = chain.held.get(entry.release or ""), entry.content
+        takes = isinstance(content, Decided) and content.takes_approval(chain)
+        return cls(chain.approvers, takes, chain.proposed, held, () if held is None else held.approved)
+
+
+class ApprovalCheck:
+    """The check of one account's entries by its own rule.
+
+    Attributes:
+        rules: those that the account had, in their order.
+        decisions: its changes that the rules of accounts above it concern.
+    """
+
+    def __init__(self, chain: AccountState) -> None:
+        self._chain = chain
+        self.rules: list[StatedRule] = []
+        self.decisions: list[Decision] = []
+
+    def take(self, entry: ParsedEntry, before: Before) -> None:
+        """Check the last entry that the account's chain has followed.
+
+        Raises:
+            BrokenChain: fewer persons approved it than the account asked for.
+        """
+        content = entry.content
+        if isinstance(content, AccountOpened | ApproversChanged):
+            self.rules.append(StatedRule(entry.time, content.approvers))
+        if isinstance(content, Decided):
+            self._take_change(entry, content, before)
+        elif isinstance(content, Approved) and before.held is not None and content.to != "proposed":
+            held = before.held
+            named = self._chain.approval_above is not None if held.asking is None else self._chain.name in held.asking
+            if named:
+                _require(before.rule, _others((*before.approved, entry.by), held.by))
+
+    def _take_change(self, entry: ParsedEntry, content: Decided, before: Before) -> None:
+        approved = frozenset[str]()
+        if content.proposal is not None and before.proposed is not None:
+            approved = _others((*before.proposed.approved, entry.by), before.proposed.by)
+            if self._chain.approval_above is not None:
+                _require(before.rule, approved)
+        elif before.takes and before.rule is not None:
+            raise BrokenChain(UNAPPROVED)
+        if before.takes:
+            self.decisions.append(Decision(entry.seq, entry.time, approved))
+
+
+def _others(approved: Sequence[Actor], proposer: Actor) -> frozenset[str]:
+    return frozenset(actor.name for actor in approved) - {proposer.name}
+
+
+def _require(rule: Approvers | None, approved: Collection[str]) -> None:
+    if (rule or ANYBODY).missing(approved):
+        raise BrokenChain(TOO_FEW)
+
+
+def check_approvals(connection: Connection, parent: str | None, own: ApprovalCheck) -> None:
     """Require that the changes of an account met the rules of the accounts above it.
 
     Args:
-        chain: of the account, after its last entry.
+        parent: the account that it is under.
+        own: the check of all its entries.
 
     Raises:
-        BadRow: one met none of the rules that an account above can have had.
+        BadRow: a change met none of the rules that an account above can have had.
     """
-    if not chain.decisions:
+    if not own.decisions:
         return
-    for rules in _rules_above(connection, chain.parent):
-        for decision in chain.decisions:
+    for rules in _rules_above(connection, parent):
+        for decision in own.decisions:
             if not _is_met(rules, decision):
                 raise BadRow(decision.seq, UNMET)
 
@@ -84,9 +187,9 @@ class ApprovalAudit:
         self._decisions: dict[str, list[Decision]] = {}
         self._parents: dict[str, str | None] = {}
 
-    def end(self, chain: AccountState) -> None:
-        """Add an account after its last entry."""
-        self._rules[chain.name], self._decisions[chain.name] = chain.rules, chain.decisions
+    def end(self, chain: AccountState, own: ApprovalCheck) -> None:
+        """Add an account after its last entry, with the check of all its entries."""
+        self._rules[chain.name], self._decisions[chain.name] = own.rules, own.decisions
         self._parents[chain.name] = chain.parent
 
     def unmet(self) -> Iterator[str]:

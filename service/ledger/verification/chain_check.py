@@ -14,7 +14,7 @@ from service.ledger.access.key_lives import KeyLives
 from service.ledger.accounts.allotments import amount_in, reference_to, text_of
 from service.ledger.accounts.caps import price_under
 from service.ledger.journal import entries, entry_texts
-from service.ledger.journal.account_state import UNAPPROVED, AccountState, Charge, ProposedChange
+from service.ledger.journal.account_state import AccountState, Charge, ProposedChange
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Allotted,
@@ -33,6 +33,7 @@ from service.ledger.journal.entries import (
 )
 from service.ledger.journal.entry_texts import PriceKey, SpendingKey
 from service.ledger.journal.journal import Actor, Head, JournalEntry
+from service.ledger.verification.approval_check import UNAPPROVED, ApprovalCheck, Before
 from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
@@ -117,6 +118,7 @@ class Audit:
         self._charged: dict[str, Charge] = {}  # by release
         self._plans: dict[str, str] = {}  # equal ones are kept once
         self.caps = CapCheck(self.chain)
+        self.approvals = ApprovalCheck(self.chain)
         self._carried = lru_cache(maxsize=_REMEMBERED)(self._stated_tags)
         self._known = lru_cache(maxsize=_REMEMBERED)(self._is_right)
 
@@ -143,15 +145,16 @@ class Audit:
 
     def _take(self, members: dict[str, Any], said_hash: str) -> ParsedEntry:
         chain, entry = self.chain, entries.read(members)
-        proposed, held, content = chain.proposed, chain.held.get(entry.release or ""), entry.content
-        approved = () if held is None else held.approved
+        before, content = Before.of(chain, entry), entry.content
+        proposed, held = before.proposed, before.held
         entry.follow(chain, Head(entry.seq, said_hash))
         if isinstance(content, Decided) and content.proposal is not None:
             _check_second(entry, content, proposed, self._lives)
         if isinstance(content, ChangeApproved) and proposed is not None:
             _check_persons("the change", proposed.by, proposed.approved, entry, self._lives)
         if isinstance(content, Approved) and held is not None:
-            _check_persons("the release", held.by, approved, entry, self._lives)
+            _check_persons("the release", held.by, before.approved, entry, self._lives)
+        self.approvals.take(entry, before)
         if self._lives is not None:
             own = content.own if isinstance(content, Registration) else held is None or held.charge.own
             own = own and not isinstance(content, Allotted)  # of a steward who reaches the account's parent alone

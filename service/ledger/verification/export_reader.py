@@ -219,7 +219,7 @@ class Reader:
                 raise BrokenChain("the entry is not the head that was signed")
             audit.check_end()
             self._funding.end(audit.chain)
-            self._approvals.end(audit.chain)
+            self._approvals.end(audit.chain, audit.approvals)
             expected.audit, expected.own, expected.releases = None, audit.chain.own_releases, audit.chain.releases
         return CheckedEntry(audit, entry, body, digest, drawn, is_last)
 

@@ -114,7 +114,7 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
-    check_approvals(connection, chain)
+    check_approvals(connection, chain.parent, audit.approvals)
     check_windows(connection, chain, account, cursors)
     check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)

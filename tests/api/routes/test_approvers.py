@@ -192,3 +192,20 @@ def test_a_key_reaches_all_accounts_that_ask(embedded: Client) -> None:
     limited = operators_key(embedded, "approver", "bob", accounts=["people"])
     problem_of(_approve(embedded, of, limited), "forbidden")
     assert json_of(_approve(embedded, of, _persons(embedded, "bob")[0]))["state"] == "committed"
+
+
+def test_histories_and_past_balances_follow_changed_rules(client: Client) -> None:
+    """They replay only what changes a balance, and so neither the rules nor the proposals of changes."""
+    _account(client)
+    bob, carol, eve = _persons(client, "bob", "carol", "eve")
+    for headers in (None, bob, carol):
+        _patch(client, {"at_least": 1, "of": ["eve"]}, headers)
+    json_of(_approve(client, release(client, pure("0.2")), eve))
+    change = {"budget": {"definition": "zcdp", "rho": "2"}}
+    json_of(client.patch("/v1/accounts/people", json=change), 202)
+    json_of(client.patch("/v1/accounts/people", json=change, headers=eve))
+    head = json_of(client.get("/v1/accounts/people"))["head"]["seq"]
+    assert json_of(client.get("/v1/accounts/people/history"))["points"][-1]["seq"] == head
+    for seq in range(1, head + 1):
+        json_of(client.get("/v1/accounts/people/balance", params={"as_of": seq}))
+    assert json_of(client.get("/v1/accounts/people/verify"))["valid"]

@@ -7,10 +7,14 @@ import pytest
 from sqlalchemy import inspect, text
 
 from service.errors import BudgetExceeded, Conflict, StartupRefused
+from service.ledger.accounts.approvers import Approvers
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.releases import admission
 from service.ledger.spending import spending
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, is_migrated, migrate
 from tests.ledger.charging import (
+    BOB,
     account_of,
     approve,
     change_account,
@@ -179,3 +183,33 @@ def test_a_key_under_an_issuers_name_is_revoked_before_the_migration(database: D
         with pytest.raises(RuntimeError, match="refused"):
             run(statement)
     downgrade(database, "0004")
+
+
+def test_an_older_version_cannot_hold_approvers_and_their_approvals(database: Database) -> None:
+    open_account(database, "people", approval_above="0")
+    before = account_of(database)
+    downgrade(database, "0023")
+    migrate(database)
+    assert account_of(database) == before  # with its seal
+    assert before.approvers is None
+    change_account(database, "people", Approvers(2, ("bob", "carol")))
+    with pytest.raises(Conflict, match="accounts with approvers"):
+        downgrade(database, "0023")
+    assert is_migrated(database)
+    entries_of(database)
+
+
+def test_what_an_older_version_proposed_is_approved_by_a_newer_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(admission, "asking_accounts", lambda *_: None)
+        older.setattr(admission, "first_state", lambda *_: "proposed")
+        open_account(database, "people", approval_above="0")
+        (proposed,) = charge(database, _PLAN)
+    change_account(database, "people", read_budget({"definition": "zcdp", "rho": "2"}))
+    downgrade(database, "0023")
+    migrate(database)
+    assert not change_account(database, "people", read_budget({"definition": "zcdp", "rho": "2"}), BOB).waits
+    assert approve(database, proposed.id).state == "committed"
+    entries_of(database)

@@ -74,6 +74,14 @@ class Decided(ChangeOfAccount):
     def proposed(self) -> "ChangeProposed":
         """Return the proposal of this change, for accounts that need several persons."""
 
+    @abstractmethod
+    def takes_approval(self, chain: AccountState) -> bool:
+        """Return whether accounts that ask for approvals ask for that of this change.
+
+        Args:
+            chain: of the account, before the change.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetChanged(Decided):
@@ -88,15 +96,13 @@ class BudgetChanged(Decided):
         """Return the proposal of the budget."""
         return ChangeProposed(budget=self.budget, reason=self.reason)
 
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """Change the budget.
+    def takes_approval(self, chain: AccountState) -> bool:
+        """Return whether the budget is greater."""
+        return is_greater(self.budget, chain.current_budget)
 
-        Raises:
-            BrokenChain: it is greater, and the account's approvers did not approve it.
-        """
-        greater = is_greater(self.budget, chain.current_budget)
-        chain.end_proposal(self.proposal, entry.by, entry.time, asks=greater)
-        chain.budget = self.budget
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
+        """Change the budget."""
+        chain.budget, chain.proposed = self.budget, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +116,13 @@ class AccountReopened(Decided):
         """Return the proposal of the state."""
         return ChangeProposed(state=OPEN, reason=self.reason)
 
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
-        """Open the account again.
+    def takes_approval(self, chain: AccountState) -> bool:  # noqa: ARG002
+        """Return true: an open account takes charges."""
+        return True
 
-        Raises:
-            BrokenChain: the account's approvers did not approve it.
-        """
-        chain.end_proposal(self.proposal, entry.by, entry.time, asks=True)
-        chain.state = OPEN
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
+        """Open the account again."""
+        chain.state, chain.proposed = OPEN, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +138,19 @@ class ApproversChanged(Decided):
         """Return the proposal of the approvers."""
         return ChangeProposed(approvers=self.approvers, reason=self.reason)
 
-    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
+    def takes_approval(self, chain: AccountState) -> bool:
+        """Return whether the account had approvers: one steward states the first ones."""
+        return chain.approvers is not None
+
+    def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the approvers.
 
         Raises:
-            BrokenChain: the present ones did not approve it, or the account asks for no approvals.
+            BrokenChain: the account asks for no approvals.
         """
         if chain.approval_above is None:
             raise BrokenChain("an account without approvals has no approvers")
-        chain.end_proposal(self.proposal, entry.by, entry.time, asks=chain.approvers is not None)
-        chain.state_approvers(self.approvers, entry.time)
+        chain.approvers, chain.proposed = self.approvers, None
 
 
 @dataclass(frozen=True, slots=True)

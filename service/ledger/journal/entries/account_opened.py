@@ -93,8 +93,7 @@ class AccountOpened(OfAccount):
         chain.created_at = entry.time
         chain.unit, chain.description, chain.parent = self.unit, self.description, self.parent
         chain.neighbouring, chain.weights = self.neighbouring, self.admission
-        chain.budget, chain.approval_above = self.budget, self.approval_above
-        chain.state_approvers(self.approvers, entry.time)
+        chain.budget, chain.approval_above, chain.approvers = self.budget, self.approval_above, self.approvers
         if self.funding is not None and self.parent is None:
             raise BrokenChain(WRONG)
         if self.approvers is not None and self.approval_above is None:

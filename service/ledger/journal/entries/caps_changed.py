@@ -108,16 +108,16 @@ class CapsChanged(Decided):
         """Return the proposal of the caps."""
         return ChangeProposed(caps=tuple(StatedCap(cap.tag, cap.budget) for cap in self.caps), reason=self.reason)
 
+    def takes_approval(self, chain: AccountState) -> bool:
+        """Return whether a cap is greater than before."""
+        return any(one.tag in chain.caps and is_greater(one.budget, chain.caps[one.tag].budget) for one in self.caps)
+
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Set the caps.
 
         Raises:
-            BrokenChain: a new cap lacks what it counts, one that the account has is set as a new one, or a greater one
-                was not approved by the account's approvers.
+            BrokenChain: a new cap lacks what it counts, or one that the account has is set as a new one.
         """
-        present = {tag: cap.budget for tag, cap in chain.caps.items()}
-        greater = any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.caps)
-        chain.end_proposal(self.proposal, entry.by, entry.time, asks=greater)
         for stated in self.caps:
             cap = chain.caps.get(stated.tag)
             if (cap is None) != (stated.admission is not None) or (stated.held and cap is not None):
@@ -132,6 +132,7 @@ class CapsChanged(Decided):
             cap.budget = stated.budget
             if stated.counted is not None:
                 cap.count(stated.counted)
+        chain.proposed = None
 
     def view(self) -> EntryView:
         """Return the tags of the caps, and the reason."""
