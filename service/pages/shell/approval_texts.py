@@ -1,6 +1,6 @@
 """Approvals in words, and whom a page shows a button to approve; the module has no side effects."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import InvalidInput
@@ -33,15 +33,19 @@ def rule_text(approvers: Mapping[str, Any] | None) -> str:
 
 def standing_text(approval: Mapping[str, Any]) -> str:
     """Return in words who has approved a proposal, and whose approval it still waits for."""
-    approved = f"Approved by {', '.join(approval['approved_by'])}. " if approval["approved_by"] else ""
-    waits = [
-        f"{one['account']} asks for {one['missing']} {'more ' if approved else ''}"
-        f"{'approval' if one['missing'] == 1 else 'approvals'}"
-        f"{'' if one['of'] is None else ' of ' + ', '.join(one['of'])}"
-        for one in approval["asked"]
-        if one["missing"]
-    ]
-    return approved + ("; ".join(waits) + "." if waits else "The approval of one more person completes it.")
+    approved, may = approval["approved_by"], approval["may_approve"]
+    waits = []
+    for one in approval["asked"]:
+        if one["missing"]:
+            number = f"{one['missing']} {'more ' if approved else ''}approval{'' if one['missing'] == 1 else 's'}"
+            left = [name for name in one["of"] or () if (name not in approved if may is None else name in may)]
+            waits.append(f"{one['account']} asks for {number}{f', by {_or(left)}' if left else ''}")
+    done = f"Approved by {', '.join(approved)}. " if approved else ""
+    return done + ("; ".join(waits) + "." if waits else "The approval of one more person completes it.")
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def approvers_of(at_least: str, names: str, pointer: str) -> dict[str, Any]:
