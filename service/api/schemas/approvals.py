@@ -11,7 +11,7 @@ from service.ledger.accounts.approvers import MOST_NAMES, MOST_PERSONS, Approver
 
 
 class ApproversModel(Strict):
-    """Who must approve what an account asks approval for."""
+    """The persons who must approve what an account asks approval for."""
 
     at_least: Annotated[int, Field(strict=True, ge=1, le=MOST_PERSONS)] = Field(
         description="The number of persons who must approve, beside the one who proposed; at most that of the names."
@@ -31,7 +31,7 @@ class AskedBody(BaseModel):
 
 
 class ApprovalBody(BaseModel):
-    """How far a proposal is approved, by the present rules of all accounts that ask; each of them must be met."""
+    """The standing of the approval of a proposal, by the present rules of all accounts that ask; each of them must be met."""
 
     approved_by: list[str] = Field(description="Those who approved it, in the order in which they did.")
     may_approve: list[str] | None = Field(

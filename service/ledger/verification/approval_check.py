@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What an account had before an entry that may need approvals.
+    """The state of an account before an entry that may need approvals.
 
     Attributes:
         rule: its approvers; None: it stated none.
@@ -67,7 +67,7 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, chain: AccountState, entry: ParsedEntry) -> "Before":
-        """Return what an account has before its next entry."""
+        """Return the state of an account before its next entry."""
         held, content = chain.held.get(entry.release or ""), entry.content
         takes = isinstance(content, Decided) and content.takes_approval(chain)
         return cls(chain.approvers, takes, chain.proposed, held, () if held is None else held.approved)
