@@ -31,7 +31,7 @@ class AskedBody(BaseModel):
 
 
 class ApprovalBody(BaseModel):
-    """The standing of the approval of a proposal, by the present rules of all accounts that ask; each of them must be met."""
+    """The standing of a proposal's approval by the present rules of all accounts that ask; each of them must be met."""
 
     approved_by: list[str] = Field(description="Those who approved it, in the order in which they did.")
     may_approve: list[str] | None = Field(

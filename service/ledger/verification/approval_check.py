@@ -143,13 +143,18 @@ def check_approvals(connection: Connection, parent: str | None, own: ApprovalChe
 
 
 def _rules_above(connection: Connection, parent: str | None) -> Iterator[list[StatedRule]]:
-    """Yield the rules that each account above had, as its journal states them."""
+    """Yield the rules that each account above had, as its journal states them.
+
+    An account without its first entry has none here; its own verification finds that.
+    """
     seen = set[str]()
     while parent is not None and parent not in seen:  # an attacker may have made a cycle
         seen.add(parent)
-        account = connection.execute(select(Account.id).where(Account.name == parent)).scalar_one()
+        account = select(Account.id).where(Account.name == parent).scalar_subquery()
         query = select(Entry.body).where(Entry.account_id == account).order_by(Entry.seq)
-        first = connection.execute(query.where(Entry.seq == 1)).scalar_one()
+        first = connection.execute(query.where(Entry.seq == 1)).scalar_one_or_none()
+        if first is None:
+            return
         later = connection.execute(query.where(OF_CHANGES, Entry.kind == ApproversChanged.KIND)).scalars()
         entries = [read_text(body) for body in (first, *later)]
         stated = ((one.time, one.content) for one in entries)
