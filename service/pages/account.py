@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
 from service.api.schemas.guarantees import usual_delta_text
+from service.api.schemas.whole_budgets import plan_of_whole
 from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
@@ -199,11 +200,10 @@ async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[s
     if definition in ("approximate", "pure"):
         return {"epsilon": budget["epsilon"], "delta": budget.get("delta")}
     stated = read_budget(dict(budget))
-    at_order = {name: figure for name, figure in budget.items() if name in ("alpha", "epsilon")}
-    loss = {"rho": budget["rho"]} if definition == "zcdp" else {"rdp": [at_order]}
-    plan = {"type": "declared", "reference": "the budget", "delta": exact_text(stated.declared_delta)} | loss
     delta = exact_text(delta_of_whole(stated, usual_delta(stated)))
-    return best_epsilon(await send(visit, "POST", address("compositions"), {"plan": plan, "deltas": [delta]}))
+    return best_epsilon(
+        await send(visit, "POST", address("compositions"), {"plan": plan_of_whole(stated), "deltas": [delta]})
+    )
 
 
 def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
