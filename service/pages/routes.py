@@ -1,6 +1,19 @@
 """The routers of all pages, in the order in which their routes are matched."""
 
-from service.pages import account, account_opening, caps, descriptions, empirical, guide, journal, keys, releases, start
+from service.pages import (
+    account,
+    account_opening,
+    caps,
+    descriptions,
+    empirical,
+    guide,
+    journal,
+    keys,
+    releases,
+    reports,
+    start,
+    tables,
+)
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
 
@@ -10,11 +23,13 @@ ROUTERS = (
     account.router,
     caps.router,
     journal.router,
+    reports.router,
     releases.router,
     descriptions.router,
     planner.router,
     empirical.router,
     keys.router,
+    tables.router,  # after the pages whose own files have other names
     guide.router,
     static_pages.router,
 )
