@@ -236,7 +236,7 @@ def _be_refused(day: Day) -> None:
     day.refuse("already_drawn", "draw_mechanism")
     day.refuse("ledger_rolled_back", "read_account", If_Ledger_Includes=nothing)
     day.refuse("unsupported_media_type", "open_account", Content_Type="text/csv")
-    day.refuse("not_acceptable", "list_accounts", Accept="text/csv")
+    day.refuse("not_acceptable", "list_accounts", Accept="application/xml")
     day.refuse("too_large", "open_account", body={"description": "x" * int(SETTINGS["max_json_bytes"])})
     day.refuse("forbidden", "change_account", key=day.names["pipeline"])
     account = day.names["account"]

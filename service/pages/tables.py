@@ -12,8 +12,9 @@ from service.pages.shell.whole_tables import WholeTable
 
 router = APIRouter(include_in_schema=False)
 
-_LARGEST_PAGE = "1000"
-_OF_ACCOUNT = {"releases": _LARGEST_PAGE, "journal": _LARGEST_PAGE, "periods": _LARGEST_PAGE, "report": "200"}
+_LARGEST_PAGE = 1000
+_OF_ACCOUNT = {"releases": 1000, "journal": 1000, "periods": 1000, "report": 200, "history": None}
+"""The tables of an account, with the largest page of each; None: it has no pages."""
 _OF_RELEASE = ("draws", "events")
 _OF_ALL = ("accounts", "proposals", "keys", "jobs")
 
@@ -46,7 +47,7 @@ async def table_of_release(
     return WholeTable(visit, path, _asked(visit, _LARGEST_PAGE), f"{which}-{release}.csv")
 
 
-def _asked(visit: Visit, limit: str) -> Query:
+def _asked(visit: Visit, limit: int | None) -> Query:
     """Return the query, which ``/v1`` checks, with the largest page."""
-    asked = {name: visit.request.query_params.getlist(name) for name in visit.request.query_params}
-    return {**asked, "limit": limit}
+    parameters = visit.request.query_params
+    return {**{name: parameters.getlist(name) for name in parameters}, "limit": limit}

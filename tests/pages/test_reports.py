@@ -61,9 +61,7 @@ def test_the_table_has_all_pages(api: Client, steward: Client, monkeypatch: pyte
     assert answer.headers["Content-Disposition"].endswith("persons-report.csv")
     rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
     report = json_of(api.get("/v1/accounts/persons/report", params={"confidence": "0.9"}))
-    expected = [
-        (one["name"], mechanism["mechanism"]) for one in report["releases"] for mechanism in one["mechanisms"]
-    ]
+    expected = [(one["name"], mechanism["mechanism"]) for one in report["releases"] for mechanism in one["mechanisms"]]
     assert [(row["name"], row["mechanism.mechanism"]) for row in rows] == expected
 
 

@@ -50,9 +50,12 @@ def answer_list(
 def table_answer(columns: Sequence[str], items: Sequence[Mapping[str, Any]], next_cursor: str | None) -> Response:
     """Return items as a table, with the cursor of the next page in a header."""
     headers = {} if next_cursor is None else {NEXT_CURSOR: next_cursor}
-    return Streamed(
-        csv_answers.written(columns, _rows(columns, items)), headers=headers, media_type=csv_answers.MEDIA_TYPE
-    )
+    return Streamed(table_text(columns, items), headers=headers, media_type=csv_answers.MEDIA_TYPE)
+
+
+def table_text(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield items as a table; columns are those of ``answer_list``."""
+    return csv_answers.written(columns, _rows(columns, items))
 
 
 def _rows(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[list[object]]:

@@ -1,5 +1,6 @@
 """Tables as files: all pages of a list of ``/v1``, one after the other, as one table."""
 
+from collections.abc import Iterable
 from urllib.parse import quote
 
 from fastapi import Response
@@ -10,6 +11,16 @@ from service.api.http.list_answers import NEXT_CURSOR
 from service.pages.shell.api_client import Answer, Query, Visit, ask
 
 _LINE = b"\r\n"
+
+
+def as_file(table: Iterable[str], name: str) -> Response:
+    """Return a table that a page has made as a file."""
+    headers = {"Content-Disposition": _disposition(name), "Cache-Control": "no-store"}
+    return Response("".join(table), media_type=MEDIA_TYPE, headers=headers)
+
+
+def _disposition(name: str) -> str:
+    return f"attachment; filename*=UTF-8''{quote(name)}"
 
 
 class WholeTable(Response):
@@ -28,7 +39,7 @@ class WholeTable(Response):
         answer = await self._page(None)
         headers = [(b"content-type", answer.headers["content-type"].encode()), (b"cache-control", b"no-store")]
         if answer.status == 200:
-            headers.append((b"content-disposition", f"attachment; filename*=UTF-8''{quote(self._name)}".encode()))
+            headers.append((b"content-disposition", _disposition(self._name).encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         body = answer.body
         while answer.status == 200 and (cursor := _cursor(answer)) is not None:

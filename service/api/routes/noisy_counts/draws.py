@@ -13,7 +13,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.arrow import streams
-from service.api.http.accepted_types import preferred
+from service.api.http.accepted_types import preferred, prefers
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.dependencies import (
     AnswerInHelper,
@@ -24,11 +24,11 @@ from service.api.http.dependencies import (
     Streamed,
     heavy_in_helpers,
     in_writers,
-    ok,
     respond,
 )
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_seq, write_cursor
+from service.api.http.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import contract, examples
@@ -257,7 +257,13 @@ def _place(account: str, release: str, selection: DrawSelection, change: Change,
     return cast("places.Place", place)
 
 
-@router.get("/releases/{release}/draws", response_model=DrawPage)
+_COLUMNS = (
+    "draw", "mechanism.name", "mechanism.type", "level", "partition", "declared_partitions", "repetition", "size",
+    "margin_of_error.moe", "margin_of_error.confidence", "created_at", "noisy_removed_at", "head.seq", "head.hash",
+)  # fmt: skip
+
+
+@router.get("/releases/{release}/draws", response_model=DrawPage, responses=AS_TABLE)
 def list_draws(
     account: AccountPath,
     release: ReleasePath,
@@ -268,8 +274,9 @@ def list_draws(
     limit: Limit = 100,
     cursor: Cursor = None,
     noisy: Annotated[
-        bool, Query(description="Include the noisy counts; without them, each draw has their number.")
+        bool, Query(description="Include the noisy counts; without them, each draw has their number. A table has none.")
     ] = True,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the draws of a release.
 
@@ -288,10 +295,10 @@ def list_draws(
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
         arguments = release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
-        if not noisy:
+        if not noisy or prefers(accept, CSV):
             outlines = drawn.list_outlines(connection, *arguments)
             last_seq = outlines[-1].head.seq if outlines.more else None
-            return ok(page([outline_body(outline) for outline in outlines], last_seq))
+            return answer_list(accept, [outline_body(outline) for outline in outlines], last_seq, _COLUMNS)
         records = drawn.list_draws(connection, accounts.read_account(connection, account), *arguments)
     last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")
