@@ -156,7 +156,7 @@ class WaitingChange(BaseModel):
 
 
 class WaitingBody(BaseModel):
-    """What waits for a second person at the end of the period."""
+    """Proposals that wait for a second person at the end of the period."""
 
     releases: list[WaitingRelease] = Field(description=f"The oldest, at most {MOST_WAITING}.")
     number: int = Field(description="Of all proposed releases.")
@@ -178,7 +178,7 @@ class ReportNumbers(BaseModel):
 
 
 class WholeBudget(BaseModel):
-    """What all releases together can tell once the whole budget is spent; null: no epsilon bounds it at the delta."""
+    """The bound on all releases together once the whole budget is spent; null: no epsilon bounds them at the delta."""
 
     epsilon: float | str | None
     delta: str | None
@@ -322,7 +322,7 @@ def numbers_body(report: PeriodReport) -> dict[str, int]:
 
 
 def waiting_body(report: PeriodReport) -> dict[str, Any]:
-    """Return what waits for a second person at the end of a period as JSON."""
+    """Return the proposals that wait at the end of a period as JSON."""
     releases = [
         {
             "release": one.release,

@@ -1,4 +1,4 @@
-"""What a whole budget allows, as an (epsilon, delta) statement: the loss of all releases once it is spent."""
+"""The loss that a whole budget allows, as an (epsilon, delta) statement of all releases once it is spent."""
 
 from typing import Any
 

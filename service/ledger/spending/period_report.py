@@ -1,4 +1,4 @@
-"""What the journal of an account says about a period: its standing before and after, releases, changes and shares.
+"""The report of an account and a period by its journal: standing before and after, releases, changes and shares.
 
 The journal is the only source of all figures. It is read once, from its first entry to the head: only the sealed hash
 of the head authenticates the entries. A period begins with the first entry that is not earlier than its beginning, and
@@ -81,7 +81,7 @@ class Draws:
 
 @dataclass(slots=True)
 class ReleaseActivity:
-    """What the entries of a period say about one release of the account itself.
+    """The entries of a period about one release of the account itself.
 
     Attributes:
         release: its id.
@@ -225,7 +225,7 @@ def report_period(
 
 @dataclass(slots=True)
 class _Child:
-    """What an account below has charged: its committed and held releases."""
+    """The charges of an account below: its committed and held releases."""
 
     committed: ChargeSum = field(default_factory=ChargeSum)
     held: ChargeSum = field(default_factory=ChargeSum)

@@ -35,7 +35,7 @@ def _now() -> str:
 
 
 class _Books:
-    """What a zCDP account's journal says at one moment, added up by plain fractions."""
+    """The figures of a zCDP account's journal at one moment, added up by plain fractions."""
 
     def __init__(self, entries: list[dict[str, Any]], before: str) -> None:
         self.cap, self.spent, self.held = Fraction(0), dict[str, Fraction](), dict[str, Fraction]()
