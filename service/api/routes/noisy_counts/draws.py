@@ -68,9 +68,9 @@ from service.privacy.plans.walking import mechanisms_of
 
 
 class DrawRoute(StrictRoute):
-    """Route class for counts as JSON; requests with an Arrow stream match the routes of ``arrow_draws``."""
+    """Route class for counts as JSON; those with a stream or a table match other routes."""
 
-    media_types = f"application/json or {streams.MEDIA_TYPE}"
+    media_types = f"application/json, {CSV} or {streams.MEDIA_TYPE}"
 
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
@@ -128,8 +128,8 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
     "/draws",
     status_code=201,
     response_model=DrawBody,
-    responses=contract.bulk_answer(201),
-    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY),
+    responses=contract.bulk_answer(201, table=True),
+    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY, table=True),
 )
 @heavy_in_helpers
 @in_writers
@@ -138,8 +138,10 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 
     The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
-    same stream with `noisy` in place of that column. A draw that would take more than two seconds to write is refused
-    with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
+    answer is the same table with `noisy` in its place, and the margin of error of each. A draw that would take more
+    than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on
+    PostgreSQL. Draw more in parts.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
@@ -148,8 +150,8 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     "/releases/{release}/draws",
     status_code=201,
     response_model=DrawBody,
-    responses=contract.bulk_answer(201),
-    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY),
+    responses=contract.bulk_answer(201, table=True),
+    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY, table=True),
 )
 @heavy_in_helpers
 @in_writers
@@ -165,8 +167,9 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     null.
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
-    answer is then the same stream with `noisy` in place of that column. A draw that would take more than two seconds to
-    write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
+    answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
+    of error. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
+    counts on SQLite, 10 million on PostgreSQL.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
