@@ -15,11 +15,12 @@ _LINE = b"\r\n"
 
 def as_file(table: Iterable[str], name: str) -> Response:
     """Return a table that a page has made as a file."""
-    headers = {"Content-Disposition": _disposition(name), "Cache-Control": "no-store"}
+    headers = {"Content-Disposition": disposition(name), "Cache-Control": "no-store"}
     return Response("".join(table), media_type=MEDIA_TYPE, headers=headers)
 
 
-def _disposition(name: str) -> str:
+def disposition(name: str) -> str:
+    """Return the header Content-Disposition of a file of this name."""
     return f"attachment; filename*=UTF-8''{quote(name)}"
 
 
@@ -39,7 +40,7 @@ class WholeTable(Response):
         answer = await self._page(None)
         headers = [(b"content-type", answer.headers["content-type"].encode()), (b"cache-control", b"no-store")]
         if answer.status == 200:
-            headers.append((b"content-disposition", _disposition(self._name).encode()))
+            headers.append((b"content-disposition", disposition(self._name).encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         body = answer.body
         while answer.status == 200 and (cursor := _cursor(answer)) is not None:

@@ -168,8 +168,8 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
     answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
-    of error. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
-    counts on SQLite, 10 million on PostgreSQL.
+    of error. A draw that would take more than two seconds to write is refused with 422: one of more than some 41
+    million counts on SQLite, 10 million on PostgreSQL.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
