@@ -269,7 +269,7 @@ def _refused_streams(client: Client, of: Any) -> list[Answer]:
     return [
         register(client, counts([_CANARY]), "s", _WIDE),  # the same Idempotency-Key
         register(client, whole, mechanism=pure(2)),
-        *_refused_tables(client),
+        *_refused_csv(client),
         register(client, counts(_COUNTS * 1000)),
         register(client, iter([counts(_COUNTS * 1000)])),
         register(client, stream({"count": pa.array([_CANARY] * 1000)}, compression="zstd")),
@@ -286,7 +286,7 @@ def _refused_streams(client: Client, of: Any) -> list[Answer]:
     ]
 
 
-def _refused_tables(client: Client) -> list[Answer]:
+def _refused_csv(client: Client) -> list[Answer]:
     """Send faulty tables of counts."""
     path, query = "/v1/accounts/people/draws", {"name": "t", "mechanism": json.dumps(_WIDE)}
     tables = [f"a,{_CANARY}\n", f"a,count\nb,{_TEXT}x\n", f"a,count\nb,{_TEXT}.5\n", f"{_TEXT},count\n\u200b,1\n"]

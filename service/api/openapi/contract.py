@@ -97,6 +97,7 @@ _TABLE: dict[str, Any] = {
     },
     "example": "county,sex,count\r\n001,female,54571\r\n001,male,53010\r\n",
 }
+_NOISY_TABLE = "county,sex,noisy,moe,confidence\r\n001,female,54569,6,0.95\r\n001,male,53013,6,0.95\r\n"
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream or a table.", "schema": {"type": "string"}},
     "X-Draw": {"description": "The draw's id, of an Arrow stream or a table.", "schema": {"type": "string"}},
@@ -155,7 +156,9 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any], *, table: bool = F
 
 def bulk_answer(status: int, *, table: bool = False) -> dict[int | str, dict[str, Any]]:
     """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``."""
-    content = {streams.MEDIA_TYPE: _STREAM} | (csv_answers.ANSWER if table else {})
+    content: dict[str, dict[str, Any]] = {streams.MEDIA_TYPE: _STREAM}
+    if table:
+        content |= {csv_answers.MEDIA_TYPE: csv_answers.ANSWER[csv_answers.MEDIA_TYPE] | {"example": _NOISY_TABLE}}
     return {status: {"content": content, "headers": dict(_IDENTITY)}}
 
 
