@@ -47,6 +47,7 @@ from service.api.routes import (
     journals,
     keys,
     packages,
+    period_reports,
     periods,
     proposals,
     registry,
@@ -54,7 +55,7 @@ from service.api.routes import (
     releases,
     verification,
 )
-from service.api.routes.noisy_counts import arrow_draws, draws, histograms, tabulations
+from service.api.routes.noisy_counts import arrow_draws, csv_draws, draws, histograms, tabulations
 from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
@@ -83,7 +84,8 @@ _TURNS = 1  # running requests of one principal in this process while other prin
 _ALONE = 8  # running requests of one principal otherwise: most places, readers and writers stay free for newcomers
 # Routes are tried one after the other, so the most frequent ones come first.
 _ROUTERS = (
-    arrow_draws.router,  # before the JSON routes of the same addresses, which accept every media type
+    arrow_draws.router,  # both before the JSON routes of the same addresses, which accept every media type
+    csv_draws.router,
     draws.router,
     releases.router,
     health.router,
@@ -100,6 +102,7 @@ _ROUTERS = (
     jobs.router,
     accuracy_statements.router,
     packages.router,
+    period_reports.router,
     release_events.router,
     proposals.router,
     verification.router,

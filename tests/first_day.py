@@ -112,6 +112,7 @@ def live(day: Day) -> None:
         day.ask(planned)
     day.names["account"] = day.ask("open_account")["name"]
     day.ask("list_accounts")
+    day.ask("list_accounts", accept="text/csv")
     day.ask("read_account")
     day.ask("change_account")
     _release(day)
@@ -131,16 +132,22 @@ def _release(day: Day) -> None:
     day.ask("register_release", dry_run="true")
     day.names["release"] = day.ask("register_release")["id"]
     day.ask("list_releases")
+    day.ask("list_releases", accept="text/csv")
     day.ask("read_release", with_charge="true")
     day.names["draw"] = day.ask("draw_mechanism")["draw"]
     day.ask("state_accuracy", confidence="0.9")
     day.ask("state_accuracy", confidence="0.9", accept="text/csv")
     day.ask("list_draws")
+    day.ask("list_draws", accept="text/csv")
     day.ask("read_draw")
     day.ask("read_draw", accept="text/csv")
     day.ask("read_balance", delta="1e-10")
     day.ask("read_history")
+    day.ask("read_history", accept="text/csv")
+    day.ask("report_account", since="2026-01-01T00:00:00Z")
+    day.ask("report_account", since="2026-01-01T00:00:00Z", accept="text/csv")
     day.ask("read_journal", limit=2)
+    day.ask("read_journal", limit=2, accept="text/csv")
     day.ask("read_head")
     day.ask("verify_account")
     day.ask("read_receipt")
@@ -154,6 +161,7 @@ def _count_by_periods(day: Day) -> None:
     day.names["account"] = day.ask("open_account", keep=False, body=PANEL_ACCOUNT)["name"]
     day.ask("register_release", keep=False, body=PANEL_RELEASE)
     day.ask("list_periods", limit=2)
+    day.ask("list_periods", limit=2, accept="text/csv")
     day.names["account"] = account
 
 
@@ -186,6 +194,7 @@ def _hand_out_keys(day: Day) -> None:
     steward = day.ask("create_key", keep=False, body={"name": "second-steward", "role": "steward"})
     day.names["steward"] = steward["key"]
     day.ask("list_keys")
+    day.ask("list_keys", accept="text/csv")
 
 
 def _approve(day: Day) -> None:
@@ -198,8 +207,10 @@ def _approve(day: Day) -> None:
     first = day.names["release"]
     day.names["release"] = day.ask("register_release", keep=False, body=large)["id"]
     day.ask("list_proposals")
+    day.ask("list_proposals", accept="text/csv")
     day.ask("approve_release", key=day.names["steward"])
     day.ask("list_events")
+    day.ask("list_events", accept="text/csv")
     day.names["release"] = first
 
 
@@ -212,6 +223,7 @@ def _measure(day: Day) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     day.ask("list_jobs")
+    day.ask("list_jobs", accept="text/csv")
     day.names["job"] = day.ask("run_experiment", keep=False)["id"]
     day.ask("end_job")
 
@@ -235,7 +247,7 @@ def _be_refused(day: Day) -> None:
     day.refuse("already_drawn", "draw_mechanism")
     day.refuse("ledger_rolled_back", "read_account", If_Ledger_Includes=nothing)
     day.refuse("unsupported_media_type", "open_account", Content_Type="text/csv")
-    day.refuse("not_acceptable", "list_accounts", Accept="text/csv")
+    day.refuse("not_acceptable", "list_accounts", Accept="application/xml")
     day.refuse("too_large", "open_account", body={"description": "x" * int(SETTINGS["max_json_bytes"])})
     day.refuse("forbidden", "change_account", key=day.names["pipeline"])
     account = day.names["account"]

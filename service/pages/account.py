@@ -11,7 +11,9 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
 
+from service.api.http.list_answers import table_text
 from service.api.schemas.guarantees import usual_delta_text
+from service.api.schemas.whole_budgets import plan_of_whole
 from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
@@ -20,6 +22,7 @@ from service.pages.shell.api_client import Query, Refused, Relayed, SignedIn, Vi
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
+from service.pages.shell.whole_tables import as_file
 from service.pages.spending_pace import pace_of
 from service.privacy.numerics.numbers import exact_text
 
@@ -27,6 +30,10 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 AccountStep = Annotated[str, Path()]
 MOST_TAGS = 20
+_OF_TAG = (
+    "tag", "spent.zcdp.rho", "spent.pure.epsilon", "spent.best", "spent.delta", "reserved.zcdp.rho",
+    "reserved.pure.epsilon", "reserved.best", "reserved.delta", "releases",
+)  # fmt: skip
 _POINTS = 120
 _WAITING = 20
 _BELOW = 50
@@ -213,11 +220,10 @@ async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[s
     if definition in ("approximate", "pure"):
         return {"epsilon": budget["epsilon"], "delta": budget.get("delta")}
     stated = read_budget(dict(budget))
-    at_order = {name: figure for name, figure in budget.items() if name in ("alpha", "epsilon")}
-    loss = {"rho": budget["rho"]} if definition == "zcdp" else {"rdp": [at_order]}
-    plan = {"type": "declared", "reference": "the budget", "delta": exact_text(stated.declared_delta)} | loss
     delta = exact_text(delta_of_whole(stated, usual_delta(stated)))
-    return best_epsilon(await send(visit, "POST", address("compositions"), {"plan": plan, "deltas": [delta]}))
+    return best_epsilon(
+        await send(visit, "POST", address("compositions"), {"plan": plan_of_whole(stated), "deltas": [delta]})
+    )
 
 
 def _as_worst_window(account: Mapping[str, Any], balance: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,8 +263,10 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     query = fixed | {name: text or None for name, text in asked.items()}
     query |= {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
     account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query))
+    in_table = {name: text for name, text in query.items() if text and name not in ("limit", "cursor")}
     shown = {
         "account": account_body,
+        "table_query": in_table,
         "releases": releases["items"],
         "next_cursor": releases["next_cursor"],
         "states": _STATES,
@@ -285,13 +293,28 @@ async def _search(
 @router.get("/tags")
 async def show_tags(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's spending and reservations by tag."""
-    path = address("accounts", account)
-    account_body, whole = await asyncio.gather(get(visit, path), get(visit, f"{path}/balance"))
-    tags = whole["tags"][:MOST_TAGS]
-    balances: list[Any] = await asyncio.gather(*(get(visit, f"{path}/balance", {"tag": tag}) for tag in tags))
-    by_tag = list(zip(tags, balances, strict=True))
-    shown = {"account": account_body, "whole": whole, "by_tag": by_tag, "unseen": len(whole["tags"]) - len(tags)}
+    account_body, (whole, by_tag) = await asyncio.gather(
+        get(visit, address("accounts", account)), _balances(visit, account)
+    )
+    shown = {"account": account_body, "whole": whole, "by_tag": by_tag, "unseen": len(whole["tags"]) - len(by_tag)}
     return page(visit.request, "tags.html", shown)
+
+
+@router.get("/tags.csv")
+async def tags_table(account: AccountStep, visit: SignedIn) -> Response:
+    """Send the same as a file; a line without a tag has the whole balance."""
+    whole, by_tag = await _balances(visit, account)
+    lines = [{"tag": tag} | balance for tag, balance in [*by_tag, (None, whole)]]
+    return as_file(table_text(_OF_TAG, lines), f"{account}-tags.csv")
+
+
+async def _balances(visit: Visit, account: str) -> tuple[Any, list[tuple[str, Any]]]:
+    """Return the account's balance, and that of each of its first tags."""
+    path = f"{address('accounts', account)}/balance"
+    whole = await get(visit, path)
+    tags = whole["tags"][:MOST_TAGS]
+    balances: list[Any] = await asyncio.gather(*(get(visit, path, {"tag": tag}) for tag in tags))
+    return whole, list(zip(tags, balances, strict=True))
 
 
 @router.get("/registry-entry")

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep, refusal
+from service.pages.confidences import CONFIDENCES, confidence_of
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -20,7 +21,6 @@ ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
 _EVENTS = 50
 _MECHANISMS = 500
-_CONFIDENCES = {"0.9": "90 %", "0.95": "95 %", "0.99": "99 %", "0.999": "99.9 %"}
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -72,7 +72,7 @@ async def download_package(account: AccountStep, release: ReleaseStep, visit: Si
 @router.get("/releases/{release}/accuracy")
 async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
     """Render the release's accuracy statement, for a publication."""
-    asked = _confidence(visit)
+    asked = confidence_of(visit)
     account_body, statement = await asyncio.gather(
         get(visit, address("accounts", account)),
         get(visit, address("accounts", account, "releases", release, "accuracy"), {"confidence": asked}),
@@ -81,8 +81,8 @@ async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: Signe
         "account": account_body,
         "release": statement,
         "asked": asked,
-        "percent": _CONFIDENCES[asked],
-        "confidences": list(_CONFIDENCES.items()),
+        "percent": CONFIDENCES[asked],
+        "confidences": list(CONFIDENCES.items()),
         "most": _MECHANISMS,
     }
     return page(visit.request, "accuracy.html", shown)
@@ -92,14 +92,8 @@ async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: Signe
 async def accuracy_table(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
     """Send the release's accuracy statement as a file."""
     path = address("accounts", account, "releases", release, "accuracy")
-    query = {"confidence": _confidence(visit)}
+    query = {"confidence": confidence_of(visit)}
     return Relayed(visit, path, query, accept=CSV, download=f"accuracy-{release}.csv")
-
-
-def _confidence(visit: Visit) -> str:
-    """Return the confidence that the page offers and the address names, or else the usual one."""
-    asked = visit.request.query_params.get("confidence", "")
-    return asked if asked in _CONFIDENCES else "0.95"
 
 
 @router.get("/draws/{draw}.csv")

@@ -6,12 +6,15 @@ from service.pages import (
     approvers,
     caps,
     descriptions,
+    drawing,
     empirical,
     guide,
     journal,
     keys,
     releases,
+    reports,
     start,
+    tables,
 )
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
@@ -23,11 +26,14 @@ ROUTERS = (
     caps.router,
     approvers.router,
     journal.router,
+    reports.router,
+    drawing.router,
     releases.router,
     descriptions.router,
     planner.router,
     empirical.router,
     keys.router,
+    tables.router,  # after the pages whose own files have other names
     guide.router,
     static_pages.router,
 )

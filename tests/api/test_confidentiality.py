@@ -269,6 +269,7 @@ def _refused_streams(client: Client, of: Any) -> list[Answer]:
     return [
         register(client, counts([_CANARY]), "s", _WIDE),  # the same Idempotency-Key
         register(client, whole, mechanism=pure(2)),
+        *_refused_csv(client),
         register(client, counts(_COUNTS * 1000)),
         register(client, iter([counts(_COUNTS * 1000)])),
         register(client, stream({"count": pa.array([_CANARY] * 1000)}, compression="zstd")),
@@ -283,6 +284,13 @@ def _refused_streams(client: Client, of: Any) -> list[Answer]:
         draw(client, of, whole, mechanism="m"),  # already drawn
         *(draw(client, of, whole, **turn) for turn in ({"mechanism": _TEXT}, {"mechanism": "m", "repetition": _TEXT})),
     ]
+
+
+def _refused_csv(client: Client) -> list[Answer]:
+    """Send faulty tables of counts."""
+    path, query = "/v1/accounts/people/draws", {"name": "t", "mechanism": json.dumps(_WIDE)}
+    tables = [f"a,{_CANARY}\n", f"a,count\nb,{_TEXT}x\n", f"a,count\nb,{_TEXT}.5\n", f"{_TEXT},count\n\u200b,1\n"]
+    return [client.post(path, content=one, params=query, headers={"Content-Type": "text/csv"}) for one in tables]
 
 
 def test_no_refusal_repeats_a_count(aftermath: _Aftermath) -> None:

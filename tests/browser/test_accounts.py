@@ -28,6 +28,8 @@ def _pages(client: Client) -> dict[str, str]:
         "releases": "/accounts/persons/releases",
         "tags": "/accounts/persons/tags",
         "journal": "/accounts/persons/journal?verify=1",
+        "report": "/accounts/persons/report",
+        "report-nation": "/accounts/nation/report",
         "release": found["redistricting"],
         "release-held": found["held"],
         "release-drawn": found["county totals"],

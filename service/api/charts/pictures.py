@@ -6,7 +6,7 @@ matplotlib is loaded for the first picture only, so that a server that draws non
 import io
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -59,10 +59,10 @@ class Caption(NamedTuple):
     description: str
 
 
-def responses(what: str) -> dict[int | str, dict[str, Any]]:
-    """Return the responses of an operation that also answers with a picture."""
+def responses(what: str, others: Mapping[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of an operation that also answers with a picture, or with contents of other media types."""
     text, binary = {"schema": {"type": "string"}}, {"schema": {"type": "string", "format": "binary"}}
-    return {200: {"description": what, "content": {SVG: text, PNG: binary}}}
+    return {200: {"description": what, "content": {SVG: text, PNG: binary, **(others or {})}}}
 
 
 def wanted_type(request: Request) -> str | None:

@@ -89,11 +89,20 @@ _STREAM = {
         " record batches, and one more for every 1,000 rows; at most 20,000 messages with dictionaries.",
     }
 }
+_TABLE: dict[str, Any] = {
+    "schema": {
+        "type": "string",
+        "description": "A table (RFC 4180, UTF-8) with a line of names: one column `count`, the others labels, which"
+        " are spelt as partitions are. Each combination of labels stands once.",
+    },
+    "example": "county,sex,count\r\n001,female,54571\r\n001,male,53010\r\n",
+}
+_NOISY_TABLE = "county,sex,noisy,moe,confidence\r\n001,female,54569,6,0.95\r\n001,male,53013,6,0.95\r\n"
 _IDENTITY = {
-    "X-Release": {"description": "The release's id, of an Arrow stream.", "schema": {"type": "string"}},
-    "X-Draw": {"description": "The draw's id, of an Arrow stream.", "schema": {"type": "string"}},
+    "X-Release": {"description": "The release's id, of an Arrow stream or a table.", "schema": {"type": "string"}},
+    "X-Draw": {"description": "The draw's id, of an Arrow stream or a table.", "schema": {"type": "string"}},
     "X-Ledger-Head": {
-        "description": "seq:hash of the draw's journal entry, of an Arrow stream.",
+        "description": "seq:hash of the draw's journal entry, of an Arrow stream or a table.",
         "schema": {"type": "string"},
     },
     "X-Granularity": {
@@ -121,8 +130,10 @@ _QUERY: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
+def bulk_body(example: dict[str, Any], query: dict[str, Any], *, table: bool = False) -> dict[str, Any]:
     """Return the request body of an operation that takes JSON or an Arrow stream, for ``openapi_extra``.
+
+    With ``table``, it takes a table too.
 
     JSON cannot contain an example of a stream; the guide has one in code. Examples of query parameters are in their
     schemas, since pages fill in examples of parameters, and a JSON body is refused together with these parameters.
@@ -133,24 +144,27 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
             "in": "query",
             "required": False,
             "schema": _QUERY[name][0] | {"examples": [value]},
-            "description": f"With an Arrow stream only. {_QUERY[name][1]}",
+            "description": f"With an Arrow stream{' or a table' if table else ''} only. {_QUERY[name][1]}",
         }
         for name, value in query.items()
     ]
-    content = {"application/json": {"example": example}, streams.MEDIA_TYPE: _STREAM}
+    content: dict[str, dict[str, Any]] = {"application/json": {"example": example}, streams.MEDIA_TYPE: _STREAM}
+    if table:
+        content |= {csv_answers.MEDIA_TYPE: _TABLE}
     return {"parameters": parameters, "requestBody": {"content": content}}
 
 
-def bulk_answer(status: int) -> dict[int | str, dict[str, Any]]:
-    """Return an operation's answer that may be an Arrow stream, for ``responses``."""
-    return {status: {"content": {streams.MEDIA_TYPE: _STREAM}, "headers": dict(_IDENTITY)}}
+def bulk_answer(status: int, *, table: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``."""
+    content: dict[str, dict[str, Any]] = {streams.MEDIA_TYPE: _STREAM}
+    if table:
+        content |= {csv_answers.MEDIA_TYPE: csv_answers.ANSWER[csv_answers.MEDIA_TYPE] | {"example": _NOISY_TABLE}}
+    return {status: {"content": content, "headers": dict(_IDENTITY)}}
 
 
 def draw_answer() -> dict[int | str, dict[str, Any]]:
     """Return the answer of an operation that reads a draw, which may also be a table, for ``responses``."""
-    answer = bulk_answer(200)
-    answer[200]["content"] |= csv_answers.ANSWER
-    return answer
+    return bulk_answer(200, table=True)
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
+from service.api.http.paging import Cursor, Limit, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
@@ -192,7 +193,16 @@ def _threshold(text: str) -> Fraction:
     return value
 
 
-@router.get("", response_model=AccountPage)
+_COLUMNS = (
+    "name", "state", "unit", "neighbouring", "budget.definition", "budget.rho", "budget.alpha", "budget.epsilon",
+    "budget.delta", "budget.declared_delta", "remaining.rho", "remaining.epsilon", "remaining.delta",
+    "remaining.declared_delta", "counted", "counted_exact", "gauge.used", "gauge.used_exact", "gauge.releases",
+    "allotted.accounts", "allotted.counted", "parent", "funding", "approval_above", "description", "created_at",
+    "head.seq", "head.hash",
+)  # fmt: skip
+
+
+@router.get("", response_model=AccountPage, responses=AS_TABLE)
 def list_accounts(
     request: Request,
     database: CurrentDatabase,
@@ -203,6 +213,7 @@ def list_accounts(
     with_gauge: WithGauge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List accounts.
 
@@ -220,7 +231,7 @@ def list_accounts(
             account_with_gauge(account, approval) if with_gauge else account_body(account, approval)
             for account, approval in zip(present, approvals, strict=True)
         ]
-    return ok(page(shown, records[-1].name if records.more else None))
+    return answer_list(accept, shown, records[-1].name if records.more else None, _COLUMNS)
 
 
 @router.get("/{account}", response_model=AccountBody)

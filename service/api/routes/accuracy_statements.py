@@ -1,15 +1,15 @@
 """Route of the accuracy statement of a release: the margins of its noisy counts, beside its guarantee."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from itertools import tee
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from service.api.computations.accuracy import margin_body, noise_of, read_confidence
+from service.api.computations.accuracy import read_confidence
 from service.api.http import csv_answers
 from service.api.http.accepted_types import JSON, prefers
 from service.api.http.dependencies import CurrentDatabase, Streamed, in_helpers, ok
@@ -18,8 +18,8 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import ReleasePath
-from service.api.schemas.exact_numbers import Exact, number_down, number_up, stated
-from service.api.schemas.granularity import unit_of
+from service.api.schemas.count_accuracy import CountAccuracy, count_accuracies
+from service.api.schemas.exact_numbers import Exact, number_down, stated
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import partitions
@@ -29,7 +29,6 @@ from service.ledger.releases.reservation_rows import State
 from service.ledger.storage import clock
 from service.ledger.verification.receipts import counted_partitions
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring, runs_of
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
@@ -39,26 +38,13 @@ _FIGURES = (
     "mechanism", "tags", "type", "parameters", "repetitions", "partitions_declared", "partitions_drawn", "confidence",
     "moe", "coverage", "standard_deviation",
 )  # fmt: skip
-_SHARED = frozenset(("type", "name", "tags", "reads", "partitions"))
 
 
-class MechanismAccuracy(BaseModel):
-    """The accuracy of one noisy count of a mechanism; moe, coverage and standard_deviation: null without a figure."""
+class MechanismAccuracy(CountAccuracy):
+    """The accuracy of one noisy count of a mechanism, and its partitions."""
 
-    mechanism: str = Field(description="Its name, or its path in the plan.")
-    tags: list[str]
-    type: str
-    parameters: dict[str, Any] = Field(description="Its own fields in normal form.")
-    repetitions: int = Field(description="The times that it runs, each with noise of its own.")
     partitions_declared: int | None = Field(description="null: none are declared.")
     partitions_drawn: int
-    moe: int | float | str | None = Field(
-        description="At most a share 1 - confidence of the counts is further from the truth. An integer, or with a"
-        " granularity the text of a multiple of it; of continuous noise rounded up. null: it adds no noise to counts,"
-        " or its noise is too wide."
-    )
-    coverage: float | None = Field(description="The proven confidence of this margin, rounded down.")
-    standard_deviation: float | None = Field(description="Rounded up.")
 
 
 class AccuracyStatement(BaseModel):
@@ -144,7 +130,7 @@ def statement_of(
         "delta": best["delta"],
         "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
         "confidence": stated(confidence, number_down),
-        "mechanisms": _mechanisms(runs_of(release.plan), drawn, confidence),
+        "mechanisms": _with_partitions(runs_of(release.plan), drawn, confidence),
     }
 
 
@@ -156,52 +142,17 @@ def table_of(statement: Mapping[str, Any]) -> tuple[Sequence[str], Iterator[list
     return (*_FACTS, *_FIGURES), rows
 
 
-class _Accuracy(NamedTuple):
-    """The accuracy of one noisy count, as JSON; None: there is no figure."""
-
-    moe: int | float | str | None = None
-    coverage: float | None = None
-    standard_deviation: float | None = None
-
-
-def _mechanisms(
+def _with_partitions(
     runs: Iterator[tuple[Mechanism, int]], drawn: Mapping[str, partitions.DrawnFor], confidence: Fraction
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of each mechanism; equal noise is computed once."""
-    known: dict[str, _Accuracy] = {}
-    for mechanism, times in runs:
-        document = write_plan(mechanism)
-        own = {name: value for name, value in document.items() if name not in _SHARED}
-        noise = json.dumps([document["type"], own])
-        if noise not in known:
-            known[noise] = _accuracy_of(mechanism, confidence)
-        name = mechanism.name or ""
-        found = drawn.get(name)
-        yield {
-            "mechanism": name,
-            "tags": list(mechanism.tags),
-            "type": document["type"],
-            "parameters": own,
-            "repetitions": times,
+    """Yield the accuracy of each mechanism, with its partitions."""
+    these, those = tee(runs)
+    for (mechanism, _), figures in zip(these, count_accuracies(those, confidence, {}), strict=True):
+        found = drawn.get(mechanism.name or "")
+        yield figures | {
             "partitions_declared": None if mechanism.partitions is None else mechanism.partitions.most,
             "partitions_drawn": 0 if found is None else found.drawn,
-            **known[noise]._asdict(),
         }
-
-
-def _accuracy_of(mechanism: Mechanism, confidence: Fraction) -> _Accuracy:
-    simplest, unit = mechanism.simplest(), unit_of(mechanism)
-    law = simplest.noise_law()
-    if law is None:
-        return _Accuracy()
-    try:
-        noise = noise_of(simplest, law, 1, 1 - confidence)
-        margin = margin_body(noise, confidence, unit)
-        variance = number_up(noise.variance() * unit**2)
-    except ValueError:  # the noise is too wide for a certified figure
-        return _Accuracy()
-    deviation = None if variance is None else math.nextafter(math.sqrt(variance), math.inf)
-    return _Accuracy(margin["moe"], margin["coverage"], deviation)
 
 
 def _in_table(figures: dict[str, Any]) -> list[Any]:

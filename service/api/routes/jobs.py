@@ -14,8 +14,9 @@ from service.api.charts import pictures
 from service.api.charts.empirical_figures import loss_picture
 from service.api.computations.empirical import BiasBody, EventBody, Point, Smoothing, read_confidence, setting_of
 from service.api.http.dependencies import Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
+from service.api.http.paging import Cursor, Limit, read_cursor, with_room
 from service.api.http.problems import KINDS
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
@@ -211,7 +212,10 @@ def run_experiment(body: RunExperiment, change: Changing, request: Request) -> R
     return response
 
 
-@router.get("/jobs", response_model=JobPage)
+_COLUMNS = tuple(JobOutline.model_fields)
+
+
+@router.get("/jobs", response_model=JobPage, responses=AS_TABLE)
 def list_jobs(
     database: CurrentDatabase,
     secret: CurrentSecret,
@@ -220,6 +224,7 @@ def list_jobs(
     limit: Limit = 100,
     cursor: Cursor = None,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the caller's jobs.
 
@@ -231,7 +236,8 @@ def list_jobs(
     with database.read() as connection:
         records = jobs.list_jobs(connection, principal.name, (after, last_id), limit, state, with_room(take))
     last = f"{records[-1].created_at} {records[-1].id}" if records.more else None
-    return ok(page([_outline(jobs.checked(secret, job)) for job in records], last))
+    shown = [_outline(jobs.checked(secret, job)) for job in records]
+    return answer_list(accept, shown, last, _COLUMNS)
 
 
 @router.get(

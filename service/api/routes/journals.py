@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.dependencies import CurrentDatabase, in_helpers
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.paging import Cursor, Limit, read_seq, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
@@ -35,7 +36,13 @@ class JournalPage(BaseModel):
     next_cursor: str | None
 
 
-@router.get("/{account}/journal", response_model=JournalPage)
+_COLUMNS = (
+    "entry.seq", "entry.time", "entry.kind", "entry.release", "entry.actor", "entry.key", "entry.content", "previous",
+    "hash",
+)  # fmt: skip
+
+
+@router.get("/{account}/journal", response_model=JournalPage, responses=AS_TABLE)
 @in_helpers
 def read_journal(
     account: AccountPath,
@@ -53,6 +60,7 @@ def read_journal(
             " the number of the last entry that you have.",
         ),
     ] = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """Read an account's journal.
 
@@ -72,4 +80,4 @@ def read_journal(
     for entry in entries:
         items.append({"entry": json.loads(entry.body), "previous": previous, "hash": entry.hash})
         previous = entry.hash
-    return ok(page(items, entries[-1].seq if entries.more else None))
+    return answer_list(accept, items, entries[-1].seq if entries.more else None, _COLUMNS)

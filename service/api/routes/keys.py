@@ -9,9 +9,10 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from service.api.http.dependencies import Change, Changing, CurrentDatabase, CurrentSecret, in_writers, ok, respond
+from service.api.http.dependencies import Change, Changing, CurrentDatabase, CurrentSecret, in_writers, respond
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_cursor, with_room
+from service.api.http.paging import Cursor, Limit, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
@@ -127,7 +128,7 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
     return _created(change, work, seen)
 
 
-@router.get("", response_model=KeyPage)
+@router.get("", response_model=KeyPage, responses=AS_TABLE)
 def list_keys(
     database: CurrentDatabase,
     secret: CurrentSecret,
@@ -135,6 +136,7 @@ def list_keys(
     take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List keys.
 
@@ -145,7 +147,8 @@ def list_keys(
     with database.read() as connection:
         known = sound_keys(connection, secret, seen)
         records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
-    return ok(page([_body(record) for record in records], records[-1].id if records.more else None))
+    shown, last = [_body(record) for record in records], records[-1].id if records.more else None
+    return answer_list(accept, shown, last, tuple(KeyBody.model_fields))
 
 
 @router.delete("/{key}", status_code=204)

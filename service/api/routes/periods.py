@@ -5,7 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from service.api.http.accepted_types import prefers
+from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, table_answer
 from service.api.http.paging import Cursor, Limit, page, read_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
@@ -77,7 +80,13 @@ class PeriodPage(BaseModel):
     head: HeadBody
 
 
-@router.get("/{account}/periods", response_model=PeriodPage)
+_COLUMNS = (
+    "period", "window", "spent", "spent_exact", "counted", "counted_exact", "remaining.rho", "remaining.epsilon",
+    "remaining.delta", "releases",
+)  # fmt: skip
+
+
+@router.get("/{account}/periods", response_model=PeriodPage, responses=AS_TABLE)
 def list_periods(
     account: AccountPath,
     request: Request,
@@ -91,6 +100,7 @@ def list_periods(
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the periods of an account with periods.
 
@@ -123,6 +133,8 @@ def list_periods(
         end = min(until, begins + _at_most(record.periods, limit) - 1)
         views = list(period_views(connection, record, begins, end)) if begins <= end else []
     body = page([_period_body(record.periods, view) for view in views], end if views and end < until else None)
+    if prefers(accept, CSV):
+        return table_answer(_COLUMNS, body["items"], body["next_cursor"])
     body["read"] = None if read is None else _ends_body(record.periods, *read)
     return ok(body | {"common": _common_body(record), "head": head_body(record.head)})
 

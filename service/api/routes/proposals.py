@@ -4,9 +4,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.dependencies import CurrentDatabase, in_helpers
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_pair, with_room
+from service.api.http.paging import Cursor, Limit, read_pair, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.schemas.approvals import ApprovalBody, approval_member
@@ -39,10 +40,18 @@ class ProposalPage(BaseModel):
     next_cursor: str | None
 
 
-@router.get("", response_model=ProposalPage)
+_COLUMNS = ("account", "id", "name", "proposed_by", "created_at", "expires_at")
+
+
+@router.get("", response_model=ProposalPage, responses=AS_TABLE)
 @in_helpers
 def list_proposals(
-    database: CurrentDatabase, principal: CurrentPrincipal, take: Room, limit: Limit = 100, cursor: Cursor = None
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the releases that wait for other persons.
 
@@ -69,4 +78,4 @@ def list_proposals(
         for one in found
     ]
     last = f"{found[-1].account_id} {found[-1].release.head.seq}" if found.more else None
-    return ok(page(shown, last))
+    return answer_list(accept, shown, last, _COLUMNS)

@@ -3,9 +3,10 @@
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from service.api.http.dependencies import CurrentDatabase, in_helpers, ok
+from service.api.http.dependencies import CurrentDatabase, in_helpers
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.paging import Cursor, Limit, read_seq, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
@@ -35,7 +36,7 @@ class ReleaseEventPage(BaseModel):
     next_cursor: str | None
 
 
-@router.get("/{release}/events", response_model=ReleaseEventPage)
+@router.get("/{release}/events", response_model=ReleaseEventPage, responses=AS_TABLE)
 @in_helpers
 def list_events(
     account: AccountPath,
@@ -45,6 +46,7 @@ def list_events(
     take: Room,
     limit: Limit = 100,
     cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the events of a release.
 
@@ -66,4 +68,5 @@ def list_events(
         }
         for event in events
     ]
-    return ok(page(shown, events[-1].entry.seq if events.more else None))
+    last = events[-1].entry.seq if events.more else None
+    return answer_list(accept, shown, last, tuple(ReleaseEvent.model_fields))

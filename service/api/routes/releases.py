@@ -21,8 +21,9 @@ from service.api.http.dependencies import (
     respond,
 )
 from service.api.http.kept_figures import costs_of
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_seq, with_room
+from service.api.http.paging import Cursor, Limit, read_seq, with_room
 from service.api.http.request_parsing import OnlyRoute, StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
@@ -250,7 +251,14 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing, 
 router.routes.extend(batches.routes)  # before the routes of one release
 
 
-@router.get("", response_model=ReleasePage)
+_COLUMNS = (
+    "id", "name", "state", "created_at", "expires_at", "overdue", "tags", "delta", "charge.definition", "charge.alpha",
+    "charge.rho", "charge.rho_exact", "charge.epsilon", "charge.epsilon_exact", "charge.delta", "charge.share",
+    "cost.pure.epsilon", "cost.zcdp.rho", "cost.delta", "periods", "metadata", "plan", "head.seq", "head.hash",
+)  # fmt: skip
+
+
+@router.get("", response_model=ReleasePage, responses=AS_TABLE)
 @in_helpers
 def list_releases(
     account: AccountPath,
@@ -271,6 +279,7 @@ def list_releases(
     with_charge: WithCharge = False,
     limit: Limit = 100,
     cursor: Cursor = None,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List an account's releases.
 
@@ -294,7 +303,7 @@ def list_releases(
         | (charge_member(owner, release.plan, cost) if with_charge else {})
         for release, cost in zip(records, costs, strict=True)
     ]
-    return ok(page(shown, records[-1].head.seq if records.more else None))
+    return answer_list(accept, shown, records[-1].head.seq if records.more else None, _COLUMNS)
 
 
 @router.get("/{release}", response_model=ReleaseBody)

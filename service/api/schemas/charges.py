@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 from service.api.schemas.exact_numbers import number_down, number_up, short_exact, stated
 from service.ledger.accounts.accounts import AccountRecord
 from service.privacy.accounting.capacity import share_alone
-from service.privacy.accounting.pricing import MEMOISED_SIZE, price
-from service.privacy.accounting.privacy_filter import Definition, spent_alone
+from service.privacy.accounting.pricing import MEMOISED_SIZE, Price, price
+from service.privacy.accounting.privacy_filter import Budget, Definition, Weights, spent_alone
 from service.privacy.plans.walking import Priced, condense
 
 WithCharge = Annotated[
@@ -53,20 +53,34 @@ def charge_member(
         cost: the guarantee of the release.
         however_large: price a plan of any size; otherwise the member of a large plan is left out.
     """
-    budget, condensed = account.budget, condense(plan)
+    condensed = condense(plan)
     if condensed.size > MEMOISED_SIZE and not however_large:
         return {}
     amount = price(condensed, account.neighbouring, account.weights.orders)
+    return {"charge": charge_body(account.budget, account.weights, amount, cost)}
+
+
+def charge_body(budget: Budget, weights: Weights, amount: Price, cost: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a charge to a budget as JSON.
+
+    Args:
+        budget: the budget.
+        weights: of its account.
+        amount: the price that the account is charged.
+        cost: the guarantee of the release; only the charge of an (epsilon, delta) budget shows a part of it.
+    """
     body: dict[str, Any] = {"definition": budget.definition.value}
     if budget.alpha is not None:
         body["alpha"] = stated(budget.alpha, number_down)
     if budget.definition is Definition.APPROXIMATE:
+        if cost is None:
+            raise TypeError("expected the guarantee of the release")
         (best,) = cost["best"]
         body |= {"epsilon": (best["adaptive"] or best["fixed"] or {}).get("epsilon"), "delta": best["delta"]}
     else:
-        loss = spent_alone(budget, account.weights, amount)
+        loss = spent_alone(budget, weights, amount)
         exact = None if loss is None else short_exact(loss)
         body[budget.cap_on] = None if loss is None else number_up(loss)
         body |= {} if exact is None else {f"{budget.cap_on}_exact": exact}
-    share = share_alone(budget, account.weights, amount)
-    return {"charge": body | {"share": None if share is None else number_up(share)}}
+    share = share_alone(budget, weights, amount)
+    return body | {"share": None if share is None else number_up(share)}

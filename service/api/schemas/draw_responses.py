@@ -76,7 +76,7 @@ class DrawPage(BaseModel):
 def outline_body(outline: DrawOutline) -> dict[str, Any]:
     """Return a draw without its noisy counts, as JSON."""
     if outline.layout is None:
-        margin = count_text(_margin(outline.mechanism), unit_of(outline.mechanism))
+        margin = count_text(margin_of(outline.mechanism), unit_of(outline.mechanism))
     else:
         margin = outline.layout.terms["margin_of_error"]["step_2"]
     return {
@@ -95,7 +95,8 @@ def outline_body(outline: DrawOutline) -> dict[str, Any]:
     }
 
 
-def _margin(mechanism: MechanismValue) -> int:
+def margin_of(mechanism: MechanismValue) -> int:
+    """Return the margin of error of a mechanism's noisy counts, in units of its granularity."""
     return margin_of_error(law_of(mechanism, "/mechanism"), CONFIDENCE)
 
 
@@ -151,7 +152,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
         "repetition": record.turn.repetition,
         "margin_of_error": {
             "confidence": float(CONFIDENCE),
-            "moe": count_text(_margin(record.mechanism), unit),
+            "moe": count_text(margin_of(record.mechanism), unit),
         },
         "head": head_body(record.head),
         "created_at": record.created_at,

@@ -54,11 +54,20 @@ def replayed_entries(
     for entry in chains.chained(connection, account.id, journal.BEFORE_FIRST, account.head):
         if entry.seq > until or (kinds is not None and entry.kind not in kinds):
             continue
-        try:
-            _follow(chain, entry)
-        except UNREADABLE as broken:  # the chain is not the sealed one, as its end would show
-            raise chains.altered(account.id, entry.seq, broken) from None
+        follow(chain, account.id, entry)
         yield entry
+
+
+def follow(chain: AccountState, account_id: int, entry: JournalEntry) -> None:
+    """Apply an entry of an account's journal to its state.
+
+    Raises:
+        Altered: the entry cannot stand there.
+    """
+    try:
+        _follow(chain, entry)
+    except UNREADABLE as broken:  # the chain is not the sealed one, as its end would show
+        raise chains.altered(account_id, entry.seq, broken) from None
 
 
 def _follow(chain: AccountState, entry: JournalEntry) -> None:

@@ -39,6 +39,7 @@ from service.privacy.plans.notation import read_plan
 HELD = ("proposed", "reserved")
 """The states that count against the budgets and can still be taken back."""
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_AT_ONCE = 500  # releases whose owners are looked up together
 LONG = 1 << 14
 """Characters of a plan, beyond which a helper reads it, where there is one."""
 
@@ -104,6 +105,30 @@ def read_some(connection: Connection, account_id: int, release_ids: Sequence[str
     """
     query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
     return [_record(connection, row) for row in connection.execute(query)]
+
+
+def sizes_of(connection: Connection, account_id: int, release_ids: Sequence[str]) -> dict[str, int]:
+    """Return the number of characters of some releases of an account, by their ids; unknown ids are left out."""
+    query = select(Release.id, _SIZE.label("size")).where(Release.account_id == account_id, Release.id.in_(release_ids))
+    return {row.id: row.size for row in connection.execute(query)}
+
+
+def owners_of(connection: Connection, release_ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of the accounts in which releases were registered, by the ids of the releases.
+
+    Raises:
+        Altered: the row of one is missing, or not as the service wrote it.
+    """
+    query = _RELEASES.add_columns(Account.name.label("owner")).join(Account, Account.id == Release.account_id)
+    owners: dict[str, str] = {}
+    for start in range(0, len(release_ids), _AT_ONCE):
+        for row in connection.execute(query.where(Release.id.in_(release_ids[start : start + _AT_ONCE]))):
+            release_rows.require_seal(connection, row, row.hash)
+            owners[row.id] = row.owner
+    for release_id in release_ids:
+        if release_id not in owners:
+            raise release_rows.altered(release_id)
+    return owners
 
 
 def state_of(connection: Connection, account_id: int, release_id: str) -> State:

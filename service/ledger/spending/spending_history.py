@@ -5,7 +5,7 @@ from the admission decisions.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from sqlalchemy import Connection, func, select
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import OPENING, Cap
 from service.ledger.journal.account_state import AccountState
-from service.ledger.journal.entries import KINDS, ParsedEntry, Registration, read_text
+from service.ledger.journal.entries import KINDS, Registration, read_text
 from service.ledger.journal.journal import up_to
 from service.ledger.journal.replay import replayed_entries
 from service.ledger.storage.tables import Entry
@@ -49,7 +49,7 @@ class SpendingPoint:
     remaining: Fraction
     delta: Fraction
     releases: int
-    name: str | None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,22 @@ def _steps(
         if cap is not None and entry.seq < cap.since:
             continue
         if place % every == 0 or place == number - 1:
-            yield _step(chain, read_text(entry.body), None if cap is None else cap.tag)
+            parsed = read_text(entry.body)
+            name = parsed.content.name if isinstance(parsed.content, Registration) else None
+            point = point_of(chain, parsed.kind, parsed.time, None if cap is None else cap.tag)
+            yield replace(point, name=name)
         place += 1
 
 
-def _step(chain: AccountState, entry: ParsedEntry, tag: str | None) -> SpendingPoint:
+def point_of(chain: AccountState, kind: str, at: str, tag: str | None = None) -> SpendingPoint:
+    """Return the spending of an account right after the last entry that its state has followed, without a name.
+
+    Args:
+        chain: the state.
+        kind: of that entry.
+        at: the moment of that entry.
+        tag: of the cap whose count it is; None: the budget's.
+    """
     budget, weights, totals, committed = chain.current_budget, chain.weights, chain.totals, chain.committed_totals
     if tag is not None:
         cap = chain.caps.find(tag)
@@ -105,13 +116,12 @@ def _step(chain: AccountState, entry: ParsedEntry, tag: str | None) -> SpendingP
     counted = spent_of_cap(budget, weights, totals)
     return SpendingPoint(
         seq=chain.head.seq,
-        kind=entry.kind,
-        at=entry.time,
+        kind=kind,
+        at=at,
         cap=budget.cap,
         committed=spent_of_cap(budget, weights, committed) if chain.held else counted,
         counted=counted,
         remaining=remaining_after(budget, counted),
         delta=totals.delta,
         releases=chain.releases,
-        name=entry.content.name if isinstance(entry.content, Registration) else None,
     )

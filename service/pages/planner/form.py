@@ -204,22 +204,24 @@ def plan_of(
     """
     if form.kind == "safetab":
         plan: dict[str, Any] = answers[0]["plan"]
-        return plan | _statement(form["reads"])
+        return plan | statement_of(form["reads"])
     parts = {
         row: query["mechanism"] | _tags(form.rows[row]["geography"] if labelled or form["reads"] else "")
         for question, answer in zip(requests, answers, strict=True)
         for row, query in zip(question.rows, answer["queries"], strict=True)
     }
-    return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]} | _statement(form["reads"])
+    return {"type": "sequence", "parts": [parts[row] for row in sorted(parts)]} | statement_of(form["reads"])
 
 
-def _statement(reads: str) -> dict[str, Any]:
+def statement_of(reads: str) -> dict[str, Any]:
+    """Return the members of a plan that state what it reads, from the typed text."""
     if not reads:
         return {}
-    return {"reads": UNREAD} if reads == UNREAD else {"tags": _listed(reads)}
+    return {"reads": UNREAD} if reads == UNREAD else {"tags": listed(reads)}
 
 
-def _listed(text: str) -> list[str]:
+def listed(text: str) -> list[str]:
+    """Return the tags of a typed list."""
     return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
@@ -243,7 +245,7 @@ def periods_member(form: Form, account: Mapping[str, Any]) -> dict[str, Any]:
 
 def release_of(form: Form, account: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that registers the plan; without a typed delta, ``/v1`` uses the account's."""
-    body = {"name": form["release"], "plan": plan, "tags": _listed(form["tags"])} | periods_member(form, account)
+    body = {"name": form["release"], "plan": plan, "tags": listed(form["tags"])} | periods_member(form, account)
     return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
 
 

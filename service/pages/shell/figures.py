@@ -136,6 +136,11 @@ def charged_percent(charge: Mapping[str, Any]) -> str | None:
     return up(min(Fraction(100), 100 * _exact(share)), 3)
 
 
+def percent_text(share: float) -> str:
+    """Return a part of a budget in percent, rounded up."""
+    return up(100 * _exact(share), 3)
+
+
 def delta_text(delta: float | str) -> str:
     """Return the text of a delta, the same one whether an answer states it as a number or as an exact text."""
     return up(_exact(delta), 12)

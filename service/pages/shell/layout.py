@@ -137,6 +137,7 @@ def _environment() -> Environment:
         "loss_in": figures.loss_in,
         "charge_text": figures.charge_text,
         "charged_percent": figures.charged_percent,
+        "percent_text": figures.percent_text,
         "best_epsilon": figures.best_epsilon,
         "belief_after": figures.belief_after,
         "term": figures.term,

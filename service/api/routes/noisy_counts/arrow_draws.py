@@ -42,10 +42,14 @@ router = APIRouter(prefix="/v1/accounts/{account}", route_class=ArrowRoute, incl
 
 @dataclass(frozen=True)
 class Upload:
-    """A received stream, and the limit on its decompressed size."""
+    """A received body, and the limit on its content: of a stream, on its decompressed size.
+
+    Attributes:
+        most: of a stream bytes, of a table values.
+    """
 
     body: bytes
-    most_bytes: int
+    most: int
     take: Take
 
 
@@ -73,11 +77,8 @@ def register_and_draw(
     periods: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
-    fields = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
-    fields["granularity"] = granularity
-    fields["periods"] = None if periods is None else json_parameter("periods", periods)
-    new_draw = model_of(NewDraw, fields)
-    counts = streams.read_counts(upload.body, upload.most_bytes, upload.take)
+    new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
+    counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
     return _respond(counts, draws.register(account, new_draw, change, noisy, counts.rows, at, "/query"))
 
@@ -95,12 +96,27 @@ def draw_mechanism(
     granularity: Annotated[str | None, Query()] = None,
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
-    fields = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
-    fields["granularity"] = granularity
-    selection = model_of(DrawSelection, fields)
-    counts = streams.read_counts(upload.body, upload.most_bytes, upload.take)
+    selection = selection_of(mechanism, partition, repetition, granularity)
+    counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
     return _respond(counts, draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query"))
+
+
+def new_draw_of(
+    name: str, mechanism: str, tags: list[str], delta: str | None, granularity: str | None, periods: str | None
+) -> NewDraw:
+    """Build the fields of a mechanism to register and draw from query parameters."""
+    fields = {"name": name, "mechanism": json_parameter("mechanism", mechanism), "tags": tags, "delta": delta}
+    fields["granularity"] = granularity
+    fields["periods"] = None if periods is None else json_parameter("periods", periods)
+    return model_of(NewDraw, fields)
+
+
+def selection_of(mechanism: str, partition: str | None, repetition: str, granularity: str | None) -> DrawSelection:
+    """Build the selection of a registered mechanism from query parameters."""
+    fields = {"mechanism": mechanism, "partition": partition, "repetition": json_parameter("repetition", repetition)}
+    fields["granularity"] = granularity
+    return model_of(DrawSelection, fields)
 
 
 def json_parameter(name: str, text: str) -> Any:

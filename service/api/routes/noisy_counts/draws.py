@@ -13,7 +13,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.arrow import streams
-from service.api.http.accepted_types import preferred
+from service.api.http.accepted_types import preferred, prefers
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.dependencies import (
     AnswerInHelper,
@@ -24,11 +24,11 @@ from service.api.http.dependencies import (
     Streamed,
     heavy_in_helpers,
     in_writers,
-    ok,
     respond,
 )
+from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, page, read_seq, write_cursor
+from service.api.http.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import contract, examples
@@ -68,9 +68,9 @@ from service.privacy.plans.walking import mechanisms_of
 
 
 class DrawRoute(StrictRoute):
-    """Route class for counts as JSON; requests with an Arrow stream match the routes of ``arrow_draws``."""
+    """Route class for counts as JSON; those with a stream or a table match other routes."""
 
-    media_types = f"application/json or {streams.MEDIA_TYPE}"
+    media_types = f"application/json, {CSV} or {streams.MEDIA_TYPE}"
 
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
@@ -128,8 +128,8 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
     "/draws",
     status_code=201,
     response_model=DrawBody,
-    responses=contract.bulk_answer(201),
-    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY),
+    responses=contract.bulk_answer(201, table=True),
+    openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY, table=True),
 )
 @heavy_in_helpers
 @in_writers
@@ -138,8 +138,10 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
 
     The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
-    same stream with `noisy` in place of that column. A draw that would take more than two seconds to write is refused
-    with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
+    answer is the same table with `noisy` in its place, and the margin of error of each. A draw that would take more
+    than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on
+    PostgreSQL. Draw more in parts.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
@@ -148,8 +150,8 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     "/releases/{release}/draws",
     status_code=201,
     response_model=DrawBody,
-    responses=contract.bulk_answer(201),
-    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY),
+    responses=contract.bulk_answer(201, table=True),
+    openapi_extra=contract.bulk_body(examples.DRAW_OF_RELEASE, examples.DRAW_OF_RELEASE_QUERY, table=True),
 )
 @heavy_in_helpers
 @in_writers
@@ -165,8 +167,9 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     null.
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
-    answer is then the same stream with `noisy` in place of that column. A draw that would take more than two seconds to
-    write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
+    answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
+    of error. A draw that would take more than two seconds to write is refused with 422: one of more than some 41
+    million counts on SQLite, 10 million on PostgreSQL.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
@@ -257,7 +260,13 @@ def _place(account: str, release: str, selection: DrawSelection, change: Change,
     return cast("places.Place", place)
 
 
-@router.get("/releases/{release}/draws", response_model=DrawPage)
+_COLUMNS = (
+    "draw", "mechanism.name", "mechanism.type", "level", "partition", "declared_partitions", "repetition", "size",
+    "margin_of_error.moe", "margin_of_error.confidence", "created_at", "noisy_removed_at", "head.seq", "head.hash",
+)  # fmt: skip
+
+
+@router.get("/releases/{release}/draws", response_model=DrawPage, responses=AS_TABLE)
 def list_draws(
     account: AccountPath,
     release: ReleasePath,
@@ -268,8 +277,9 @@ def list_draws(
     limit: Limit = 100,
     cursor: Cursor = None,
     noisy: Annotated[
-        bool, Query(description="Include the noisy counts; without them, each draw has their number.")
+        bool, Query(description="Include the noisy counts; without them, each draw has their number. A table has none.")
     ] = True,
+    accept: Accepted = USUAL,
 ) -> Response:
     """List the draws of a release.
 
@@ -288,10 +298,10 @@ def list_draws(
     mechanisms = drawn.mechanisms_by_name(text)
     with database.read() as connection:
         arguments = release, read_seq(cursor), limit, PAGE_OF_COUNTS, mechanisms, before_reading
-        if not noisy:
+        if not noisy or prefers(accept, CSV):
             outlines = drawn.list_outlines(connection, *arguments)
             last_seq = outlines[-1].head.seq if outlines.more else None
-            return ok(page([outline_body(outline) for outline in outlines], last_seq))
+            return answer_list(accept, [outline_body(outline) for outline in outlines], last_seq, _COLUMNS)
         records = drawn.list_draws(connection, accounts.read_account(connection, account), *arguments)
     last = write_cursor(records[-1].head.seq) if records.more else None
     return Streamed(page_of(records, last), media_type="application/json")

@@ -116,7 +116,7 @@ def tabulate_stream(
         if text is not None:
             fields[name] = json_parameter(name, text)
     terms = model_of(TabulationTerms, fields)
-    given_groups = groups.of_stream(upload.body, upload.most_bytes, upload.take)
+    given_groups = groups.of_stream(upload.body, upload.most, upload.take)
     drawn = _tabulate(account, release, terms, given_groups, change, "/query")
     headers = identity_of(drawn.record) | replay_header(drawn.answer)
     return Streamed(stream_of(drawn.record), drawn.answer.status, headers, arrow.MEDIA_TYPE)

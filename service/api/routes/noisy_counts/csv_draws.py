@@ -1,0 +1,104 @@
+"""Draws over CSV: the body is a table of labels and counts, and the other fields are those of an Arrow draw's query."""
+
+from fractions import Fraction
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request, Response
+from numpy.typing import NDArray
+from python_multipart.multipart import parse_options_header
+
+from service.api.http import csv_answers
+from service.api.http.dependencies import Changing, Streamed, heavy_in_helpers, in_writers, replay_header
+from service.api.http.memory_room import room_of
+from service.api.http.request_parsing import StreamRoute
+from service.api.routes.accounts import AccountPath
+from service.api.routes.noisy_counts import draws
+from service.api.routes.noisy_counts.arrow_draws import Text, Texts, Upload, new_draw_of, selection_of
+from service.api.routes.releases import ReleasePath
+from service.api.schemas import count_tables
+from service.api.schemas.count_tables import CountTable
+from service.api.schemas.draw_responses import CONFIDENCE, identity_of, margin_of
+from service.api.schemas.granularity import unit_of
+from service.errors import UnsupportedMediaType
+from service.ledger.draws.draws import AnsweredDraw
+from service.noise import Keystream, add_noise
+from service.privacy.laws.noise_law import NoiseLaw
+
+_LONGEST_TYPE = 300  # characters: splitting takes time quadratic in the length
+
+
+class CsvRoute(StreamRoute):
+    """Route class for requests whose body is a table."""
+
+    media_type = csv_answers.MEDIA_TYPE
+
+
+# The operations are documented with their JSON twins, as those of ``arrow_draws`` are.
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=CsvRoute, include_in_schema=False)
+
+
+async def _upload(request: Request) -> Upload:
+    content_type = request.headers.get("content-type", "")
+    if len(content_type) > _LONGEST_TYPE:
+        raise UnsupportedMediaType(f"expected a Content-Type of at most {_LONGEST_TYPE} characters")
+    if parse_options_header(content_type)[1].get(b"charset", b"utf-8").lower() != b"utf-8":
+        raise UnsupportedMediaType("expected a table in UTF-8")
+    return Upload(await request.body(), request.app.state.settings.max_json_items, room_of(request.scope))
+
+
+Uploaded = Annotated[Upload, Depends(_upload)]
+
+
+@router.post("/draws")
+@heavy_in_helpers
+@in_writers
+def register_and_draw(
+    account: AccountPath,
+    upload: Uploaded,
+    change: Changing,
+    tags: Texts,
+    name: Text,
+    mechanism: Text,
+    delta: Annotated[str | None, Query()] = None,
+    granularity: Annotated[str | None, Query()] = None,
+    periods: Annotated[str | None, Query()] = None,
+) -> Response:
+    """Register a mechanism and draw its noisy counts."""
+    new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
+    table = count_tables.read_table(upload.body, upload.most, upload.take)
+    noisy, size = partial(_noisy, table), len(table.rows)
+    return _respond(table, draws.register(account, new_draw, change, noisy, size, f"/{count_tables.COUNT}", "/query"))
+
+
+@router.post("/releases/{release}/draws")
+@heavy_in_helpers
+@in_writers
+def draw_mechanism(
+    account: AccountPath,
+    release: ReleasePath,
+    upload: Uploaded,
+    change: Changing,
+    mechanism: Text,
+    partition: Annotated[str | None, Query()] = None,
+    repetition: Text = "0",
+    granularity: Annotated[str | None, Query()] = None,
+) -> Response:
+    """Draw the noisy counts of a mechanism of a registered release."""
+    selection = selection_of(mechanism, partition, repetition, granularity)
+    table = count_tables.read_table(upload.body, upload.most, upload.take)
+    noisy, size, at = partial(_noisy, table), len(table.rows), f"/{count_tables.COUNT}"
+    return _respond(table, draws.draw_of(account, release, selection, change, noisy, size, at, "/query"))
+
+
+def _noisy(table: CountTable, law: NoiseLaw, unit: Fraction, keystream: Keystream) -> NDArray[np.int64]:
+    return add_noise(table.units(unit), law, keystream)
+
+
+def _respond(table: CountTable, drawn: AnsweredDraw) -> Response:
+    record = drawn.record
+    headers = identity_of(record) | replay_header(drawn.answer)
+    unit, margin = unit_of(record.mechanism), margin_of(record.mechanism)
+    noisy = count_tables.with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))
+    return Streamed(noisy, drawn.answer.status, headers, csv_answers.MEDIA_TYPE)

@@ -1,0 +1,213 @@
+"""Tables of counts as comma-separated values: columns of labels, and one of true counts.
+
+The labels of a row are the name of a disjoint set of records. They are spelt as partitions are, and stand for one row
+only, so that no records are counted in two rows by two spellings. No error quotes a value of the table.
+"""
+
+import codecs
+import csv
+import io
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.api.http import csv_answers
+from service.api.http.memory_room import Take
+from service.api.schemas.exact_numbers import LARGEST_INTEGER
+from service.api.schemas.granularity import count_text, json_counts, units_of
+from service.errors import InvalidInput, TooLarge
+from service.privacy.numerics.numbers import parse_exact
+from service.privacy.partitions import EXPECTED_NAME, first_unclear
+
+COUNT, NOISY, MARGIN, CONFIDENCE = "count", "noisy", "moe", "confidence"
+MOST_COLUMNS = 100
+
+_ADDED = (NOISY, MARGIN, CONFIDENCE)
+_WHOLE = re.compile(r"-?[0-9]{1,16}")
+_EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
+# Upper bounds on the memory of the table while it is read and answered.
+_A_ROW, _A_VALUE, _A_BYTE = 300, 70, 4
+_PART = 1 << 14  # rows of an answer that are made at a time
+
+
+@dataclass(frozen=True, eq=False)
+class CountTable:
+    """A table of counts.
+
+    Attributes:
+        columns: the names of all columns, in order.
+        place: the place of the counts among them.
+        rows: the values of each row; the place of the counts is empty.
+        counts: exact numbers.
+        lines: the last line of each row in the text.
+    """
+
+    columns: Sequence[str]
+    place: int
+    rows: Sequence[list[str]]
+    counts: Sequence[int | Fraction]
+    lines: Sequence[int]
+
+    def units(self, unit: Fraction) -> NDArray[np.int64]:
+        """Return the counts in units of a granularity.
+
+        Raises:
+            InvalidInput: a count is not a multiple of it; the fault names its line.
+        """
+        try:
+            return units_of(self.counts, unit, "")
+        except InvalidInput as refused:
+            (fault,) = refused.faults
+            number = int(fault.pointer.removeprefix("/"))
+            raise _refused(self.lines[number], self.place, fault.detail) from None
+
+
+def read_table(body: bytes | bytearray, most_values: int, take: Take) -> CountTable:
+    """Read a table of counts in UTF-8, with or without a byte order mark.
+
+    The first line has the names of the columns. One of them is ``count``. Each other value is a label.
+
+    Args:
+        body: the text, by RFC 4180.
+        most_values: the limit on the number of values.
+        take: reserves so many bytes of the shared memory limit.
+
+    Raises:
+        InvalidInput: the table is malformed, has no row, or a label or a count is not accepted. A fault names a line
+            and a column, and never a value.
+        TooLarge: it has more values than ``most_values``, or needs more memory than one principal may take.
+        Unavailable: the memory is in use by other requests.
+    """
+    rows = body.count(b"\n") + body.count(b"\r") - body.count(b"\r\n") + 1  # at most
+    values = body.count(b",") + rows
+    if values > most_values:
+        raise TooLarge(f"expected a table of at most {most_values} values")
+    take(_A_ROW * rows + _A_VALUE * values + _A_BYTE * len(body))
+    lines = csv.reader(io.StringIO(_decoded(body), newline=""), strict=True)
+    try:
+        columns = next(lines, [])
+        place = _place_of_counts(columns)
+        table = CountTable(columns, place, *_read_rows(lines, columns, place))
+    except csv.Error:  # the message of the error may quote the text
+        raise _refused(lines.line_num, None, "expected values separated by commas, quoted by RFC 4180") from None
+    _check_labels(table)
+    return table
+
+
+def _decoded(body: bytes | bytearray) -> str:
+    start = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0
+    try:
+        text = body[start:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refused(body.count(b"\n", 0, start + error.start) + 1, None, "expected UTF-8") from None
+    if "\0" in text:
+        raise _refused(text.count("\n", 0, text.index("\0")) + 1, None, "expected no NUL character")
+    return text
+
+
+def _place_of_counts(columns: Sequence[str]) -> int:
+    """Return the place of the column of counts.
+
+    Raises:
+        InvalidInput: the names of the columns are not accepted.
+    """
+    if columns.count(COUNT) != 1:
+        detail = f"expected the names of the columns, separated by commas, one of them {COUNT}"
+        raise _refused(1, None, detail)
+    if len(columns) > MOST_COLUMNS:
+        raise _refused(1, None, f"expected at most {MOST_COLUMNS} columns")
+    unclear = first_unclear(columns)
+    if unclear is not None:
+        raise _refused(1, unclear, EXPECTED_NAME)
+    for number, name in enumerate(columns):
+        if name in _ADDED:
+            raise _refused(1, number, f"expected no column named {name}: the answer adds it")
+        if name in columns[:number]:
+            raise _refused(1, number, "expected each name once")
+    return columns.index(COUNT)
+
+
+def _read_rows(
+    lines: Iterator[list[str]], columns: Sequence[str], place: int
+) -> tuple[list[list[str]], list[int | Fraction], Sequence[int]]:
+    rows, counts, numbers = list[list[str]](), list[int | Fraction](), array("Q")
+    for row in lines:
+        number: int = lines.line_num  # type: ignore[attr-defined] # of the reader
+        if len(row) != len(columns):
+            raise _refused(number, None, f"expected {len(columns)} values, as the first line has names")
+        counts.append(_count_of(row[place], number, place))
+        row[place] = ""
+        rows.append(row)
+        numbers.append(number)
+    if not rows:
+        raise _refused(2, None, "expected at least one row of labels and a count")
+    return rows, counts, numbers
+
+
+def _count_of(text: str, line: int, place: int) -> int | Fraction:
+    if _WHOLE.fullmatch(text) and text.isascii():
+        count = int(text)
+        if abs(count) <= LARGEST_INTEGER:
+            return count
+    else:
+        try:
+            return parse_exact.__wrapped__(text)  # without its cache: counts are secret
+        except ValueError:
+            pass
+    raise _refused(line, place, _EXPECTED)
+
+
+def _check_labels(table: CountTable) -> None:
+    """Refuse labels that are spelt in another way than partitions, and two rows with the same labels."""
+    for place in range(len(table.columns)):
+        if place != table.place:
+            unclear = first_unclear([row[place] for row in table.rows])
+            if unclear is not None:
+                raise _refused(table.lines[unclear], place, EXPECTED_NAME)
+    if len(table.columns) == 1:
+        return
+    seen: set[tuple[str, ...]] = set()
+    for number, row in enumerate(table.rows):
+        labels = tuple(row)
+        if labels in seen:
+            detail = "expected each combination of labels once: each row counts records of its own"
+            raise _refused(table.lines[number], None, detail)
+        seen.add(labels)
+
+
+def _refused(line: int, place: int | None, detail: str) -> InvalidInput:
+    """Return the refusal of a line, or of a value in it; columns are counted from 1."""
+    if place is None:
+        return InvalidInput.at(f"/{line}", f"line {line}: {detail}")
+    return InvalidInput.at(f"/{line}/{place + 1}", f"line {line}, column {place + 1}: {detail}")
+
+
+def with_noisy(
+    table: CountTable, noisy: NDArray[np.int64], unit: Fraction, margin: int, confidence: float
+) -> Iterator[str]:
+    """Yield the table with noisy counts in place of the counts, each with its margin of error.
+
+    Args:
+        table: the table.
+        noisy: in units of the granularity.
+        unit: the granularity.
+        margin: of error, in units of the granularity.
+        confidence: of the margin.
+    """
+    columns = [NOISY if number == table.place else name for number, name in enumerate(table.columns)]
+    stated = [count_text(margin, unit), confidence]
+    yield from csv_answers.written([*columns, MARGIN, CONFIDENCE], _noisy_rows(table, noisy, unit, stated))
+
+
+def _noisy_rows(
+    table: CountTable, noisy: NDArray[np.int64], unit: Fraction, stated: Sequence[object]
+) -> Iterator[list[object]]:
+    for start in range(0, len(table.rows), _PART):
+        counts = json_counts(noisy[start : start + _PART].tolist(), unit)
+        for row, count in zip(table.rows[start : start + _PART], counts, strict=True):
+            yield [*row[: table.place], count, *row[table.place + 1 :], *stated]

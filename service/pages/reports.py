@@ -1,0 +1,86 @@
+"""The page of the report of an account and a period, which prints."""
+
+import asyncio
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Response
+
+from service.ledger.storage import clock
+from service.pages.account import AccountStep
+from service.pages.confidences import CONFIDENCES, confidence_of
+from service.pages.shell.api_client import Query, Refused, SignedIn, Visit, address, get
+from service.pages.shell.layout import page
+
+router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
+
+_ROWS = 100
+_EXPECTED = "expected a day"
+
+
+class _Period(NamedTuple):
+    """The period that a visitor asks for: its first and its last day, as typed."""
+
+    since: str
+    until: str
+
+
+@router.get("/report")
+async def show_report(account: AccountStep, visit: SignedIn) -> Response:
+    """Render the report of a period; by default, of the present year."""
+    period, confidence = _period(visit), confidence_of(visit)
+    account_body = await get(visit, address("accounts", account))
+    shown: dict[str, Any] = {
+        "account": account_body,
+        "period": period,
+        "asked": confidence,
+        "percent": CONFIDENCES[confidence],
+        "confidences": list(CONFIDENCES.items()),
+        "report": None,
+        "installation": None,
+        "first_page": "cursor" not in visit.request.query_params,
+    }
+    query, faults = _query(period, confidence)
+    if not faults:
+        cursor = visit.request.query_params.get("cursor")
+        asked: Query = {**query, "limit": _ROWS, "cursor": cursor}
+        try:
+            report, installation = await asyncio.gather(
+                get(visit, f"{address('accounts', account)}/report", asked), get(visit, address("installation"))
+            )
+            shown |= {"report": report, "installation": installation}
+        except Refused as refused:
+            faults = _faults(refused)
+    return page(visit.request, "report.html", shown | {"faults": faults, "query": query}, status=422 if faults else 200)
+
+
+def _period(visit: Visit) -> _Period:
+    parameters, today = visit.request.query_params, clock.now()[:10]
+    return _Period(parameters.get("since", f"{today[:4]}-01-01").strip(), parameters.get("until", "").strip() or today)
+
+
+def _query(period: _Period, confidence: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the period as ``/v1`` asks for it, whose end is not part of it; and the faults of its days."""
+    query, faults = {"confidence": confidence}, dict[str, str]()
+    for name, text, more in (("since", period.since, 0), ("until", period.until, 1)):
+        if name == "since" and not text:
+            continue  # since the account was opened
+        try:
+            day = date.fromisoformat(text) + timedelta(days=more)
+        except (ValueError, OverflowError):
+            faults[name] = _EXPECTED
+            continue
+        query[name] = datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat().replace("+00:00", "Z")
+    return query, faults
+
+
+def _faults(refused: Refused) -> dict[str, str]:
+    """Return the faults of the days, by their fields.
+
+    Raises:
+        Refused: the refusal has another reason.
+    """
+    found = {name: refused.faults[f"/query/{name}"] for name in _Period._fields if f"/query/{name}" in refused.faults}
+    if not found:
+        raise refused
+    return found

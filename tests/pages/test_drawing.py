@@ -1,0 +1,192 @@
+"""The page on which noisy counts are drawn: a preview that charges nothing, one draw for a form, and no kept file."""
+
+import csv
+import html
+import io
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.pages.drawing_form import NOISES
+from tests.api.calls import Answer, Client, json_of, open_account, problem_of
+from tests.pages.forms import form_of, signed_in
+from tests.pages.visits import hidden
+
+_PAGE = "/accounts/empty/draw"
+_TABLE = "county,count\r\n001,12\r\n002,918273645\r\n"
+_NEARLY_NONE = {"noise": "geometric scale", "figure": "1e-4", "name": "county totals"}
+
+
+def _preview(client: Client, page: str = _PAGE, **texts: str) -> Answer:
+    form = form_of(client.get(page), page)
+    return client.post(page, data=form.with_texts(texts))
+
+
+def _draw(client: Client, shown: Answer, table: str | bytes = _TABLE, page: str = _PAGE) -> Answer:
+    form = form_of(shown, f"{page}/counts")
+    files = {"counts": ("counts.csv", table, "text/csv")}
+    return client.post(f"{page}/counts", data=form.fields, files=files)
+
+
+def _released(api: Client, account: str = "empty") -> list[Any]:
+    items: list[Any] = json_of(api.get(f"/v1/accounts/{account}/releases"))["items"]
+    return items
+
+
+@pytest.fixture
+def wide(api: Client) -> str:
+    """The page of an account in which nearly no noise fits."""
+    open_account(api, "wide", {"definition": "pure", "epsilon": 10**6})
+    return "/accounts/wide/draw"
+
+
+def test_from_a_margin_to_noisy_counts(api: Client, steward: Client) -> None:
+    assert f'href="{_PAGE}"' in steward.get("/accounts/empty").text
+    shown = _preview(steward, noise="geometric moe", figure="11", name="county totals", purpose="Schools", tags="a, b")
+    assert "each noisy count is within 11 of the true count" in shown.text
+    assert _released(api) == []
+    answer = _draw(steward, shown)
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert answer.headers["Cache-Control"] == "no-store"
+    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert [(row["county"], row["moe"]) for row in rows] == [("001", "11"), ("002", "11")]
+    (made,) = _released(api)
+    assert (made["name"], made["tags"], made["metadata"]) == ("county totals", ["a", "b"], {"intended_use": "Schools"})
+    (drawn,) = json_of(api.get(f"/v1/accounts/empty/releases/{made['id']}/draws"))["items"]
+    assert [row["noisy"] for row in rows] == [str(count) for count in drawn["noisy"]]
+    assert answer.headers["Content-Disposition"].endswith(f"noisy-{drawn['draw']}.csv")
+
+
+def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wide: str) -> None:
+    shown = _preview(steward, wide, **_NEARLY_NONE)
+    first, again = (_draw(steward, shown, page=wide) for _ in range(2))
+    assert first.content == again.content
+    other = _draw(steward, shown, _TABLE.replace("12", "13"), wide)
+    assert "Idempotency-Key" in other.text
+    assert hidden(other.text, "once") == hidden(shown.text, "once")
+    assert len(_released(api, "wide")) == 1
+    anew = _preview(steward, wide, **_NEARLY_NONE)
+    assert hidden(anew.text, "once") != hidden(shown.text, "once")
+
+
+@pytest.mark.parametrize(
+    "table", ["", "a,b\n1,2\n", "county,count\n001,918273645x\n", b"count\n\xff\n", "count\n918273645.5\n"]
+)
+def test_a_wrong_file_is_told_without_its_counts(api: Client, steward: Client, wide: str, table: str | bytes) -> None:
+    answer = _draw(steward, _preview(steward, wide, **_NEARLY_NONE), table, wide)
+    assert answer.status_code == 422
+    assert 'id="counts-fault"' in answer.text
+    assert "918273645" not in answer.text
+    assert _released(api, "wide") == []
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_every_kind_of_noise(api: Client, steward: Client, noise: str) -> None:
+    open_account(
+        api, "all", {"definition": "approximate", "epsilon": "1000", "delta": "1e-6"}, neighbouring="replace_one"
+    )
+    page = "/accounts/all/draw"
+    figure = "5" if noise.endswith(("moe", "scale", "sigma_squared")) else "0.5"
+    shown = _preview(steward, page, noise=noise, figure=figure, m="3", name="n", cells="2", sensitivity="1")
+    mechanism = json.loads(hidden(shown.text, "mechanism"))
+    assert mechanism["cells"] == 4
+    assert _draw(steward, shown, page=page).status_code == 200
+    (made,) = _released(api, "all")
+    assert made["plan"]["type"] == noise.split(" ", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "field"),
+    [
+        ({"figure": "x"}, "figure"),
+        ({"figure": "-1"}, "figure"),
+        ({"figure": ""}, "figure"),
+        ({"figure": "1e-400000"}, "figure"),
+        ({"confidence": "1"}, "confidence"),
+        ({"confidence": "NaN"}, "confidence"),
+        ({"cells": "0"}, "cells"),
+        ({"cells": "1.5"}, "cells"),
+        ({"sensitivity": "-1"}, "sensitivity"),
+        ({"name": ""}, "name"),
+        ({"tags": "a" * 201}, "tags"),
+        ({"noise": "gaussian rho"}, "noise"),
+        ({"purpose": "a\x07b"}, "purpose"),
+        ({"granularity": "0.5"}, "granularity"),
+        ({"noise": "geometric epsilon", "figure": "Infinity"}, "figure"),
+        ({"noise": "geometric epsilon", "figure": "0.1", "granularity": "-1"}, "granularity"),
+        ({"noise": "discrete_osgt sigma_squared", "figure": "4", "m": "x"}, "m"),
+    ],
+)
+def test_a_wrong_field_is_told_at_its_place(steward: Client, texts: dict[str, str], field: str) -> None:
+    answer = _preview(steward, **({"figure": "11", "name": "n"} | texts))
+    assert answer.status_code == 422, answer.text
+    assert f'id="{field}-fault"' in answer.text
+    assert f'action="{_PAGE}/counts"' not in answer.text
+
+
+def test_noise_that_does_not_fit(api: Client, steward: Client) -> None:
+    answer = _preview(steward, noise="geometric epsilon", figure="2", name="n")
+    assert answer.status_code == 409
+    assert "exceeds the budget" in answer.text
+    assert _released(api) == []
+
+
+def test_a_release_that_needs_a_second_person_is_not_drawn(steward: Client) -> None:
+    page = "/accounts/persons/draw"
+    shown = _preview(steward, page, noise="discrete_gaussian rho", figure="0.25", name="n")
+    assert "waits for a second person" in shown.text
+    assert f'action="{page}/counts"' not in shown.text
+
+
+def test_an_account_with_periods_asks_for_them(api: Client, steward: Client) -> None:
+    open_account(api, "months", periods={"calendar": "month", "participation": {"offsets": [0]}})
+    page = "/accounts/months/draw"
+    noise = {"noise": "discrete_gaussian rho", "figure": "0.1", "name": "n"}
+    assert 'id="periods-fault"' in _preview(steward, page, **noise).text
+    assert _draw(steward, _preview(steward, page, **noise, periods="2026-01 to 2026-03"), page=page).status_code == 200
+    (made,) = _released(api, "months")
+    assert made["periods"]
+
+
+def test_only_those_who_draw_see_the_form(api: Client, visitor: Client) -> None:
+    application: TestClient = visitor  # type: ignore[assignment]
+    for role in ("auditor", "approver"):
+        made = json_of(api.post("/v1/keys", json={"name": role, "role": role}), 201)["key"]
+        reader = signed_in(application, made)
+        assert f'href="{_PAGE}"' not in reader.get("/accounts/empty").text
+        shown = reader.get(_PAGE).text
+        assert "takes a key with the role pipeline" in html.unescape(shown)
+        assert f'action="{_PAGE}' not in shown
+        csrf = hidden(reader.get("/").text, "csrf")
+        fields = {
+            "csrf": csrf,
+            "once": "o",
+            "mechanism": json.dumps({"type": "geometric", "epsilon": "0.1"}),
+            "name": "n",
+        }
+        answer = reader.post(f"{_PAGE}/counts", data=fields, files={"counts": ("c", _TABLE, "text/csv")})
+        assert answer.status_code == 403
+    assert _released(api) == []
+
+
+def test_a_form_of_another_site_or_session_draws_nothing(api: Client, steward: Client, wide: str) -> None:
+    form = form_of(_preview(steward, wide, **_NEARLY_NONE), f"{wide}/counts")
+    files = {"counts": ("counts.csv", _TABLE, "text/csv")}
+    for data, headers in (
+        (form.fields | {"csrf": "x"}, {}),
+        (form.fields, {"Origin": "https://elsewhere.example"}),
+        (form.fields, {"Sec-Fetch-Site": "cross-site"}),
+    ):
+        answer = steward.post(f"{wide}/counts", data=data, files=files, headers=headers)
+        assert answer.status_code == 403
+    assert _released(api, "wide") == []
+
+
+def test_unknown_and_closed_accounts(api: Client, steward: Client) -> None:
+    assert steward.get("/accounts/nobody/draw").status_code == 404
+    json_of(api.patch("/v1/accounts/empty", json={"state": "closed"}))
+    assert "The account is closed" in steward.get(_PAGE).text
+    assert f'href="{_PAGE}"' not in steward.get("/accounts/empty").text
+    problem_of(api.get("/v1/accounts/nobody"), "not_found")

@@ -1,0 +1,74 @@
+"""The page of a report, and its table."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from tests.api.calls import Client, json_of
+
+
+def _words(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def test_the_report_is_shown(api: Client, steward: Client) -> None:
+    assert 'href="/accounts/persons/report"' in steward.get("/accounts/persons").text
+    shown = steward.get("/accounts/persons/report")
+    report = json_of(api.get("/v1/accounts/persons/report"))
+    words = _words(shown.text)
+    for one in report["releases"]:
+        assert one["name"] in words
+    assert f"{report['head']['seq']}:{report['head']['hash']}" in words
+    assert "In words: suppose an outsider" in words
+    assert "3 releases have an entry in the period" in words
+    assert "Account opened: ρ = 0.5" in words
+
+
+def test_parts_of_accounts_below(steward: Client) -> None:
+    words = _words(steward.get("/accounts/nation/report").text)
+    assert "Accounts under it" in words
+    assert "persons" in words
+
+
+@pytest.mark.parametrize("account", ["nation", "households", "empty"])
+def test_every_account_has_a_report(steward: Client, account: str) -> None:
+    assert steward.get(f"/accounts/{account}/report").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"since": "x"}, "since"),
+        ({"until": "<b>"}, "until"),
+        ({"since": "2026-13-01"}, "since"),
+        ({"until": "2001-01-01", "since": ""}, "until"),
+        ({"since": "9998-01-01"}, "until"),
+        ({"since": "2001-01-02", "until": "2001-01-01"}, "until"),
+        ({"until": "9999-12-31"}, "until"),
+    ],
+)
+def test_a_wrong_day_is_told_at_its_field(steward: Client, query: dict[str, str], field: str) -> None:
+    answer = steward.get("/accounts/persons/report", params=query)
+    assert answer.status_code == 422
+    assert f'id="{field}-fault"' in answer.text
+
+
+def test_the_table_has_all_pages(api: Client, steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("service.pages.tables", fromlist=["x"])._OF_ACCOUNT, "report", "1")
+    answer = steward.get("/accounts/persons/report.csv", params={"confidence": "0.9"})
+    assert answer.headers["Content-Disposition"].endswith("persons-report.csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    report = json_of(api.get("/v1/accounts/persons/report", params={"confidence": "0.9"}))
+    expected = [(one["name"], mechanism["mechanism"]) for one in report["releases"] for mechanism in one["mechanisms"]]
+    assert [(row["name"], row["mechanism.mechanism"]) for row in rows] == expected
+
+
+def test_an_unknown_table_or_query(steward: Client) -> None:
+    for path in ("/accounts/persons/nothing.csv", "/nothing.csv", "/accounts/persons/releases/x/nothing.csv"):
+        assert steward.get(path).status_code == 404
+    assert steward.get("/accounts/persons/report.csv", params={"since": "x"}).status_code == 422
+    assert steward.get("/accounts/persons/report.csv", params={"nothing": "x"}).status_code == 422
+    assert steward.get("/accounts/nobody/report.csv").status_code == 404
+    assert steward.get("/accounts/nobody/report").status_code == 404
