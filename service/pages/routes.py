@@ -1,11 +1,24 @@
 """The routers of all pages, in the order in which their routes are matched."""
 
-from service.pages import account, account_opening, caps, descriptions, empirical, guide, journal, keys, releases, start
+from service.pages import (
+    account,
+    account_opening,
+    caps,
+    descriptions,
+    empirical,
+    guide,
+    issuer_sign_in,
+    journal,
+    keys,
+    releases,
+    start,
+)
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
 
 ROUTERS = (
     start.router,
+    issuer_sign_in.router,
     account_opening.router,
     account.router,
     caps.router,
