@@ -12,7 +12,11 @@ _RETRY = "10"  # seconds
 
 
 class _Words(NamedTuple):
-    """The page of a failure; ``{issuer}`` and ``{address}`` are the issuer's name and the address of the pages."""
+    """The page of a failure.
+
+    ``{issuer}`` and ``{address}`` are the issuer's name and the address of the pages; ``{detail}`` is a colon and the
+    failure's detail, or nothing.
+    """
 
     status: int
     title: str
@@ -58,13 +62,13 @@ _WORDS: Mapping[Reason, _Words] = {
     "misconfigured": _Words(
         503,
         "This service and {issuer} do not agree",
-        "{issuer} does not accept this service as it is configured",
+        "{issuer} does not accept this service as it is configured{detail}.",
         "Tell the operator of this service; the log has a line about it. Keys of this service still work.",
     ),
     "unavailable": _Words(
         503,
         "{issuer} does not answer as expected",
-        "The service could not complete the sign-in with {issuer}",
+        "The service could not complete the sign-in with {issuer}{detail}.",
         "Sign in again in a minute. If that leads here once more, tell the operator of this service; the log has a line"
         " about it. Keys of this service still work.",
     ),
@@ -77,13 +81,13 @@ _WORDS: Mapping[Reason, _Words] = {
     "token_refused": _Words(
         403,
         "The service did not accept the answer of {issuer}",
-        "{issuer} signed you in, and the service refused its token",
+        "{issuer} signed you in, and the service refused its token{detail}.",
         "Sign in again. If that leads here once more, tell the operator of this service.",
     ),
     "no_permission": _Words(
         403,
         "You have no access yet",
-        "{issuer} signed you in, and its token does not permit you to use this service",
+        "{issuer} signed you in, and its token does not permit you to use this service{detail}.",
         "Ask the administrators of {issuer} for a role of this service. Then sign in again.",
     ),
     "too_many_accounts": _Words(
@@ -111,10 +115,9 @@ def failure_page(request: Request, sign_in: IssuerSignIn, failure: SignInFailed,
         onward: the page that the person wanted to open.
     """
     words = _WORDS[failure.reason]
-    names = {"issuer": sign_in.name, "address": sign_in.public_url}
+    detail = f": {failure.detail}" if failure.detail else ""
+    names = {"issuer": sign_in.name, "address": sign_in.public_url, "detail": detail}
     shown = {name: text.format(**names) for name, text in words._asdict().items() if isinstance(text, str)}
-    if not shown["happened"].endswith("."):
-        shown["happened"] += f": {failure.detail}." if failure.detail else "."
     response = page(request, "sign-in-failed.html", shown | {"onward": onward}, status=words.status)
     response.headers["Referrer-Policy"] = "no-referrer"  # the address of this page may contain a code
     if words.status in (429, 503):

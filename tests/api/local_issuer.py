@@ -69,7 +69,9 @@ class LocalIssuer:
     token_status: int | None = None
     token_raw: bytes | None = None
     token_headers: dict[str, str] = field(default_factory=dict)
-    token_delay: float = 0.0  # seconds before the answer, and before each of its headers
+    token_delay: float = 0.0  # seconds before the answer
+    drip: float = 0.0  # seconds between two headers of a document
+    headers: dict[str, str] = field(default_factory=dict)  # beside, or in place of, a document's own
     codes: dict[str, dict[str, str]] = field(default_factory=dict)  # the requests whose codes are not redeemed yet
     forms: list[dict[str, str]] = field(default_factory=list)  # those sent to the token endpoint
 
@@ -165,7 +167,18 @@ def local_issuer(host: str = "127.0.0.1") -> Iterator[LocalIssuer]:
                     self._answer(302, b"", Location=back)
                 return
             body = issuer.answer(self.path)
-            self._answer(404 if body is None else issuer.status, body or b"")
+            if issuer.drip:
+                self._drip()
+            else:
+                self._answer(404 if body is None else issuer.status, body or b"", **issuer.headers)
+
+        def _drip(self) -> None:
+            """Answer with many headers, none of which is late."""
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                for _ in range(200):
+                    self.wfile.write(b"X: y\r\n")
+                    time.sleep(issuer.drip)
 
         def do_POST(self) -> None:
             issuer.asked.append(self.path)

@@ -507,6 +507,14 @@ def test_a_made_up_attempt_is_none(browser: Client, cookie: str) -> None:
     _assert_failed(browser.get(back), 400, "did not begin here")
 
 
+def test_over_https_nobody_else_gives_a_browser_its_attempt(browser: Client) -> None:
+    """A cookie from a connection without TLS, or from a neighbouring host, cannot have a name with the prefix."""
+    back = _at_issuer(_depart(browser))
+    with _browser_of(browser.app, "https://testserver") as victim:  # type: ignore[attr-defined]
+        victim.cookies.set(_ATTEMPT, browser.cookies[_ATTEMPT])
+        _assert_failed(victim.get(back), 400, "did not begin here")
+
+
 def test_an_attempt_is_no_session(browser: Client) -> None:
     _depart(browser)
     browser.cookies.set(COOKIE, browser.cookies[_ATTEMPT])
