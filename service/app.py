@@ -33,6 +33,7 @@ from service.api.http.metrics import Metrics, MetricSources, Threads
 from service.api.http.middleware import OuterMiddleware
 from service.api.identity import principal
 from service.api.identity.auth import Authentication
+from service.api.identity.authorization_code import IssuerSignIn
 from service.api.identity.oidc import Tokens
 from service.api.identity.throttle import Throttle
 from service.api.openapi import contract
@@ -148,7 +149,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     places = _THREADS + settings.writer_threads
     alone = max(1, min(_ALONE, settings.writer_threads - 1))
     app.state.turns = FairPlaces(places, _TURNS, alone, settings.max_connections)
-    own = settings.model_copy(update={"bootstrap_key": None})
+    own = settings.model_copy(update={"bootstrap_key": None, "oidc_client_secret": None})
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections
     app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
@@ -162,6 +163,8 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
         None if settings.draw_retention_days is None else timedelta(days=settings.draw_retention_days),
     )
     app.state.uses, app.state.tokens = KeyUsage(database), Tokens.configured(settings)
+    app.state.issuer_sign_in = IssuerSignIn.configured(settings, app.state.tokens)
+    app.state.throttle = Throttle(settings.key_rate, settings.failure_rate)
     contract.install(app)
     app.state.probes, app.state.ending = CapacityLimiter(2), False
     for router in routes.ROUTERS:
@@ -177,7 +180,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
 
     Args:
-        settings: the configuration, without the bootstrap key.
+        settings: the configuration, without the bootstrap key and the client's secret.
         url: the database's URL, which the helper opens for reading.
         secret: the installation's secret.
         mark: the file of the high-water mark; None where there is none.
@@ -259,7 +262,7 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
         secret=app.state.secret,
         uses=app.state.uses,
         tokens=app.state.tokens,
-        throttle=Throttle(settings.key_rate, settings.failure_rate),
+        throttle=app.state.throttle,
     )
     app.add_middleware(ProblemPages)
     app.add_middleware(OuterMiddleware, metrics=app.state.metrics, hsts_seconds=settings.hsts_seconds)

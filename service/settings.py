@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
 from service.errors import StartupRefused
-from service.urls import is_confidential, read_url
+from service.urls import is_confidential, is_origin, read_url
 
 _DRIVERS = ("sqlite", "postgresql+psycopg")
 _SHORTEST_KEY = 32  # characters: a random key of that length cannot be guessed
@@ -27,6 +28,8 @@ _MODULES, _WORK, _COPIES = 2**28, 2**29, 4
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
+_VISIBLE = r"^[\x20-\x7e]+$"  # what RFC 6749 (A.1) allows in the id of a client
+_SCOPE = r"^([\x21\x23-\x5b\x5d-\x7e]+ )*openid( [\x21\x23-\x5b\x5d-\x7e]+)*$"
 _Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$")]
 
 
@@ -167,6 +170,27 @@ class Settings(BaseSettings):
         description="The claim that names the person; each person must have one name for ever. Written as the role"
         " claim.",
     )
+    oidc_client_id: Annotated[str, Field(min_length=1, max_length=200, pattern=_VISIBLE)] | None = Field(
+        None,
+        description="The client that the issuer knows this service as. With it, people sign in to the web pages at the"
+        " issuer. Needs oidc_issuer and public_url.",
+    )
+    oidc_client_secret: SecretStr | None = Field(
+        None,
+        description="The client's secret at the issuer, sent by HTTP Basic; none for a public client. Needs"
+        " oidc_client_id.",
+    )
+    oidc_scope: Annotated[str, Field(max_length=1000, pattern=_SCOPE)] = Field(
+        "openid", description="The scopes that sign-in asks the issuer for, separated by blanks; openid among them."
+    )
+    oidc_name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = Field(
+        None, description="The issuer's name on the sign-in page; by default its host."
+    )
+    public_url: str | None = Field(
+        None,
+        description="The address at which browsers reach the pages, such as https://ledger.agency.example, without a"
+        " path; with https unless it is on this machine. The issuer sends browsers back to it after sign-in.",
+    )
     max_connections: _Count = Field(
         1000,
         description="The most connections at once. A new connection above the limit closes the oldest idle one;"
@@ -247,6 +271,20 @@ class Settings(BaseSettings):
             raise ValueError("expected a URL with https, or with http on this machine, without ? and #")
         return value
 
+    @field_validator("public_url")
+    @classmethod
+    def _origin(cls, value: str | None) -> str | None:
+        if value is not None and not (is_confidential(value) and is_origin(value)):
+            raise ValueError("expected an address such as https://ledger.agency.example, without a path")
+        return value
+
+    @field_validator("oidc_client_secret")
+    @classmethod
+    def _visible(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(_VISIBLE, value.get_secret_value()):
+            raise ValueError("expected printable ASCII characters, without a line break")
+        return value
+
     @field_validator("oidc_roles", mode="before")
     @classmethod
     def _as_json(cls, value: object) -> object:
@@ -261,6 +299,10 @@ class Settings(BaseSettings):
     def _whole(self) -> Self:
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
             raise ValueError("expected SERVICE_OIDC_ISSUER and SERVICE_OIDC_AUDIENCE together")
+        if self.oidc_client_id is not None and (self.oidc_issuer is None or self.public_url is None):
+            raise ValueError("expected SERVICE_OIDC_ISSUER and SERVICE_PUBLIC_URL beside SERVICE_OIDC_CLIENT_ID")
+        if self.oidc_client_secret is not None and self.oidc_client_id is None:
+            raise ValueError("expected SERVICE_OIDC_CLIENT_ID beside SERVICE_OIDC_CLIENT_SECRET")
         return self
 
     @field_validator("metrics_accounts", mode="before")
@@ -361,7 +403,8 @@ def available_memory() -> int:
 def logged(settings: Settings) -> dict[str, Any]:
     """Return the settings for a log: secrets only as set or not, URLs without passwords."""
     values = settings.model_dump(mode="json")
-    values["bootstrap_key"] = settings.bootstrap_key is not None
+    for name in ("bootstrap_key", "oidc_client_secret"):
+        values[name] = getattr(settings, name) is not None
     url = make_url(settings.resolved_database_url)
     values["database_url"] = url.set(query={}).render_as_string(hide_password=True)
     return values

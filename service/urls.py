@@ -34,6 +34,15 @@ def is_loopback(url: str) -> bool:
         return False
 
 
+def is_origin(url: str) -> bool:
+    """Return True where a URL is a scheme, a host and perhaps a port, and nothing else."""
+    try:
+        parts, port = urlsplit(url), urlsplit(url).port
+    except ValueError:  # no URL, or a port that is not a number
+        return False
+    return url == f"{parts.scheme}://{parts.netloc}" and "@" not in parts.netloc and port != 0
+
+
 def is_confidential(url: str) -> bool:
     """Return True where a URL is safe from changes on the way: it has https, or is on this machine."""
     try:

@@ -85,13 +85,16 @@ class Served:
 def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Iterator[Served]:
     """``python -m service serve``, or the same by another way, for as long as the block lasts.
 
-    Without helpers unless a test says how many: each process takes seconds to start another one.
+    Without helpers unless a test says how many: each process takes seconds to start another one. ``{address}`` in a
+    setting stands for the service's own address.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    given = {"bootstrap_key": STEWARD, "helper_processes": "0"} | settings  # an empty setting counts as none
+    usual = {"bootstrap_key": STEWARD, "helper_processes": "0"}
+    # an empty setting counts as none
+    given = {name: value.replace("{address}", address) for name, value in (usual | settings).items()}
     caller = Client(base_url=address, headers=bearer(STEWARD), timeout=60)
     read, written = os.pipe()
     process = Fork([*start, "serve", "--port", str(port)], environment(home, **given), written, written)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
-from service.settings import Settings, available_memory, read_settings
+from service.settings import Settings, available_memory, logged, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,11 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "OIDC_ROLES": '{"office": "steward", "staff": "auditor"}',
         "OIDC_ACCOUNTS_CLAIM": "accounts",
         "OIDC_PRINCIPAL_CLAIM": "/person/id",
+        "OIDC_CLIENT_ID": "ledger-pages",
+        "OIDC_CLIENT_SECRET": "a client's secret",
+        "OIDC_SCOPE": "openid roles",
+        "OIDC_NAME": "Agency login",
+        "PUBLIC_URL": "https://ledger.example",
         "LOG_LEVEL": "WARNING",
         "MAX_JSON_BYTES_AT_ONCE": "3000",
         "MAX_ARROW_BYTES_AT_ONCE": "4000",
@@ -98,6 +103,10 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.oidc_issuer, settings.oidc_audience) == ("https://login.example/realm", "ledger")
     assert (settings.oidc_role_claim, settings.oidc_accounts_claim) == ("groups", "accounts")
     assert settings.oidc_principal_claim == "/person/id"
+    assert (settings.oidc_client_id, settings.oidc_scope) == ("ledger-pages", "openid roles")
+    assert settings.oidc_client_secret is not None
+    assert settings.oidc_client_secret.get_secret_value() == "a client's secret"
+    assert (settings.oidc_name, settings.public_url) == ("Agency login", "https://ledger.example")
     assert settings.oidc_roles == {"office": "steward", "staff": "auditor"}
     assert (settings.resolved_json_bytes_at_once, settings.resolved_arrow_bytes_at_once) == (3000, 4000)
     assert (settings.max_connections, settings.keep_alive_seconds, settings.body_bytes_per_second) == (50, 6, 100)
@@ -165,6 +174,22 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("OIDC_ROLES", "[" * 100_000, "expected a JSON object"),
         ("OIDC_ROLES", '["steward"]', "valid dictionary"),
         ("OIDC_ROLES", "{}", "at least 1 item"),
+        ("OIDC_CLIENT_ID", "a\nb", "should match pattern"),
+        ("OIDC_CLIENT_ID", "c" * 201, "at most 200 characters"),
+        ("OIDC_CLIENT_SECRET", "a\nb", "printable ASCII"),
+        ("OIDC_SCOPE", "profile", "should match pattern"),
+        ("OIDC_SCOPE", "openid  roles", "should match pattern"),
+        ("OIDC_SCOPE", "openid\n", "should match pattern"),
+        ("OIDC_NAME", "n" * 61, "at most 60 characters"),
+        ("OIDC_NAME", "a\nb", "should match pattern"),
+        ("PUBLIC_URL", "http://ledger.example", "without a path"),
+        ("PUBLIC_URL", "https://ledger.example/", "without a path"),
+        ("PUBLIC_URL", "https://ledger.example/pages", "without a path"),
+        ("PUBLIC_URL", "https://ledger.example?a", "without a path"),
+        ("PUBLIC_URL", "https://me:hunter2@ledger.example", "without a path"),
+        ("PUBLIC_URL", "https://ledger.example:port", "without a path"),
+        ("PUBLIC_URL", "ledger.example", "without a path"),
+        ("PUBLIC_URL", "https://", "without a path"),
         ("TRUSTED_PROXIES", "10.0.0.7,proxy", "expected *, or addresses and networks"),
         ("TRUSTED_PROXIES", "10.0.0.1/8", "without host bits"),
         ("TRUSTED_PROXIES", "*,10.0.0.7", "expected *, or addresses and networks"),
@@ -206,6 +231,29 @@ def test_an_issuer_needs_an_audience(monkeypatch: pytest.MonkeyPatch, given: str
         read_settings()
 
 
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"CLIENT_ID": "c"}, "SERVICE_OIDC_ISSUER and SERVICE_PUBLIC_URL beside SERVICE_OIDC_CLIENT_ID"),
+        ({"CLIENT_ID": "c", "ISSUER": "https://login.example", "AUDIENCE": "a"}, "and SERVICE_PUBLIC_URL beside"),
+        ({"CLIENT_SECRET": "hunter2"}, "SERVICE_OIDC_CLIENT_ID beside SERVICE_OIDC_CLIENT_SECRET"),
+    ],
+)
+def test_sign_in_at_an_issuer_needs_its_settings_together(
+    monkeypatch: pytest.MonkeyPatch, stated: dict[str, str], expected: str
+) -> None:
+    for name, value in stated.items():
+        monkeypatch.setenv(f"SERVICE_OIDC_{name}", value)
+    with pytest.raises(StartupRefused, match=expected) as refusal:
+        read_settings()
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("url", ["https://ledger.example", "https://[::1]:8443", "http://localhost:8000"])
+def test_the_public_address_is_a_scheme_and_a_host(url: str) -> None:
+    assert Settings(public_url=url).public_url == url
+
+
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "127.3.2.1:80", "[::1]:8080"])
 def test_an_issuer_on_this_machine_may_go_without_encryption(host: str) -> None:
     assert Settings(oidc_issuer=f"http://{host}/realm", oidc_audience="ledger").oidc_issuer == f"http://{host}/realm"
@@ -226,7 +274,15 @@ def test_helpers_take_their_modules_their_work_and_copies_of_a_body(helpers: int
 def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_DATABASE_URL", "postgresql+psycopg://ledger:hunter2@host/ledger")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "hunter2" * 5)
+    monkeypatch.setenv("SERVICE_OIDC_ISSUER", "https://login.example")
+    monkeypatch.setenv("SERVICE_OIDC_AUDIENCE", "ledger")
+    monkeypatch.setenv("SERVICE_OIDC_CLIENT_ID", "pages")
+    monkeypatch.setenv("SERVICE_OIDC_CLIENT_SECRET", "hunter2")
+    monkeypatch.setenv("SERVICE_PUBLIC_URL", "https://ledger.example")
     assert "hunter2" not in repr(read_settings())
+    told = logged(read_settings())
+    assert (told["bootstrap_key"], told["oidc_client_secret"]) == (True, True)
+    assert "hunter2" not in str(told)
     monkeypatch.setenv("SERVICE_DATABASE_URL", "mysql://ledger:hunter2@host/ledger")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "hunter2")
     with pytest.raises(StartupRefused) as refusal:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.api.calls import json_of, open_account, problem_of, pure
+from tests.api.calls import Client, json_of, open_account, problem_of, pure
+from tests.api.local_issuer import AUDIENCE, CLIENT, local_issuer
 from tests.processes import ROOT, environment, service
 
 _COUNT = 8675309021
@@ -68,6 +69,26 @@ def _spans(received: list[bytes]) -> tuple[list[Any], dict[str, str]]:
 
 def _attributes(span: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+def test_spans_of_a_sign_in_have_neither_code_nor_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _collector() as (address, received), local_issuer() as issuer:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        issuer.client_secret = "the-client's-secret"
+        settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_client_id": CLIENT}
+        settings |= {"oidc_client_secret": issuer.client_secret, "public_url": "{address}"}
+        with service(tmp_path, tracing="true", **settings) as served, Client(follow_redirects=True) as browser:
+            for status in (None, 500):
+                issuer.token_status = status
+                answer = browser.get(f"{served.address}/sign-in/oidc")
+                assert answer.status_code == (503 if status else 200)
+            assert served.stop() == 0
+    spans, _ = _spans(received)
+    ends = [span for span in spans if span.name == "GET /sign-in/oidc/callback"]
+    assert [_attributes(span)["http.response.status_code"] for span in ends] == [200, 503]
+    sent = b"".join(received)
+    secrets = ["the-client", "eyJ", *(form[name] for form in issuer.forms for name in ("code", "code_verifier"))]
+    assert [secret for secret in secrets if secret.encode() in sent] == []
 
 
 def test_spans_of_requests_and_transactions(

@@ -81,7 +81,7 @@ async def _render(
     owner = await get(visit, address("accounts", account))
     subject = owner if release is None else await get(visit, path)
     edit = edit or Edit.none(field_texts(subject["metadata"]))
-    entry = await ask(visit.request, visit.session.key, "GET", f"{path}/registry-entry", headers=_AS_FILE)
+    entry = await ask(visit, "GET", f"{path}/registry-entry", headers=_AS_FILE)
     least: Role = "steward" if release is None else "pipeline"
     shown = {
         "account": owner,

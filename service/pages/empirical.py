@@ -155,8 +155,7 @@ async def _answer(
 async def _picture(visit: Visit, question: Mapping[str, Any]) -> str:
     """Return the picture as a data URL: nothing is stored from which a later request could draw it."""
     answer = await ask(
-        visit.request,
-        visit.session.key,
+        visit,
         "POST",
         address("empirical", "loss"),
         content=json.dumps(question).encode(),

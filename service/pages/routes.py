@@ -9,6 +9,7 @@ from service.pages import (
     drawing,
     empirical,
     guide,
+    issuer_sign_in,
     journal,
     keys,
     releases,
@@ -21,6 +22,7 @@ from service.pages.shell import static_pages
 
 ROUTERS = (
     start.router,
+    issuer_sign_in.router,
     account_opening.router,
     account.router,
     caps.router,

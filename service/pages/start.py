@@ -1,7 +1,5 @@
 """The start page: sign in, the list of accounts, and sign out."""
 
-from urllib.parse import quote_plus
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
@@ -10,6 +8,7 @@ from service.pages.accounts import accounts_page
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get
 from service.pages.shell.forms import Form, SentForm, check_origin, read_form, text_of
 from service.pages.shell.layout import page
+from service.pages.shell.local_addresses import local_address
 from service.pages.shell.session import LONGEST_KEY, SIGN_OUT, forget, new_session, remember, session_of
 
 router = APIRouter(include_in_schema=False)
@@ -17,7 +16,6 @@ router = APIRouter(include_in_schema=False)
 SIGN_IN = "/sign-in"
 LARGEST_FORM = 4096  # bytes of the sign-in form, which is read before a key is known: the longest key, and an address
 _MOST_FIELDS = 3
-_LONGEST_ADDRESS = 1000  # characters in percent-encoding, so that the form stays within its limit
 
 _NOT_A_KEY = "The key is unknown, expired or revoked."
 
@@ -52,7 +50,7 @@ async def sign_in(request: Request) -> Response:
         if malformed is not None:
             raise malformed from None
         return _sign_in(request, onward, fault=_NOT_A_KEY)
-    response = RedirectResponse(_local_address(onward), 303)
+    response = RedirectResponse(local_address(onward), 303)
     remember(request, response, new_session(key, caller["name"], caller["role"], hours))
     return response
 
@@ -66,11 +64,11 @@ async def sign_out(visit: SignedIn, _: SentForm) -> Response:
 
 
 def _sign_in(request: Request, onward: str, fault: str = "") -> Response:
-    shown = {"next": _local_address(onward), "fault": fault, "ended": "ended" in request.query_params}
+    issuer = request.app.state.issuer_sign_in
+    shown = {
+        "next": local_address(onward),
+        "fault": fault,
+        "ended": "ended" in request.query_params,
+        "issuer": None if issuer is None else issuer.name,
+    }
     return page(request, "sign-in.html", shown, status=401 if fault else 200)
-
-
-def _local_address(onward: str) -> str:
-    """Return the address to open after sign-in: the requested one if it is a path of this service, else the start."""
-    ours = onward.startswith("/") and not onward.startswith("//") and "\\" not in onward and onward.isprintable()
-    return onward if ours and len(quote_plus(onward)) <= _LONGEST_ADDRESS else "/"

@@ -47,11 +47,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def new_context(browser: Browser, served: Served) -> Iterator[Callable[..., BrowserContext]]:
+def other_hosts() -> frozenset[str]:
+    """The hosts, with their ports, that pages lead to beside the server's."""
+    return frozenset()
+
+
+@pytest.fixture
+def new_context(
+    browser: Browser, served: Served, other_hosts: frozenset[str]
+) -> Iterator[Callable[..., BrowserContext]]:
     """Makes browsers' profiles, watched until the test ends; options are those of Playwright's ``new_context``."""
     faults: list[str] = []
     contexts: list[BrowserContext] = []
-    host = urlsplit(served.address).netloc
+    hosts = {urlsplit(served.address).netloc, "", *other_hosts}
 
     def logged(message: ConsoleMessage) -> None:
         # A page that is refused is an error to the browser's console, and none of the page.
@@ -59,7 +67,7 @@ def new_context(browser: Browser, served: Served) -> Iterator[Callable[..., Brow
             faults.append(message.text)
 
     def asked(request: Request) -> None:
-        if urlsplit(request.url).netloc not in (host, "") or request.url.startswith("blob:"):
+        if urlsplit(request.url).netloc not in hosts or request.url.startswith("blob:"):
             faults.append(f"a request to {request.url}")
 
     def make(**options: object) -> BrowserContext:

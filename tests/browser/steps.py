@@ -14,7 +14,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]
 _SERIOUS = {"serious", "critical"}
 

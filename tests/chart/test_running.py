@@ -23,7 +23,7 @@ from tests.processes import PATIENCE, ROOT, service
 
 pytestmark = pytest.mark.chart
 
-_PASSWORDS = {"ledger-owner": "owner's", "ledger-application": "application's"}
+_PASSWORDS = {"ledger-owner": "owner's", "ledger-application": "application's", "ledger-client": "client's"}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,7 @@ def test_a_server_charges_after_the_migration(tmp_path: Path, port: int, monkeyp
     monkeypatch.setenv("PGPASSWORD", variables.pop("PGPASSWORD"))
     settings = {name.removeprefix("SERVICE_").lower(): value for name, value in variables.items()}
     settings |= {"helper_processes": "0", "oidc_issuer": "", "oidc_audience": "", "drain_seconds": "0"}
+    settings |= {"oidc_client_id": "", "oidc_client_secret": ""}
     with service(tmp_path, **settings) as served:
         assert served.client.get("/healthz").status_code == served.client.get("/readyz").status_code == 200
         open_account(served.client, budget={"definition": "pure", "epsilon": 1})

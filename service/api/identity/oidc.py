@@ -1,9 +1,13 @@
-"""Bearer tokens of an OpenID Connect issuer: principals and roles from their claims.
+"""Tokens of an OpenID Connect issuer: principals and roles from their claims.
+
+A caller sends an access token with each request. A person who signs in to the web pages gets an ID token, which only
+the service sees.
 
 A token's principal is named ``oidc:`` followed by the claim that names the person. No API key has such a name, so two
 persons are two principals whichever way each of them signs in.
 """
 
+import hmac
 from typing import Any
 
 import jwt
@@ -20,7 +24,8 @@ _LONGEST = 16_384  # characters of a token
 _LONGEST_NAME = 200  # characters of a principal's name, as of a key's
 _LEEWAY = 30.0  # seconds that two clocks may differ
 _EVERYTHING = "*"  # in the accounts claim; no account has such a name
-_TYPES = {"", "jwt", "at+jwt", "application/at+jwt"}  # other types are not access tokens, such as those of a logout
+_ACCESS_TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})  # others are such as those of a logout
+_ID_TYPES = frozenset({"", "jwt"})
 _BEGIN = "eyJ"  # base64url of the beginning of a JSON object, {"
 
 _REASONS: dict[type[Exception], str] = {
@@ -49,6 +54,14 @@ class Tokens:
         """Return the verifier of the settings; None where no issuer is configured."""
         return None if settings.oidc_issuer is None else cls(settings, Issuer(settings.oidc_issuer))
 
+    @property
+    def configuration(self) -> tuple[Any, ...]:
+        """The settings that give a token's claims their meaning."""
+        settings = self.settings
+        roles = sorted(settings.oidc_roles.items())
+        claims = (settings.oidc_role_claim, settings.oidc_accounts_claim, settings.oidc_principal_claim)
+        return (settings.oidc_audience, roles, *claims)
+
     async def principal(self, token: str) -> Principal:
         """Return the principal of a token.
 
@@ -57,14 +70,43 @@ class Tokens:
             Forbidden: the token is valid, but has no role of this service, or names no principal.
             Unavailable: its key is not cached, and the issuer does not answer.
         """
-        key_id, algorithm = _header(token)
+        return self._principal(await self._verified(token, str(self.settings.oidc_audience), _ACCESS_TYPES))
+
+    async def person(self, token: str, client: str, nonce: str) -> tuple[Principal, int]:
+        """Return the principal of an ID token, and the second since 1970 in which the token expires.
+
+        Args:
+            token: the ID token, from the issuer's token endpoint.
+            client: the id of this service at the issuer.
+            nonce: the text that the service made for this sign-in.
+
+        Raises:
+            Unauthenticated: it is not a valid token of the issuer for this client and this sign-in.
+            Forbidden: the token is valid, but has no role of this service, or names no principal.
+            Unavailable: its key is not cached, and the issuer does not answer.
+        """
+        claims = await self._verified(token, client, _ID_TYPES)
+        if claims["exp"] <= clock.seconds():  # within the tolerance, but no session could begin
+            raise Unauthenticated(_REASONS[jwt.ExpiredSignatureError])
+        stated = claims.get("nonce")
+        if not isinstance(stated, str) or not hmac.compare_digest(stated.encode(errors="replace"), nonce.encode()):
+            raise Unauthenticated("the token was issued for another sign-in")
+        audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+        party = claims.get("azp", client if len(audience) == 1 else None)
+        if party != client or not {client, self.settings.oidc_audience}.issuperset(audience):
+            raise Unauthenticated("the token was issued for another client too")
+        return self._principal(claims), int(claims["exp"])
+
+    async def _verified(self, token: str, audience: str, types: frozenset[str]) -> dict[str, Any]:
+        """Return the claims of a token of the issuer for an audience, whose signature and times are valid."""
+        key_id, algorithm = _header(token, types)
         key = await self.issuer.key(key_id, algorithm)
         try:
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=self.settings.oidc_audience,
+                audience=audience,
                 issuer=self.issuer.url,
                 leeway=_LEEWAY,
                 options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
@@ -76,6 +118,9 @@ class Tokens:
                 raise jwt.ExpiredSignatureError
         except (jwt.PyJWTError, OverflowError, TypeError, ValueError) as error:
             raise Unauthenticated(_REASONS.get(type(error), "the token is not valid")) from None
+        return claims
+
+    def _principal(self, claims: dict[str, Any]) -> Principal:
         return Principal(None, self._name(claims), self._role(claims), self._accounts(claims))
 
     def _name(self, claims: dict[str, Any]) -> str:
@@ -115,7 +160,7 @@ class Tokens:
         return frozenset(name for name in values if name.isascii() and name.isprintable())
 
 
-def _header(token: str) -> tuple[str, str]:
+def _header(token: str, types: frozenset[str]) -> tuple[str, str]:
     """Return the key id and the algorithm of an unverified token."""
     if len(token) > _LONGEST:
         raise Unauthenticated(f"expected a token of at most {_LONGEST} characters")
@@ -126,8 +171,9 @@ def _header(token: str) -> tuple[str, str]:
     key_id, algorithm, kind = header.get("kid"), header.get("alg"), header.get("typ", "")
     if algorithm not in ALGORITHMS:
         raise Unauthenticated(f"expected a token signed with one of {', '.join(ALGORITHMS)}")
-    if not isinstance(kind, str) or kind.lower() not in _TYPES or "crit" in header or "b64" in header:
-        raise Unauthenticated("expected a JWT without extensions that is an access token")
+    if not isinstance(kind, str) or kind.lower() not in types or "crit" in header or "b64" in header:
+        expected = "an ID token" if types is _ID_TYPES else "an access token"
+        raise Unauthenticated(f"expected a JWT without extensions that is {expected}")
     if not isinstance(key_id, str):
         raise Unauthenticated("expected a token that names its key (kid)")
     return key_id, str(algorithm)

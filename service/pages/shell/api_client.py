@@ -1,4 +1,4 @@
-"""In-process requests to ``/v1`` with the signed-in user's key, through the whole application."""
+"""In-process requests to ``/v1`` as the signed-in user, through the whole application."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.body_limits import SENDER
+from service.api.identity.auth import SIGNED_IN
 from service.api.identity.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.shell.session import Session, session_of
@@ -76,7 +77,7 @@ async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
     Raises:
         Refused: the answer is a problem.
     """
-    return await _json(await ask(visit.request, visit.session.key, "GET", path, query=query))
+    return await _json(await ask(visit, "GET", path, query=query))
 
 
 async def send(
@@ -97,13 +98,12 @@ async def send(
     """
     content = None if body is None else json.dumps(body).encode()
     headers = {} if once is None else {"idempotency-key": once}
-    answer = await ask(visit.request, visit.session.key, method, path, query=query, content=content, headers=headers)
+    answer = await ask(visit, method, path, query=query, content=content, headers=headers)
     return await _json(answer)
 
 
 async def ask(
-    request: Request,
-    key: str,
+    visit: Visit,
     method: str,
     path: str,
     *,
@@ -122,7 +122,7 @@ async def ask(
     async def receive() -> Message:
         if waiting:
             return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        while (message := await request.receive())["type"] != "http.disconnect":
+        while (message := await visit.request.receive())["type"] != "http.disconnect":
             pass  # the page's own request was read already; only the end of its connection can follow
         return message
 
@@ -132,7 +132,8 @@ async def ask(
         else:
             parts.append(message.get("body", b""))
 
-    await request.app(_scope(request.scope, key, method, path, query, sent_headers), receive, keep)
+    scope = _scope(visit.request.scope, visit.session, method, path, query, sent_headers)
+    await visit.request.app(scope, receive, keep)
     received = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], received, b"".join(parts))
 
@@ -150,7 +151,7 @@ class Relayed(Response):
         download: str | None = None,
     ) -> None:
         super().__init__()
-        self.key, self.path, self.query, self.accept = visit.session.key, path, query, accept
+        self.session, self.path, self.query, self.accept = visit.session, path, query, accept
         self.download = download
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,15 +167,21 @@ class Relayed(Response):
                 message = {**message, "headers": [*relayed, (b"cache-control", b"no-store")]}
             await send(message)
 
-        await scope["app"](
-            _scope(scope, self.key, "GET", self.path, self.query, {"accept": self.accept}), receive, relay
-        )
+        inner = _scope(scope, self.session, "GET", self.path, self.query, {"accept": self.accept})
+        await scope["app"](inner, receive, relay)
 
 
-def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, headers: Mapping[str, str]) -> Scope:
+def _scope(
+    outer: Scope, session: Session, method: str, path: str, query: Query | None, headers: Mapping[str, str]
+) -> Scope:
     """Return the ASGI scope of a request made for an outer one: with its connection and request id, but no headers."""
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
-    sent_headers = {**headers, "authorization": f"Bearer {key}", "x-request-id": outer["state"]["request_id"]}
+    sent_headers = {**headers, "x-request-id": outer["state"]["request_id"]}
+    state: dict[str, Any] = {PAGE: outer["state"]}
+    if session.principal is None:
+        sent_headers["authorization"] = f"Bearer {session.key}"
+    else:
+        state[SIGNED_IN] = session.principal
     return {
         "type": "http",
         "asgi": outer.get("asgi", {"version": "3.0"}),
@@ -191,7 +198,7 @@ def _scope(outer: Scope, key: str, method: str, path: str, query: Query | None, 
             (b"host", b"localhost"),
             *((name.encode(), value.encode()) for name, value in sent_headers.items()),
         ],
-        "state": {PAGE: outer["state"]},
+        "state": state,
     }
 
 

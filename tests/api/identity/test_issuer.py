@@ -4,12 +4,14 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from jwt.algorithms import RSAAlgorithm
 
-from service.api.identity.issuer import Issuer
+from service.api.identity import issuer_requests
+from service.api.identity.issuer import Endpoints, Issuer
 from service.errors import Unauthenticated, Unavailable
 from tests.api.local_issuer import LocalIssuer, key_of, local_issuer, published
 
@@ -127,6 +129,8 @@ def test_while_it_is_down_unknown_keys_are_told_when_to_come_again(
         {"discovery": {"jwks_uri": "http://127.0.0.1:1/nobody"}},
         {"status": 404},
         {"status": 302},
+        {"status": 302, "headers": {"Location": "/keys"}},
+        {"headers": {"Content_Encoding": "gzip"}},
         {"raw": b"{"},
         {"raw": b"[]"},
         {"raw": b'{"keys": {}}'},
@@ -143,6 +147,30 @@ def test_what_cannot_be_trusted_or_read_is_as_if_it_were_down(
     with pytest.raises(Unavailable) as refused:
         asyncio.run(issuer.key("one", "RS256"))
     assert "192.0.2.1" not in str(refused.value)
+
+
+def test_an_issuer_that_drips_is_not_waited_for(
+    local: LocalIssuer, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each header comes in time, and the whole answer does not."""
+    monkeypatch.setattr(issuer_requests, "_LONGEST", 0.5)
+    local.drip = 0.05
+    begun = monotonic()
+    with pytest.raises(Unavailable):
+        asyncio.run(issuer.key("one", "RS256"))
+    assert monotonic() - begun < 5
+
+
+def test_endpoints_are_cached_with_the_keys(local: LocalIssuer, issuer: Issuer, time: Time) -> None:
+    assert _knows(issuer, "one")
+    expected = Endpoints(f"{local.url}/authorize", f"{local.url}/token", states_issuer=True)
+    assert asyncio.run(issuer.endpoints()) == expected
+    assert len(local.asked) == 2
+    local.discovery["token_endpoint"] = f"{local.url}/another"
+    time.now += 600
+    assert asyncio.run(issuer.endpoints()) == expected, "nobody waits for an issuer that is known"
+    _settle(issuer)
+    assert asyncio.run(issuer.endpoints()) == Endpoints(f"{local.url}/authorize", f"{local.url}/another", True)
 
 
 def test_an_issuer_that_does_not_listen_is_down() -> None:

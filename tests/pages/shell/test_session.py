@@ -12,7 +12,6 @@ from service.ledger.storage.secret import Secret
 from service.pages.shell.session import (
     COOKIE,
     LONGEST_KEY,
-    SECURE_COOKIE,
     Session,
     csrf_token,
     new_session,
@@ -83,7 +82,7 @@ def test_over_https_nobody_else_gives_a_browser_its_session(app: FastAPI, secret
 
 def test_the_longest_key_fits_into_a_cookie(secret: Secret) -> None:
     longest = new_session("k" * LONGEST_KEY, "n" * 200, "pipeline", 168)
-    assert len(f"{SECURE_COOKIE}={seal(secret, longest)}") <= 4096
+    assert len(f"__Host-{COOKIE}={seal(secret, longest)}") <= 4096
 
 
 @pytest.mark.parametrize("key", ["", "x", STEWARD + "x", "k" * (LONGEST_KEY + 1), "a\nb", "schlüssel", "\0"])
