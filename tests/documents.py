@@ -2,7 +2,7 @@
 
 A listing runs where its info says so (``python run``, ``console run``, ``r run``). The listing after it, ``output``,
 is what it prints; ``output noise`` where counts in it are noisy. A file's listings run from top to bottom in the
-repository's root, with ``SERVICE`` and ``KEY`` in the environment; Python's share their names.
+repository's root, with ``SERVICE`` and ``KEY`` in the environment; Python's share their names, and so do R's.
 """
 
 import contextlib
@@ -19,12 +19,13 @@ import httpx
 from markdown_it import MarkdownIt
 
 from tests.processes import PATIENCE
+from tests.r_sessions import RSession
 
 ROOT = Path(__file__).resolve().parents[1]
 WEB = ROOT / "service" / "web"
 FILES = [ROOT / "README.md", *sorted((WEB / "guide").glob("*.md")), *sorted((WEB / "problems").glob("*.md"))]
 _ADDRESS = "http://127.0.0.1:8000"  # of the documents
-_COMMANDS = {"console": ["bash", "-euo", "pipefail", "-c"], "r": ["Rscript", "--vanilla", "-e"]}
+_SHELL = ("bash", "-euo", "pipefail", "-c")
 _CHANGING = {
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "<id>",
     r"[0-9a-f]{64}": "<hash>",
@@ -78,14 +79,17 @@ class Session:
     def __init__(self, address: str) -> None:
         self.address, self.names = address, dict[str, Any]()
         self.clients: set[httpx.Client] = set()
+        self.r: RSession | None = None
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close what Python's examples opened."""
+        """Close what Python's examples opened, and end the session of R's."""
         for client in self.clients:
             client.close()
+        if self.r is not None:
+            self.r.close()
 
     def run(self, example: Example) -> str:
         """Run a command and return what it prints."""
@@ -97,8 +101,11 @@ class Session:
                 exec(compile(code, "example", "exec"), self.names)
             self.clients |= {value for value in self.names.values() if isinstance(value, httpx.Client)}
             return output.getvalue()
+        if example.language == "r":
+            self.r = self.r or RSession()
+            return self.r.run(code)
         done = subprocess.run(
-            [*_COMMANDS[example.language], code],
+            [*_SHELL, code],
             capture_output=True,
             text=True,
             timeout=PATIENCE,

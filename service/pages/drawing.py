@@ -66,7 +66,7 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Respons
     query |= {"granularity": typed["granularity"]} if typed["granularity"] else {}
     headers = {"content-type": CSV, "accept": CSV, "idempotency-key": once}
     path = f"{address('accounts', account)}/draws"
-    answer = await ask(visit.request, visit.session.key, "POST", path, query=query, content=table, headers=headers)
+    answer = await ask(visit, "POST", path, query=query, content=table, headers=headers)
     if answer.status != 201:
         refused = Refused(json.loads(answer.body))
         if refused.status in _NOT_OF_THE_FORM:

@@ -53,10 +53,7 @@ class WholeTable(Response):
 
     async def _page(self, cursor: str | None) -> Answer:
         query = self._query if cursor is None else self._query | {"cursor": cursor}
-        visit = self._visit
-        return await ask(
-            visit.request, visit.session.key, "GET", self._path, query=query, headers={"accept": MEDIA_TYPE}
-        )
+        return await ask(self._visit, "GET", self._path, query=query, headers={"accept": MEDIA_TYPE})
 
 
 def _cursor(answer: Answer) -> str | None:

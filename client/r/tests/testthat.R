@@ -1,0 +1,4 @@
+library(testthat)
+library(privacybudgetledger)
+
+test_check("privacybudgetledger")
