@@ -12,7 +12,6 @@ from service.errors import BudgetExceeded, Conflict, NotFound, ServiceError, Una
 from service.ledger.accounts import lines
 from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.journal import journal
-from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import contains
 from service.ledger.releases.budget_refusals import record_refusal
 from service.ledger.releases.settlement import expire
@@ -117,14 +116,14 @@ def _find_again(database: Database, request: Request, answer: Answer) -> None:
         Unavailable: a row is older than, or does not follow from, a known head.
         Conflict: the journal does not contain the entry that the answer states.
     """
-    stated = answer.stated
-    account = request.account or (stated["name"] if "head" in stated else None)  # the answer to an opening names it
+    head = answer.stated_head
+    account = request.account or (None if head is None else answer.stated["name"])  # the answer to an opening names it
     if account is None:
         return
     with database.read() as connection:
         try:
             found = lines.line_above(connection, account)[-1]
-            lacks = "head" in stated and not contains(connection, found.chain, [Head(**stated["head"])])
+            lacks = head is not None and not contains(connection, found.chain, [head])
         except NotFound:
             lacks = True
     if lacks:

@@ -343,3 +343,27 @@ def test_of_requests_at_one_moment_one_runs_and_the_others_replay(served: Client
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.content for answer in answers}) == 1
     assert sorted(answer.headers.get("Idempotent-Replay", "false") for answer in answers) == ["false"] + ["true"] * 7
+
+
+def test_the_head_of_a_long_answer_is_found_without_parsing_it(
+    client: Client, database: Database, secret: Secret
+) -> None:
+    """As the parsed answer has it, whatever the names of the releases read like."""
+    open_account(client)
+    like = '"head": {"seq": 1, "hash": "' + "0" * 64 + '"}'
+    batch = {"releases": [{"name": f"{number} {like}", "plan": concentrated("1e-9")} for number in range(40)]}
+    single = {"name": like, "plan": concentrated("1e-9", name=like)}
+    plan = {"type": "sequence", "parts": [concentrated("1e-9", name=f"{like} {number}") for number in range(700)]}
+    requests = (("/batch", batch), ("", single), ("", single | {"plan": plan}))
+    for number, (path, body) in enumerate(requests):
+        key = {"Idempotency-Key": str(number)}
+        first, again = (client.post(f"/v1/accounts/people/releases{path}", json=body, headers=key) for _ in range(2))
+        assert (first.status_code, again.status_code, again.text) == (201, 201, first.text)
+        assert again.headers["Idempotent-Replay"] == "true"
+    with database.read() as connection:
+        answers = [answer for _, answer in idempotency.stored_answers(connection, secret) if answer is not None]
+    assert any(len(answer.body or "") > 1 << 16 for answer in answers)
+    for answer in answers:
+        head = answer.stated_head
+        assert head is not None
+        assert {"seq": head.seq, "hash": head.hash} == answer.stated["head"]
