@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.r_sessions import PACKAGE, install
 
 _TESTS = PACKAGE / "tests" / "testthat"
 _VIGNETTE = PACKAGE / "vignettes" / "from-r.Rmd"
+_REPOSITORIES = ("CRAN", "BioCsoft", "BioCann", "BioCexp")
 _CHAPTER = WEB / "guide" / "r.md"
 needs_r = pytest.mark.skipif(
     shutil.which("Rscript") is None, reason="Rscript is missing: install what .ci/run names, such as r-cran-httr2"
@@ -38,9 +41,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(
-    command: Sequence[str], library: Path | None = None, at: Path = ROOT, served: Served | None = None
+    command: Sequence[str], at: Path, served: Served | None = None, **names: str
 ) -> subprocess.CompletedProcess[str]:
-    names = {} if library is None else {"R_LIBS": str(library)}
     if served is not None:
         names |= {"SERVICE": served.address, "KEY": STEWARD}
     return subprocess.run(
@@ -49,7 +51,7 @@ def _run(
 
 
 def _evaluated(code: str, library: Path, at: Path = ROOT, served: Served | None = None) -> str:
-    done = _run(["Rscript", "--vanilla", "-e", code], library, at, served)
+    done = _run(["Rscript", "--vanilla", "-e", code], at, served, R_LIBS=str(library))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -86,11 +88,21 @@ def test_the_vignette_has_the_examples_of_the_guide() -> None:
 
 @needs_r
 def test_r_cmd_check_finds_nothing(tmp_path: Path) -> None:
-    """Without a service, tests that need one are skipped, and the vignette's listings do not run."""
-    built = _run(["R", "CMD", "build", str(PACKAGE)], at=tmp_path)
+    """Without a service, tests that need one are skipped, and the vignette's listings do not run.
+
+    An empty repository takes the place of those where R would look for other packages.
+    """
+    index = tmp_path / "empty" / "src" / "contrib" / "PACKAGES"
+    index.parent.mkdir(parents=True)
+    index.touch()
+    repositories = ", ".join(f"{name} = 'file://{tmp_path}/empty'" for name in _REPOSITORIES)
+    (tmp_path / "profile.R").write_text(f"options(repos = c({repositories}))", "utf-8")
+    built = _run(["R", "CMD", "build", str(PACKAGE)], tmp_path)
     assert built.returncode == 0, built.stderr
     archive = f"privacybudgetledger_{service.__version__}.tar.gz"
-    done = _run(["R", "CMD", "check", "--no-manual", archive], at=tmp_path)
+    command = ["R", "CMD", "check", "--no-manual", archive]
+    done = _run(command, tmp_path, R_PROFILE=str(tmp_path / "profile.R"))
+    assert "unable to access" not in done.stdout
     assert "\nStatus: OK\n" in done.stdout, done.stdout
 
 
@@ -121,6 +133,33 @@ def test_its_constructors_have_the_fields_of_the_python_package(library: Path) -
     )
     found = {name: set(arguments) - {"..."} for name, arguments in json.loads(_evaluated(code, library)).items()}
     assert found == {name: {field.name for field in fields(kind)} - {"parts"} for name, kind in named.items()}
+
+
+@needs_r
+def test_a_redirection_is_not_followed(library: Path) -> None:
+    """The key is sent to no other address."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        code = (
+            "library(privacybudgetledger); cat(tryCatch("
+            f"account(connect_ledger('http://127.0.0.1:{server.server_port}', 'pbl_key'), 'town'),"
+            " pbl_unexpected_answer = conditionMessage))"
+        )
+        assert "got status 302" in _evaluated(code, library)
+        server.shutdown()
+    assert asked == [("/v1/accounts/town", "Bearer pbl_key")]
 
 
 @needs_r

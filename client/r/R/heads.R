@@ -55,7 +55,8 @@ heads_directory <- function(directory) {
   normalizePath(directory)
 }
 
-# Write a file whole or not at all, for its owner alone.
+# Write a file whole or not at all, for its owner alone. R cannot wait until the disk has it: after a power cut the file
+# may be damaged, which is a condition and not a first use.
 write_whole <- function(directory, path, text) {
   bytes <- charToRaw(text)
   old <- Sys.umask("077")

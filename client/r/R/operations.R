@@ -131,13 +131,15 @@ draw_partitions <- function(ledger, account, release, frame, ..., mechanism, by,
   key <- key_of(idempotency_key)
   path <- path_to(account, "releases", release, "draws")
   counts <- counts_of(frame, count)
-  names_of_rows <- texts_in(frame, by)
+  of_rows <- texts_in(frame, by)
+  partitions <- unique(of_rows)
+  places <- split(seq_along(of_rows), match(of_rows, partitions))
   noisy <- character(length(counts))
   answers <- list()
-  for (partition in unique(names_of_rows)) {
-    rows <- which(names_of_rows == partition)
-    body <- selection(mechanism, partition, repetition, granularity)
-    one <- with_key(key, noisy_of(ledger, path, counts[rows], body, part_key(key, partition)))
+  for (number in seq_along(partitions)) {
+    rows <- places[[number]]
+    body <- selection(mechanism, partitions[number], repetition, granularity)
+    one <- with_key(key, noisy_of(ledger, path, counts[rows], body, part_key(key, partitions[number])))
     noisy[rows] <- one$noisy
     answers <- c(answers, list(one))
   }

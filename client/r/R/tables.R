@@ -8,6 +8,7 @@ counts_of <- function(frame, column) {
   added <- setdiff(intersect(c("noisy", "moe"), names(frame)), column)
   if (length(added)) invalid_table("expected no column '", added[1L], "': the result has one")
   if (!length(values)) invalid_table("expected at least one row")
+  if (length(dim(values)) > 1L) invalid_table("expected a column '", column, "' that is a vector")
   if (is_integer64(values) && isTRUE(all(abs(values) <= bit64::as.integer64("9007199254740992")))) {
     return(bit64::as.character.integer64(values))
   }

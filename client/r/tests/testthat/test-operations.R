@@ -142,6 +142,18 @@ test_that("the values of a column are partitions, and continue under the conditi
   expect_identical(vapply(stored, function(draw) draw$draw, ""), one$draws)
 })
 
+test_that("texts are sent as UTF-8, whatever their encoding and the locale", {
+  ledger <- connected()
+  name <- opened(ledger)
+  latin <- iconv("caf\u00e9", "UTF-8", "latin1")
+  plan <- plan_discrete_gaussian(name = latin, rho = "0.01", partitions = c("\u00e4", "b"), tags = "\u6771")
+  made <- register(ledger, name, name = "\u4eac", plan = plan)
+  expect_identical(list(made$name, made$document$plan$name), list("\u4eac", "caf\u00e9"))
+  frame <- data.frame(place = c("b", "\u00e4", "b"), count = 1:3)
+  drawn <- draw_partitions(ledger, name, made$id, frame, mechanism = "caf\u00e9", by = "place")
+  expect_length(drawn$draws, 2)
+})
+
 test_that("names in an address are encoded", {
   ledger <- connected()
   caught(account(ledger, paste("..", "keys", sep = "/")), "pbl_not_found")

@@ -32,6 +32,16 @@ test_that("integers and integer64 are drawn like doubles", {
   expect_true(all(abs(noisy - large) < 500))
 })
 
+test_that("the counts of a table are drawn in its own order", {
+  ledger <- connected()
+  name <- opened(ledger)
+  counted <- as.data.frame(table(town = rep(c("B", "A"), c(5000, 100))))
+  drawn <- draw(ledger, name, counted, name = "t", mechanism = plan_geometric(epsilon = 1), count = "Freq")
+  expect_named(drawn$frame, c("town", "noisy", "moe"))
+  expect_identical(drawn$frame$town, counted$town)
+  expect_true(all(abs(drawn$frame$noisy - c(100, 5000)) < 100))
+})
+
 test_that("with a granularity noisy counts are exact numbers as text", {
   ledger <- connected()
   name <- opened(ledger)
@@ -69,6 +79,10 @@ test_that("a table that cannot be drawn is refused", {
     failed <- caught(draw(ledger, "town", frames[[message]], name = "t", mechanism = noise), "pbl_invalid_table")
     expect_match(conditionMessage(failed), message, fixed = TRUE)
   }
+  wide <- data.frame(state = c("01", "02"))
+  wide$count <- matrix(1:4, 2)
+  failed <- caught(draw(ledger, "town", wide, name = "t", mechanism = noise), "pbl_invalid_table")
+  expect_match(conditionMessage(failed), "that is a vector")
   for (column in list(c(1, 2), c("01", NA), NA)) {
     frame <- data.frame(state = column, count = 1:2)
     expect_error(draw_partitions(ledger, "t", "id", frame, mechanism = "c", by = "state"), "of texts")
