@@ -54,7 +54,11 @@ def commit(database: Database, request: Request, name: str, release_id: str) -> 
     def choose(_: Connection, __: object, release: ReleaseRecord, ___: object) -> Settlement | None:
         return _commitment(release.state)
 
-    return _step(database, request, name, release_id, lambda *_: choose)
+    def prepare(_: Connection, __: AccountRecord, found: ReleaseRecord) -> Choose:
+        _commitment(found.state)  # before the plan is read, which may be long
+        return choose
+
+    return _step(database, request, name, release_id, prepare)
 
 
 def void(
@@ -166,10 +170,12 @@ def release_for_draw(database: Database, name: str, release_id: str) -> DrawnRel
 
     Raises:
         NotFound: the account has no such release.
+        Conflict: it is proposed, voided or expired.
         Altered: its row is not as the service wrote it, or the journal lacks its entry.
     """
     with database.read() as connection:
         found = read_recorded(connection, read_account(connection, name), release_id)
+    _commitment(found.state)  # before the plan is read, which may be long
     return DrawnRelease(found, _held(found))
 
 
