@@ -69,10 +69,11 @@ def test_pictures_are_the_person_s(page: Page) -> None:
     page.get_by_role("link", name="Sign in with Agency login").click()
     page.get_by_role("link", name="households").click()
     page.get_by_role("heading", name="households").wait_for()
-    picture = page.locator("img").first
+    page.get_by_text("The loss in every notion").click()
+    picture = page.get_by_role("img").last
     picture.scroll_into_view_if_needed()
-    page.wait_for_load_state("networkidle")
-    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0, "it is relayed as the person"
+    expect(picture).to_have_js_property("complete", value=True, timeout=20_000)
+    assert picture.evaluate("image => image.naturalWidth") > 0, "it is relayed as the person"
 
 
 def test_the_button_without_javascript(new_context: Callable[..., BrowserContext], issuer: LocalIssuer) -> None:
