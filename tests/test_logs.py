@@ -127,7 +127,7 @@ def test_start_and_stop_are_told_with_the_settings_and_no_secret(
     assert start["settings"]["max_plan_depth"] == 7
     assert start["settings"]["bootstrap_key"] is True
     assert start["settings"]["database_url"].startswith("postgresql+psycopg://")
-    assert start["version"] == "0.11.0"
+    assert start["version"] == "0.12.0"
     assert start["timestamp"] < stop["timestamp"]
     printed = "".join(served.said)
     assert hidden not in printed

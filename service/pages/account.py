@@ -18,7 +18,7 @@ from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
-from service.pages.shell.api_client import Query, Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
@@ -38,6 +38,7 @@ _POINTS = 120
 _WAITING = 20
 _BELOW = 50
 _ROWS = 50
+_BRIEFLY = {"with_charge": "true"} | WITHOUT_PLAN
 _SHORT_JOURNAL = 20_000  # entries that are replayed in a moment; a longer history is shown on request only
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
@@ -166,8 +167,8 @@ async def show(
         get(visit, f"{path}/balance"),
         _of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
-        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, "with_charge": "true"}),
-        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, "with_charge": "true"}),
+        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **_BRIEFLY}),
+        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **_BRIEFLY}),
         _own_proposals(visit, path),
     )
     if "periods" in account_body:
@@ -210,7 +211,7 @@ async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:
     """Return the ids of the releases that the signed-in person proposed, and cannot approve."""
     if not may(visit.session.role, "approver"):
         return frozenset()
-    query: Query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING}
+    query: Query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING, **WITHOUT_PLAN}
     return frozenset(one["id"] for one in (await get(visit, f"{path}/releases", query))["items"])
 
 
@@ -259,7 +260,7 @@ async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's releases, each with its cost."""
     path, parameters = address("accounts", account), visit.request.query_params
     asked = {name: parameters.get(name, "").strip() for name in _SEARCH}
-    fixed: dict[str, str | int | None] = {"with_charge": "true", "limit": _ROWS, "cursor": parameters.get("cursor")}
+    fixed: dict[str, str | int | None] = {**_BRIEFLY, "limit": _ROWS, "cursor": parameters.get("cursor")}
     query = fixed | {name: text or None for name, text in asked.items()}
     query |= {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
     account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query))

@@ -11,7 +11,7 @@ from service.ledger.access.key_records import Role
 from service.pages.account import AccountStep
 from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, field_texts
 from service.pages.releases import ReleaseStep
-from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, get, send
+from service.pages.shell.api_client import WITHOUT_PLAN, Refused, SignedIn, TooLong, Visit, act, address, ask, get
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
 
@@ -54,13 +54,13 @@ def _path(account: str, release: str | None) -> str:
 
 async def _describe(visit: Visit, account: str, release: str | None, form: Form) -> Response:
     edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
-    present = field_texts((await get(visit, path))["metadata"])
+    present = field_texts((await get(visit, path, None if release is None else WITHOUT_PLAN))["metadata"])
     conflicting = edit.conflicting(present)
     if conflicting:
         faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in conflicting}
         return await _render(visit, account, release, edit.applied_to(present), faults, status=409)
     try:
-        await send(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
+        await act(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
     except Refused as refused:
         faults = {field_of(pointer): detail for pointer, detail in refused.faults.items()}
         return await _render(visit, account, release, edit, faults, refused.problem, status=refused.status)
@@ -79,9 +79,12 @@ async def _render(
 ) -> Response:
     path = _path(account, release)
     owner = await get(visit, address("accounts", account))
-    subject = owner if release is None else await get(visit, path)
+    subject = owner if release is None else await get(visit, path, WITHOUT_PLAN)
     edit = edit or Edit.none(field_texts(subject["metadata"]))
-    entry = await ask(visit, "GET", f"{path}/registry-entry", headers=_AS_FILE)
+    try:
+        entry = await ask(visit, "GET", f"{path}/registry-entry", headers=_AS_FILE)
+    except TooLong:
+        entry = None
     least: Role = "steward" if release is None else "pipeline"
     shown = {
         "account": owner,
@@ -92,8 +95,8 @@ async def _render(
         "before": edit.before,
         "inherited": {} if release is None else field_texts(owner["metadata"]),
         "may_edit": may(visit.session.role, least),
-        "entry": entry.body.decode() if entry.status == 200 else None,
-        "lacking": None if entry.status == 200 else json.loads(entry.body),
+        "entry": entry.body.decode() if entry is not None and entry.status == 200 else None,
+        "lacking": None if entry is None or entry.status == 200 else json.loads(entry.body),
         "problem": problem,
         "faults": faults or {},
         "shown_at": [] if problem is None else [at for at in _pointers(problem) if field_of(at)],

@@ -23,7 +23,7 @@ from service.pages.drawing_form import (
 )
 from service.pages.planner.client import Account, account_named
 from service.pages.planner.form import UNREAD
-from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, get, send
+from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, ask, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
 from service.pages.shell.whole_tables import disposition
@@ -66,7 +66,15 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Respons
     query |= {"granularity": typed["granularity"]} if typed["granularity"] else {}
     headers = {"content-type": CSV, "accept": CSV, "idempotency-key": once}
     path = f"{address('accounts', account)}/draws"
-    answer = await ask(visit, "POST", path, query=query, content=table, headers=headers)
+    answer = await ask(
+        visit,
+        "POST",
+        path,
+        query=query,
+        content=table,
+        headers=headers,
+        bounded=False,  # a file, which is not parsed
+    )
     if answer.status != 201:
         refused = Refused(json.loads(answer.body))
         if refused.status in _NOT_OF_THE_FORM:
@@ -88,7 +96,7 @@ async def _describe(visit: Visit, account: str, release: str, purpose: str, once
     """Record the purpose of a drawn release, which was checked before."""
     if purpose:
         body = {"metadata": {"intended_use": purpose}}
-        await send(visit, "PATCH", address("accounts", account, "releases", release), body, once=f"{once}-purpose")
+        await act(visit, "PATCH", address("accounts", account, "releases", release), body, once=f"{once}-purpose")
 
 
 def _typed(form: Form) -> dict[str, str]:

@@ -9,7 +9,7 @@ from service.api.http.paging import write_cursor
 from service.errors import InvalidInput
 from service.ledger.journal import entries
 from service.pages.account import AccountStep
-from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get
+from service.pages.shell.api_client import Refused, Relayed, SignedIn, TooLong, Visit, address, get
 from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -53,14 +53,29 @@ async def export(account: AccountStep, visit: SignedIn) -> Response:
 
 
 async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
-    """Return the rows up to an entry, newest first, with the shown fields only: plans are dropped once read."""
+    """Return the rows up to an entry, newest first, with the shown fields only: plans are dropped once read.
+
+    Where an answer is too long for a page, half as many entries are requested. An entry that is too long by itself has
+    a row with its number only.
+    """
     rows: list[dict[str, Any]] = []
-    cursor: str | None = write_cursor(max(0, last - _ROWS))
     number = min(_ROWS, last)
+    cursor: str | None = write_cursor(last - number)
+    limit = number
     while cursor is not None and len(rows) < number:
-        page = await get(visit, f"{path}/journal", {"limit": number - len(rows), "cursor": cursor})
+        limit = min(limit, number - len(rows))
+        try:
+            page = await get(visit, f"{path}/journal", {"limit": limit, "cursor": cursor})
+        except TooLong:
+            if limit > 1:
+                limit //= 2
+                continue
+            seq = last - number + len(rows) + 1
+            page = {"items": [], "next_cursor": write_cursor(seq)}
+            rows.append({"entry": {"seq": seq, "content": None}})
         rows += map(_render, page["items"])
         cursor = page["next_cursor"]
+        limit *= 2
     return rows[::-1]
 
 
@@ -76,6 +91,8 @@ def _release_names(account: str, rows: Iterable[Mapping[str, Any]]) -> dict[str,
     releases: dict[str, _NamedRelease] = {}
     for entry in (row["entry"] for row in rows):
         shown = entry["content"]
+        if shown is None:
+            continue
         if shown.name is not None:
             releases[entry["release"]] = _NamedRelease(shown.name, shown.owner or account)
         elif shown.is_release:

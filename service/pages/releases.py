@@ -1,7 +1,7 @@
 """The pages of one release: its plan as a tree, its cost, draws and receipt, and the possible actions."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Path, Response
@@ -11,7 +11,7 @@ from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep, refusal
 from service.pages.confidences import CONFIDENCES, confidence_of
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
-from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.api_client import WITHOUT_PLAN, Refused, Relayed, SignedIn, TooLong, Visit, act, address, get
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import page
 
@@ -75,7 +75,11 @@ async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: Signe
     asked = confidence_of(visit)
     account_body, statement = await asyncio.gather(
         get(visit, address("accounts", account)),
-        get(visit, address("accounts", account, "releases", release, "accuracy"), {"confidence": asked}),
+        get(
+            visit,
+            address("accounts", account, "releases", release, "accuracy"),
+            {"confidence": asked, "limit": _MECHANISMS + 1},
+        ),
     )
     shown = {
         "account": account_body,
@@ -119,7 +123,7 @@ async def _settle(visit: Visit, account: str, release: str, action: str, form: F
         body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}
     path = address("accounts", account, "releases", release, action)
     try:
-        await send(visit, "POST", path, body, once=text_of(form, "once"))
+        await act(visit, "POST", path, body, once=text_of(form, "once"))
     except Refused as refused:
         return await _render(visit, account, release, fields, refused)
     return RedirectResponse(f"/accounts/{account}/releases/{release}?done={_DONE[action]}", 303)
@@ -131,13 +135,15 @@ async def _render(
     path = address("accounts", account, "releases", release)
     account_body, release_body, drawn, events, installation = await asyncio.gather(
         get(visit, address("accounts", account)),
-        get(visit, path, {"with_charge": "true"}),
+        _release(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
     )
-    tree = await to_thread.run_sync(tree_of, release_body["plan"])
-    complete = await price_nodes(visit, tree, account_body["neighbouring"])
+    tree, complete = None, False
+    if "plan" in release_body:
+        tree = await to_thread.run_sync(tree_of, release_body["plan"])
+        complete = await price_nodes(visit, tree, account_body["neighbouring"])
     shown = {
         "account": account_body,
         "release": release_body,
@@ -154,3 +160,13 @@ async def _render(
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)
+
+
+async def _release(visit: Visit, path: str) -> dict[str, Any]:
+    """Return a release with its charge; without its plan if that is too long for a page."""
+    with_charge = {"with_charge": "true"}
+    try:
+        found: dict[str, Any] = await get(visit, path, with_charge)
+    except TooLong:
+        found = await get(visit, path, with_charge | WITHOUT_PLAN)
+    return found

@@ -26,7 +26,8 @@ async def start(request: Request) -> Response:
     session = session_of(request)
     if session is None:
         return _sign_in(request, request.query_params.get("next", ""))
-    return await accounts_page(Visit(request, session))
+    async with request.app.state.page_turns.place(session.name):
+        return await accounts_page(Visit(request, session))
 
 
 @router.post(SIGN_IN)

@@ -47,7 +47,7 @@ def test_parts_with_long_curves_are_not_all_priced(steward: Client, api: Client)
     """A declared curve may have a thousand points, and a plan three hundred of them."""
     curve = [{"alpha": 2 + number, "epsilon": "1e-9"} for number in range(1000)]
     part = {"type": "declared", "reference": "a proof", "rdp": curve}
-    made = release(api, {"type": "sequence", "parts": [part] * 120}, "households")
+    made = release(api, {"type": "sequence", "parts": [part] * 105}, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
     assert "The plan is large" in text
 

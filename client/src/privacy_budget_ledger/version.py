@@ -1,3 +1,3 @@
 """The version of the package, which is that of the service."""
 
-__version__ = "0.11.0"
+__version__ = "0.12.0"

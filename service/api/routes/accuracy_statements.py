@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import tee
+from itertools import islice, tee
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -33,6 +33,7 @@ from service.privacy.plans.walking import Neighbouring, runs_of
 
 router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
 
+_MOST_STATED = 1_000_000  # more mechanisms than a plan has
 _FACTS = ("account", "release", "name", "state", "unit", "neighbouring", "epsilon", "delta", "rho")
 _FIGURES = (
     "mechanism", "tags", "type", "parameters", "repetitions", "partitions_declared", "partitions_drawn", "confidence",
@@ -81,6 +82,10 @@ def state_accuracy(
     confidence: Annotated[
         Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
     ] = "0.95",
+    limit: Annotated[
+        int | None,
+        Query(ge=1, le=_MOST_STATED, description="State only so many mechanisms, the first of the plan."),
+    ] = None,
     accept: Annotated[str, Header(description=f"{csv_answers.MEDIA_TYPE} for a table; else JSON.")] = JSON,
 ) -> Response:
     """State the accuracy of a release.
@@ -98,6 +103,7 @@ def state_accuracy(
         (cost,) = costs_of(connection, request, owner, [record])
         drawn = {one.mechanism: one for one in counted_partitions(connection, owner, record)}
     statement = statement_of(owner, record, cost, drawn, asked)
+    statement |= {"mechanisms": islice(statement["mechanisms"], limit)}
     if prefers(accept, csv_answers.MEDIA_TYPE):
         return Streamed(csv_answers.written(*table_of(statement)), media_type=csv_answers.MEDIA_TYPE)
     return ok(statement | {"mechanisms": list(statement["mechanisms"])})

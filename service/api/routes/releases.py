@@ -104,6 +104,7 @@ ReleasePath = Annotated[str, Path(description="The release's id.", examples=[exa
 
 
 DryRun = Annotated[bool, Query(description="Compute the answer and register nothing.")]
+WithPlan = Annotated[bool, Query(description="Include the plan, which may be long.", examples=[False])]
 
 
 class RegisterRelease(Strict):
@@ -153,7 +154,7 @@ class ReleaseBody(BaseModel):
     state: State
     expires_at: str | None
     overdue: bool
-    plan: Plan
+    plan: Plan | SkipJsonSchema[None] = Field(None, description="Left out only in answers to with_plan=false.")
     tags: list[str]
     partitions: list[PartitionsBody] = Field(description="For each mechanism that was drawn for partitions.")
     metadata: Metadata
@@ -277,6 +278,7 @@ def list_releases(
     since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
     before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
     with_charge: WithCharge = False,
+    with_plan: WithPlan = True,
     limit: Limit = 100,
     cursor: Cursor = None,
     accept: Accepted = USUAL,
@@ -299,7 +301,8 @@ def list_releases(
     shown = [
         body_of(release, owner, now, drawn.get(release.id, []))
         | approval_member(approvals.get(release.id))
-        | {"plan": release.document, "cost": cost}
+        | {"cost": cost}
+        | _plan_member(release, with_plan=with_plan)
         | (charge_member(owner, release.plan, cost) if with_charge else {})
         for release, cost in zip(records, costs, strict=True)
     ]
@@ -315,6 +318,7 @@ def read_release(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     with_charge: WithCharge = False,
+    with_plan: WithPlan = True,
 ) -> Response:
     """Read a release.
 
@@ -331,7 +335,12 @@ def read_release(
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
         waits = approval_member(proposals.approvals_of(connection, owner, [record]).get(release))
     charge = charge_member(owner, record.plan, cost, however_large=True) if with_charge else {}
-    return ok(body_of(record, owner, now, drawn) | waits | {"plan": record.document, "cost": cost} | charge)
+    plan = _plan_member(record, with_plan=with_plan)
+    return ok(body_of(record, owner, now, drawn) | waits | plan | {"cost": cost} | charge)
+
+
+def _plan_member(release: ReleaseRecord, *, with_plan: bool) -> dict[str, Any]:
+    return {"plan": release.document} if with_plan else {}
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))

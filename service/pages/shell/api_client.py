@@ -1,7 +1,7 @@
 """In-process requests to ``/v1`` as the signed-in user, through the whole application."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -16,6 +16,10 @@ from service.api.identity.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.shell.session import Session, session_of
 
+LONGEST_ANSWER = 1 << 22
+"""Bytes of an answer that a page reads: one call parses it, and meanwhile nothing else runs in this process."""
+WITHOUT_PLAN = {"with_plan": "false"}
+"""The query of releases for pages that do not show their plans, which may be long."""
 _LARGE = 1 << 18  # bytes of an answer from which it is parsed off the event loop
 _RELAYED = {b"content-type", b"content-length"}
 Query = Mapping[str, str | int | Sequence[str] | None]
@@ -39,6 +43,17 @@ class Refused(Exception):
         return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
 
 
+class TooLong(Refused):
+    """An answer of ``/v1`` that is longer than a page may read."""
+
+    def __init__(self, path: str, most: int, *, done: bool) -> None:
+        detail = f"This page would be too long. Read it over the HTTP interface at {path}."
+        problem = {"type": "/problems/too_large", "title": "The page is too long", "status": 413, "instance": path}
+        super().__init__(problem | {"detail": f"{detail} Its answer has more than {most} bytes."})
+        self.done = done
+        """Whether ``/v1`` has carried out the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """A request of a signed-in user."""
@@ -47,15 +62,23 @@ class Visit:
     session: Session
 
 
-async def _visit(request: Request) -> Visit:  # async: FastAPI would run a plain function in a thread
+async def _visit(request: Request) -> AsyncIterator[Visit]:
+    """Return a request's user, who holds one of the turns for pages while a page is made; forms take one themselves.
+
+    Turns of pages are separate from those of ``/v1``: a page holds its own turn while it waits for ``/v1``.
+    """
     session = session_of(request)
     if session is None:
         raise Unauthenticated("the request has no valid session; sign in")
     request.scope["state"][SENDER] = session.name
-    return Visit(request, session)
+    if request.method == "POST":
+        yield Visit(request, session)
+        return
+    async with request.app.state.page_turns.place(session.name):
+        yield Visit(request, session)
 
 
-SignedIn = Annotated[Visit, Depends(_visit)]
+SignedIn = Annotated[Visit, Depends(_visit, scope="function")]
 
 
 class Answer(NamedTuple):
@@ -75,7 +98,7 @@ async def get(visit: Visit, path: str, query: Query | None = None) -> Any:
     """Read a path and return its JSON.
 
     Raises:
-        Refused: the answer is a problem.
+        Refused: the answer is a problem, or is too long for a page.
     """
     return await _json(await ask(visit, "GET", path, query=query))
 
@@ -94,12 +117,25 @@ async def send(
         once: the Idempotency-Key, with which a repetition has no further effect; None for no such header.
 
     Raises:
-        Refused: the answer is a problem.
+        Refused: the answer is a problem, or is too long for a page.
     """
     content = None if body is None else json.dumps(body).encode()
     headers = {} if once is None else {"idempotency-key": once}
     answer = await ask(visit, method, path, query=query, content=content, headers=headers)
     return await _json(answer)
+
+
+async def act(visit: Visit, method: str, path: str, body: Any = None, *, once: str) -> None:
+    """Send a request whose answer is not shown, and may be as long as it is; the arguments are those of ``send``.
+
+    Raises:
+        Refused: the answer is a problem.
+    """
+    try:
+        await send(visit, method, path, body, once=once)
+    except TooLong as answer:
+        if not answer.done:
+            raise
 
 
 async def ask(
@@ -110,30 +146,46 @@ async def ask(
     query: Query | None = None,
     content: bytes | None = None,
     headers: Mapping[str, str] | None = None,
+    bounded: bool = True,
 ) -> Answer:
-    """Send a request and return the whole answer, whatever its status."""
+    """Send a request and return the whole answer, whatever its status.
+
+    An answer that is too long is not kept, but the request is carried out to its end.
+
+    Args:
+        visit: the request of the signed-in user.
+        method: the HTTP method.
+        path: a path below ``/v1``.
+        query: parameters; those that are None are left out.
+        content: the body.
+        headers: beside those of the key and the media types.
+        bounded: refuse an answer of more than ``LONGEST_ANSWER`` bytes.
+
+    Raises:
+        TooLong: the answer is longer.
+    """
     sent_headers = {"accept": "application/json"} | dict(headers or {})
     if content is not None:
         sent_headers = {"content-type": "application/json"} | sent_headers
-    waiting = [content or b""]
     parts: list[bytes] = []
+    size = 0
     start: Message = {}
 
-    async def receive() -> Message:
-        if waiting:
-            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
-        while (message := await visit.request.receive())["type"] != "http.disconnect":
-            pass  # the page's own request was read already; only the end of its connection can follow
-        return message
-
     async def keep(message: Message) -> None:
+        nonlocal size
         if message["type"] == "http.response.start":
             start.update(message)
+            return
+        size += len(message.get("body", b""))
+        if bounded and size > LONGEST_ANSWER:
+            parts.clear()
         else:
             parts.append(message.get("body", b""))
 
-    scope = _scope(visit.request.scope, visit.session, method, path, query, sent_headers)
-    await visit.request.app(scope, receive, keep)
+    inner = _scope(visit.request.scope, visit.session, method, path, query, sent_headers)
+    await visit.request.app(inner, _receiving(content or b"", visit.request.receive), keep)
+    if bounded and size > LONGEST_ANSWER:
+        raise TooLong(path, LONGEST_ANSWER, done=start["status"] < 400)
     received = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], received, b"".join(parts))
 
@@ -157,7 +209,7 @@ class Relayed(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the request, and relay the headers that describe the content; the outer middleware adds the rest."""
 
-        async def relay(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 relayed = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
                 if self.download is not None and message["status"] == 200:
@@ -167,8 +219,29 @@ class Relayed(Response):
                 message = {**message, "headers": [*relayed, (b"cache-control", b"no-store")]}
             await send(message)
 
-        inner = _scope(scope, self.session, "GET", self.path, self.query, {"accept": self.accept})
-        await scope["app"](inner, receive, relay)
+        await relay(scope, self.session, self.path, self.query, self.accept, receive, pass_on)
+
+
+async def relay(
+    scope: Scope, session: Session, path: str, query: Query | None, accept: str, receive: Receive, send: Send
+) -> None:
+    """Send a GET request of an answer that is passed on as it arrives, however long it is."""
+    inner = _scope(scope, session, "GET", path, query, {"accept": accept})
+    await scope["app"](inner, _receiving(b"", receive), send)
+
+
+def _receiving(content: bytes, outer: Receive) -> Receive:
+    """Return the function from which a request made for an outer one reads its body."""
+    waiting = [content]
+
+    async def receive() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        while (message := await outer())["type"] != "http.disconnect":
+            pass  # the page's own request was read already; only the end of its connection can follow
+        return message
+
+    return receive
 
 
 def _scope(

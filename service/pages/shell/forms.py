@@ -55,8 +55,6 @@ class Form:
 async def _sent_form(visit: SignedIn) -> AsyncIterator[Form]:
     """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
 
-    Turns of pages are separate from those of ``/v1``: a page holds its own turn while it waits for ``/v1``.
-
     Raises:
         Forbidden: the form came from another site or another session.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, json_of, make_key, open_account, problem_of, release
+from tests.api.calls import Client, json_of, make_key, open_account, pointers_of, problem_of, release
 
 _PLAN = {
     "type": "sequence",
@@ -127,3 +127,15 @@ def test_the_table_of_a_draw(client: Client, stated: Any) -> None:
     rows = list(csv.reader(io.StringIO(answer.text, newline="")))
     assert rows == [["noisy"], *([str(count)] for count in listed[0]["noisy"])]
     assert answer.headers["X-Draw"] == listed[0]["draw"]
+
+
+def test_a_statement_of_the_first_mechanisms(client: Client, stated: Any) -> None:
+    whole = _statement(client, stated)
+    number = len(whole["mechanisms"])
+    for limit in (1, 2, number, 1_000_000):
+        assert _statement(client, stated, limit=str(limit)) == whole | {"mechanisms": whole["mechanisms"][:limit]}
+    path = f"/v1/accounts/people/releases/{stated['id']}/accuracy"
+    table = client.get(path, params={"limit": "2"}, headers={"Accept": "text/csv"}).text
+    assert len(list(csv.DictReader(io.StringIO(table, newline="")))) == 2
+    for wrong in ("0", "-1", "1.5", "nan", "", "1000001", "9" * 40):
+        assert pointers_of(client.get(path, params={"limit": wrong})) == ["/query/limit"]

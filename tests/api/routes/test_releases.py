@@ -402,3 +402,22 @@ def test_the_caps_on_declared_deltas(embedded: Client) -> None:
             release(embedded, declared, f"{name}-some")
         problem_of(charge(embedded, declared, f"{name}-some"), "budget_exceeded")
         release(embedded, _DECLARED | {"epsilon": "0.1"}, f"{name}-some")
+
+
+def test_releases_without_their_plans(client: Client) -> None:
+    open_account(client)
+    made = [release(client, pure("1e-3"))["id"] for _ in range(2)]
+    path = "/v1/accounts/people/releases"
+    for query in ("", "&with_charge=true"):
+        whole = json_of(client.get(f"{path}?with_plan=true{query}"))
+        brief = json_of(client.get(f"{path}?with_plan=false{query}"))
+        assert [one["id"] for one in brief["items"]] == made
+        assert brief["items"] == [
+            {name: text for name, text in one.items() if name != "plan"} for one in whole["items"]
+        ]
+    one = json_of(client.get(f"{path}/{made[0]}"))
+    assert json_of(client.get(f"{path}/{made[0]}?with_plan=false")) | {"plan": one["plan"]} == one
+    table = client.get(f"{path}?with_plan=false", headers={"Accept": "text/csv"})
+    assert table.status_code == 200
+    for address in (path, f"{path}/{made[0]}"):
+        assert pointers_of(client.get(f"{address}?with_plan=perhaps")) == ["/query/with_plan"]
