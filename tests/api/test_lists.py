@@ -114,6 +114,27 @@ def test_keys_with_many_accounts_are_listed_a_few_at_a_time(alone: TestClient) -
     assert (len(first["items"]) + len(second["items"]), second["next_cursor"]) == (41, None)
 
 
+def test_lists_of_many_unlike_budgets_are_answered_by_a_helper(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule by which an (epsilon, delta) budget converts takes milliseconds of the processor for each delta."""
+    caps = [
+        {"tag": f"t{number}", "budget": {"definition": "approximate", "epsilon": "1", "delta": f"{number}e-9"}}
+        for number in range(1, 18)
+    ]
+    whole = {"definition": "approximate", "epsilon": "1", "delta": "1e-6"}
+    for name in ("first", "other"):
+        open_account(client, name, whole, caps=caps)
+    listed = json_of(client.get("/v1/accounts"))["items"]
+
+    def not_here(*_: object) -> None:
+        raise AssertionError("the serving process computes figures of a long list")
+
+    monkeypatch.setattr("service.api.routes.accounts.in_list", not_here)
+    assert json_of(client.get("/v1/accounts"))["items"] == listed
+    assert [len(one["caps"]) for one in listed] == [17, 17]
+
+
 def test_questions_about_a_balance_keep_a_bounded_number_of_rows(client: TestClient, database: Database) -> None:
     open_account(client)
     for round_ in range(2):

@@ -1,6 +1,7 @@
 """Routes of accounts: open, list, read and change."""
 
 import json
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -36,7 +37,8 @@ from service.ledger.descriptions import descriptions
 from service.ledger.releases.settlement import has_many_due, in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
-from service.privacy.numerics.numbers import parse_exact
+from service.privacy.accounting.privacy_filter import Definition
+from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
 
@@ -193,6 +195,8 @@ def _threshold(text: str) -> Fraction:
     return value
 
 
+_MOST_RULES = 16  # of a page of accounts that this process answers
+_LONG = 1 << 18  # characters of a page, beyond which a helper reads it
 _COLUMNS = (
     "name", "state", "unit", "neighbouring", "budget.definition", "budget.rho", "budget.alpha", "budget.epsilon",
     "budget.delta", "budget.declared_delta", "remaining.rho", "remaining.epsilon", "remaining.delta",
@@ -219,11 +223,18 @@ def list_accounts(
 
     Accounts are sorted by name. A key that is limited to some accounts sees only those.
     """
+    has_helpers, take_room = request.app.state.helpers is not None, with_room(take)
+
+    def before_reading(size: int) -> None:
+        take_room(size)
+        if has_helpers and size > _LONG:
+            raise AnswerInHelper
+
     with database.read() as connection:
         after, only = read_cursor(cursor), principal.accounts
-        records = accounts.list_accounts(connection, after, limit, only, parent, with_room(take), waiting=waiting)
+        records = accounts.list_accounts(connection, after, limit, only, parent, before_reading, waiting=waiting)
         now = clock.now()
-        if request.app.state.helpers is not None and any(has_many_due(connection, one, now) for one in records):
+        if has_helpers and (_rules_of(records) > _MOST_RULES or has_many_due(connection, records, now)):
             raise AnswerInHelper
         approvals = [approval_of_change(connection, account) for account in records]
         present = [in_list(connection, account, now) for account in records]
@@ -232,6 +243,16 @@ def list_accounts(
             for account, approval in zip(present, approvals, strict=True)
         ]
     return answer_list(accept, shown, records[-1].name if records.more else None, _COLUMNS)
+
+
+def _rules_of(records: Iterable[AccountRecord]) -> int:
+    """Return the number of unlike rules by which the (epsilon, delta) budgets of accounts and of their caps convert.
+
+    Each takes some milliseconds of the processor, unless it was used lately.
+    """
+    budgets = (budget for one in records for budget in (one.budget, *(cap.budget for cap in one.caps)))
+    approximate = (one for one in budgets if one.definition is Definition.APPROXIMATE)
+    return len({exact_text(one.delta - one.declared_delta) for one in approximate})
 
 
 @router.get("/{account}", response_model=AccountBody)
@@ -251,7 +272,7 @@ def read_account(
         record = accounts.read_account(connection, account)
         many = record.windows is not None and record.windows.number > MANY_WINDOWS
         now = clock.now()
-        slow = (with_gauge and many) or has_many_due(connection, record, now)
+        slow = (with_gauge and many) or has_many_due(connection, [record], now)
         if slow and request.app.state.helpers is not None:
             raise AnswerInHelper
         present = without_due_reservations(connection, record, now)

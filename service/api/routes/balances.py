@@ -331,7 +331,7 @@ def _leave_slow(request: Request, connection: Connection, account: AccountRecord
         return
     if account.windows is not None and account.windows.number > MANY_WINDOWS:
         raise AnswerInHelper
-    if has_many_due(connection, account, clock.now()):
+    if has_many_due(connection, [account], clock.now()):
         raise AnswerInHelper
     few = spending.small_spending(connection, account) if quick else None
     if few is None or effort.of_guarantee(spending.condensed(few), len(USUAL_ORDERS), deltas) > effort.LIGHT:

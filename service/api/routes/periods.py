@@ -115,7 +115,7 @@ def list_periods(
     require(principal, "auditor", account)
     with database.read() as connection:
         record, now = accounts.read_account(connection, account), clock.now()
-        if request.app.state.helpers is not None and has_many_due(connection, record, now):
+        if request.app.state.helpers is not None and has_many_due(connection, [record], now):
             raise AnswerInHelper
         record = without_due_reservations(connection, record, now)
         if record.periods is None or record.windows is None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, literal, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
@@ -273,7 +273,9 @@ def overrun(
 
 
 _METADATA = last_description(Account.id, None)
-_SIZE = func.length(Account.description) + func.coalesce(func.length(_METADATA), 0)
+_SIZE = func.length(Account.description) + sum(
+    (func.coalesce(func.length(column), 0) for column in (_METADATA, Account.caps, Account.cap_totals)), literal(0)
+)
 _LAST = (  # the proposal, or the entry that ended the last one, worded as in the partial index
     select(Entry)
     .where(Entry.account_id == Account.id, up_to(Entry.seq, Account.head_seq), OF_CHANGES)

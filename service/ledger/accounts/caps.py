@@ -78,11 +78,19 @@ def read_caps(stored: str | None, totals: str | None = None) -> tuple[Cap, ...]:
     """
     if stored is None:
         return ()
-    caps = _read(stored)
+    caps = _read(stored) if len(stored) <= _SHORT else _read_long(stored)
     if totals is None:
         return caps
     sums = json.loads(totals)
     return tuple(replace(cap, totals=budgets.read_totals(sums[cap.tag])) for cap in caps)
+
+
+_SHORT = 1 << 15  # characters; as objects, these texts take some hundred kilobytes, and longer ones up to 2 MB
+
+
+@lru_cache(maxsize=32)
+def _read_long(stored: str) -> tuple[Cap, ...]:
+    return _read.__wrapped__(stored)
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ some in each transaction (``expiry_keeper``). Readers leave expired holds out.
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -294,17 +294,23 @@ class PresentAccount:
     expired: Subplans
 
 
-def has_many_due(connection: Connection, account: AccountRecord, at: str) -> bool:
-    """Return whether an account has so many overdue holds that a reader should not hold the interpreter for them.
+def has_many_due(connection: Connection, accounts: Iterable[AccountRecord], at: str) -> bool:
+    """Return whether accounts have so many overdue holds together that a reader should not hold the interpreter for it.
 
     Those that touch many windows are many too.
     """
-    if account.next_expiry is None or account.next_expiry > at:
-        return False
-    query = select(Hold.periods).where(Hold.account_id == account.id, Hold.expires_at <= at)
-    found = connection.execute(query.order_by(Hold.expires_at).limit(_MANY + 1)).scalars().all()
-    own = None if account.periods is None else account_periods.write(account.periods)
-    return len(found) > _MANY or sum(account_periods.number_of(own, stated) for stated in found) > _WINDOWS
+    holds = windows = 0
+    for account in accounts:
+        if account.next_expiry is None or account.next_expiry > at:
+            continue
+        query = select(Hold.periods).where(Hold.account_id == account.id, Hold.expires_at <= at)
+        found = connection.execute(query.order_by(Hold.expires_at).limit(_MANY + 1)).scalars().all()
+        own = None if account.periods is None else account_periods.write(account.periods)
+        holds += len(found)
+        windows += sum(account_periods.number_of(own, stated) for stated in found)
+        if holds > _MANY or windows > _WINDOWS:
+            return True
+    return False
 
 
 def refuse_many_due(connection: Connection, account: AccountRecord, actor: Actor, at: str) -> None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.spending.spending_rows import Subplans
-from service.privacy.mechanisms import Mechanism
+from service.privacy.mechanisms import Declared, Mechanism
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Condensed, condense, parts_of, with_parts
@@ -109,8 +109,13 @@ def _condensed(subplan: str) -> Condensed:
     return condense(plan_in(subplan))
 
 
-@lru_cache(maxsize=4096)
 def _mechanism_text(mechanism: Mechanism) -> str:
+    """Return a mechanism's text; kept, but for declared ones, whose curves may be long."""
+    return canonical(write_plan(mechanism)) if isinstance(mechanism, Declared) else _kept_text(mechanism)
+
+
+@lru_cache(maxsize=4096)
+def _kept_text(mechanism: Mechanism) -> str:
     """Return a mechanism's text, cached because pipelines register the same mechanisms again and again."""
     return canonical(write_plan(mechanism))
 

@@ -669,7 +669,7 @@ def test_holds_of_several_pages_are_left_out_once(
         with database.read() as connection:
             account = account_of(database)
             present = without_due_reservations(connection, account, clock.now())
-            assert has_many_due(connection, account, clock.now()) is many
+            assert has_many_due(connection, [account], clock.now()) is many
         assert present.releases == 11 - due
     assert present.totals == opened.totals
 
@@ -680,7 +680,7 @@ def test_holds_of_many_windows_are_many(database: Database, time: _Clock, last: 
     reserve(database, _DRAWN, periods={"from": 0, "to": last})
     time.forward(1)
     with database.read() as connection:
-        assert has_many_due(connection, account_of(database), clock.now()) is many
+        assert has_many_due(connection, [account_of(database)], clock.now()) is many
 
 
 def test_a_server_rests_as_long_as_an_expiry_held_its_locks(
