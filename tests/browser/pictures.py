@@ -55,7 +55,7 @@ _STEADY = r"""() => {
       .replace(/[0-9a-f]{64}/g, "0123456789abcdef".repeat(4))
       .replace(/Version [0-9.]+/g, "Version 1.0.0.");
   }
-  for (const image of document.images) image.style.visibility = "hidden";
+  for (const image of document.querySelectorAll("img, figure svg")) image.style.visibility = "hidden";
 }"""
 
 
