@@ -1,4 +1,4 @@
-"""What people read when they could not be signed in at the issuer: what happened, and what to do."""
+"""Texts for people who could not be signed in at the issuer: the cause, and the next step."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

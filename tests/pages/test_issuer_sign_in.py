@@ -379,7 +379,7 @@ def test_a_code_of_another_browser_is_not_redeemed(browser: Client, local: Local
 
 
 def test_the_token_of_another_sign_in_is_refused(browser: Client, local: LocalIssuer) -> None:
-    """Where the issuer checks no verifier, the nonce tells."""
+    """An issuer that checks no verifier leaves it to the nonce."""
     for nonce in ("another", None, "", 7, ["a"], "\ud800"):
         local.person = {"nonce": nonce}
         _assert_failed(_sign_in(browser), 403, "issued for another sign-in")

@@ -14,7 +14,7 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
 from service.api.schemas.exact_numbers import Label
-from service.api.schemas.spending_history import USUAL_POINTS, HistoryBody, HistoryPoint, history_body
+from service.api.schemas.spending_history import USUAL_POINTS, HistoryBody, HistoryPoint, history_body, without_names
 from service.ledger.accounts import accounts
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
@@ -55,6 +55,7 @@ def read_history(
     kind = pictures.wanted_type(request)
     if kind is not None:
         return spending_picture(body, kind)
+    shown = without_names(body)
     if prefers(request.headers.get("accept", ""), csv_answers.MEDIA_TYPE):
-        return table_answer(tuple(HistoryPoint.model_fields), body["points"], None)
-    return ok(body | {"picture": bytes(spending_picture(body, pictures.SVG).body).decode()} if with_picture else body)
+        return table_answer(tuple(HistoryPoint.model_fields), shown["points"], None)
+    return ok(shown | {"picture": bytes(spending_picture(body, pictures.SVG).body).decode()} if with_picture else shown)

@@ -21,7 +21,6 @@ class HistoryPoint(BaseModel):
 
     seq: int
     kind: str = Field(description="The kind of the entry.", examples=["committed"])
-    name: str | None = Field(description="The name of the release that the entry registers; null: it registers none.")
     at: str
     cap: float = Field(description="The cap of the budget at that time.")
     spent: float | None = Field(
@@ -56,6 +55,8 @@ def history_body(
 ) -> dict[str, Any]:
     """Return the spending history of an account up to its head, or of one of its caps, as JSON.
 
+    Its points also have the names of releases, for a picture (``without_names``).
+
     Args:
         tag: of the cap; None: the account's budget.
 
@@ -74,6 +75,12 @@ def history_body(
         "points": [_point(step) for step in went.steps],
         "head": head_body(account.head),
     }
+
+
+def without_names(history: dict[str, Any]) -> dict[str, Any]:
+    """Return a spending history without what only a picture says."""
+    points = [{field: value for field, value in point.items() if field != "name"} for point in history["points"]]
+    return history | {"points": points}
 
 
 def _point(step: SpendingPoint) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from service.ledger.journal.entries import (
     AccountOpened,
     AccountReopened,
     Approved,
+    ApproversChanged,
     BudgetChanged,
     CapsChanged,
+    ChangeApproved,
     ChangeProposed,
     ChangeRejected,
     Committed,
@@ -32,9 +34,11 @@ from tests.ledger.journal.entries.recorded import FILING, content_in, recorded
 
 _WRONG: tuple[Any, ...] = (7.5, True, [], {}, -1, "\ud800", {"account": "a"}, [1], "not such a thing")
 _OPTIONAL: dict[type[Content], set[str]] = {
-    AccountOpened: {"parent", "approval_above", "caps"},  # the first version had none of them
+    AccountOpened: {"parent", "approval_above", "caps", "approvers"},  # the first version had none of them
     BudgetChanged: {"proposal", "reason"},
     AccountReopened: {"proposal", "reason"},
+    ApproversChanged: {"proposal", "reason"},
+    ChangeApproved: {"reason"},
     AccountClosure: {"reason"},
     ChangeProposed: {"reason"},
     MetadataChanged: {"reason"},

@@ -42,7 +42,7 @@ class _Model:
                 self.waiting = None
             case "account_closed" | "account_reopened":
                 self.open, self.waiting = said["kind"] == "account_reopened", None
-            case "change_rejected":
+            case "change_rejected" | "approvers_changed":
                 self.waiting = None
             case "change_proposed":
                 self.waiting = said["seq"]
