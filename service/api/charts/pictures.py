@@ -85,7 +85,8 @@ def few_dates(axes: "Axes") -> None:
     """Have so few dates along an axis of time that none runs into the next."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415 - for the first picture only
 
-    locator = AutoDateLocator(minticks=3, maxticks=5)  # type: ignore[no-untyped-call]
+    # With more ticks at least, matplotlib finds no distance of them for some ranges.
+    locator = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     axes.margins(x=0.02)

@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from service.api.charts.balance_figures import spending_picture
 from service.api.openapi import examples
 from tests.api.calls import (
     Answer,
@@ -111,6 +113,16 @@ def test_a_single_entry_is_a_line(embedded: Client) -> None:
     texts = _drawn(_get(embedded, "people/history", _SVG))[2]
     assert "2024" not in texts
     assert re.search(r"\d\d:\d\d", texts)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3, 50, 119, 3600, 7000, 90_000, 172_000, 5e6, 7e6, 1.2e7, 6e7, 2e8, 3e9])
+def test_every_range_of_time_has_dates(seconds: float) -> None:
+    """Of some ranges matplotlib warns, where it finds no distance for so few dates; a warning fails a test."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    figures = {"cap": 1.0, "spent": 0.0, "counted": 0.0, "remaining": 1.0, "kind": "committed"}
+    points = [figures | {"seq": n, "at": (begin + timedelta(seconds=n * seconds)).isoformat()} for n in (0, 1)]
+    history = {"account": "a", "budget": {"definition": "zcdp"}, "points": points}
+    assert "time (UTC)" in bytes(spending_picture(history, _SVG).body).decode()
 
 
 def test_a_picture_of_the_past_ends_there(spending: Client) -> None:
