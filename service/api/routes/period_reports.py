@@ -230,6 +230,6 @@ def _facts(
 def _approval(connection: Connection, owner: AccountRecord, record: ReleaseRecord, *, before: int) -> Step | None:
     """Return the approval of a release that was registered before the period."""
     for entry in later_entries(connection, owner, record, ["approved"]):
-        if entry.seq < before:
+        if entry.seq < before and entry.content.next_state() != "proposed":
             return Step(entry.seq, entry.time, entry.actor)
     return None

@@ -33,7 +33,7 @@ from service.ledger.journal.entries.committed_texts import registered
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.journal.journal import BEFORE_FIRST, Head, JournalEntry
 from service.ledger.journal.replay import follow
-from service.ledger.releases.releases import owners_of
+from service.ledger.releases.releases import HELD, owners_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.spending.spending_history import SpendingPoint, point_of
 from service.privacy.accounting.capacity import gauge
@@ -88,7 +88,8 @@ class ReleaseActivity:
         first: the number of the first entry of the period about it.
         before: its state at the beginning; None: it was registered in the period.
         state: its state at the end.
-        registered, approved, ended: the entries in which it was; None: not in the period.
+        registered, approved, ended: the entries in which it was; None: not in the period. Where several persons must
+            approve it, it is approved by the last one.
         draws: None: it was not drawn in the period.
         amount: the price that the account is charged; None: no entry of the period states it.
     """
@@ -319,7 +320,7 @@ class _Walk:
             own = not isinstance(parsed.content, Registration) or parsed.content.own
         if not own:
             return parsed
-        self._numbers[entry.kind] += 1
+        self._numbers[entry.kind] += not _is_earlier_approval(entry)
         begins = fast is not None or (parsed is not None and isinstance(parsed.content, Registration))
         self._numbers["registered"] += begins
         before: State | None = None if begins else "committed" if held is None else _state(held.state)
@@ -340,8 +341,8 @@ class _Walk:
             if isinstance(content, Proposed) and content.own:
                 waiting = Waiting(parsed.release_id, content.name, parsed.by.name, at, content.expires_at)
                 self._proposals[waiting.release] = waiting
-        elif entry.kind in ("approved", "voided", "expired"):
-            self._proposals.pop(entry.release_id or "", None)
+        elif entry.release_id in self._proposals and _state_after(entry) not in (None, "proposed"):
+            del self._proposals[entry.release_id]
 
     def _note_price(self, entry: JournalEntry) -> ParsedEntry:
         parsed = read_text(entry.body)
@@ -415,7 +416,7 @@ class _Walk:
             child.held.add(content.price)
             return
         state = content.next_state()
-        if state == "reserved":
+        if state in HELD:
             return
         child.held.add(amount, -1)
         del self._origins[release]
@@ -477,6 +478,15 @@ def _totals_of(allotment: Allotment) -> Totals:
     return add_prices(Totals(), [(price_of_key(allotment.amount), 1)])
 
 
+def _state_after(entry: JournalEntry) -> State | None:
+    return read_text(entry.body).content.next_state()
+
+
+def _is_earlier_approval(entry: JournalEntry) -> bool:
+    """Return whether an entry approves a release that other persons must approve too."""
+    return entry.kind == "approved" and _state_after(entry) == "proposed"
+
+
 def _state(state: str) -> State:
     return "proposed" if state == "proposed" else "reserved"
 
@@ -487,7 +497,7 @@ def _describe(activity: ReleaseActivity, entry: ParsedEntry, at: str) -> None:
     state = content.next_state()
     if isinstance(content, Registration):
         activity.registered, activity.amount = step, content.price
-    elif entry.kind == "approved":
+    elif entry.kind == "approved" and state != "proposed":  # the last one, where several persons must approve
         activity.approved = step
     elif isinstance(content, Drawn):
         draws = activity.draws = activity.draws or Draws(0, at, at, [])

@@ -306,3 +306,25 @@ def test_a_limited_key_and_an_unknown_account(client: Client) -> None:
     elsewhere = make_key(client, "auditor", accounts=["elsewhere"])
     problem_of(client.get(_REPORT, headers=elsewhere), "forbidden")
     problem_of(client.get("/v1/accounts/nobody/report"), "not_found")
+
+
+def test_what_only_some_have_approved_still_waits(client: Client) -> None:
+    """Of three persons one approved: the releases are held, those of the account below too, until the last one does."""
+    persons = {name: operators_key(client, "approver", name) for name in ("bob", "carol")}
+    approvers = {"at_least": 2, "of": list(persons)}
+    open_account(client, budget={"definition": "zcdp", "rho": "3"}, approval_above="0.5", approvers=approvers)
+    open_account(client, "town", {"definition": "zcdp", "rho": "2"}, parent="people")
+    own = release(client, concentrated("0.6"), name="own")
+    below = release(client, concentrated("0.7"), "town", name="below")
+    for number, (name, key) in enumerate(persons.items(), 1):
+        for one in (own, below):
+            path = f"/v1/accounts/{one['account']}/releases/{one['id']}/approve"
+            json_of(client.post(path, headers=key))
+        found, books, last = json_of(client.get(_REPORT)), _Books(_entries(client), "9999"), number == len(persons)
+        (town,) = found["children"]
+        assert (town["releases"], Fraction(town["counted_exact"])) == (1, Fraction("0.7"))
+        assert Fraction(town["spent_exact"]) == books.part("town", books.spent) == (Fraction("0.7") if last else 0)
+        assert [one["name"] for one in found["waiting"]["releases"]] == ([] if last else ["own"])
+        (listed,) = found["releases"]
+        assert (listed["state"], listed["approved_by"]) == (("committed", name) if last else ("proposed", None))
+        assert found["numbers"]["approved"] == last
