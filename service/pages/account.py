@@ -112,6 +112,25 @@ def reason_of(form: Form) -> dict[str, str]:
     return {"reason": reason} if reason else {}
 
 
+async def approve_proposed(
+    visit: Visit, account: str, form: Form, member: str, *, placed: "FaultPlacement | None" = None
+) -> Response:
+    """Request the change that another steward proposed, unless the proposal has changed since it was shown.
+
+    Args:
+        visit: the request of the signed-in user.
+        account: the name of the account.
+        form: has the number of the proposal, ``seq``.
+        member: of the account's change: what the form approves.
+        placed: as ``change`` takes it.
+    """
+    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
+    if member not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
+        return RedirectResponse(f"/accounts/{account}", 303)
+    body = {member: proposed[member]} | reason_of(form)
+    return await change(visit, account, {}, body, text_of(form, "once"), placed=placed)
+
+
 class FaultPlacement(Protocol):
     """A function that finds the form field of each fault."""
 
@@ -306,7 +325,7 @@ async def tags_table(account: AccountStep, visit: SignedIn) -> Response:
     """Send the same as a file; a line without a tag has the whole balance."""
     whole, by_tag = await _balances(visit, account)
     lines = [{"tag": tag} | balance for tag, balance in [*by_tag, (None, whole)]]
-    return as_file(table_text(_OF_TAG, lines), f"{account}-tags.csv")
+    return as_file("".join(table_text(_OF_TAG, lines)), f"{account}-tags.csv")
 
 
 async def _balances(visit: Visit, account: str) -> tuple[Any, list[tuple[str, Any]]]:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import RedirectResponse
 
 from service.errors import InvalidInput
-from service.pages.account import AccountStep, change, reason_of, show
-from service.pages.shell.api_client import SignedIn, address, get
+from service.pages.account import AccountStep, approve_proposed, change, reason_of, show
+from service.pages.shell.api_client import SignedIn
 from service.pages.shell.approval_texts import approvers_of
 from service.pages.shell.forms import SentForm, text_of
 
@@ -33,12 +32,8 @@ async def set_approvers(account: AccountStep, visit: SignedIn, form: SentForm) -
 
 @router.post("/approvers/approve")
 async def approve_approvers(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Request the approvers that another steward proposed, unless the proposal has changed since it was shown."""
-    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
-    if "approvers" not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
-        return RedirectResponse(f"/accounts/{account}", 303)
-    body = {"approvers": proposed["approvers"]} | reason_of(form)
-    return await change(visit, account, {}, body, text_of(form, "once"), placed=_placed)
+    """Request the approvers that another steward proposed."""
+    return await approve_proposed(visit, account, form, "approvers", placed=_placed)
 
 
 def field_of(pointer: str) -> str | None:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
-from fastapi.responses import RedirectResponse
 
-from service.pages.account import AccountStep, change, reason_of, show
+from service.pages.account import AccountStep, approve_proposed, change, reason_of, show
 from service.pages.budget_form import budget_of, field_of, unused_figures
-from service.pages.shell.api_client import SignedIn, address, get
+from service.pages.shell.api_client import SignedIn
 from service.pages.shell.forms import SentForm, text_of
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -32,11 +31,8 @@ async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 
 @router.post("/caps/approve")
 async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Request the caps that another steward proposed, unless the proposal has changed since it was shown."""
-    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
-    if "caps" not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
-        return RedirectResponse(f"/accounts/{account}", 303)
-    return await change(visit, account, {}, {"caps": proposed["caps"]} | reason_of(form), text_of(form, "once"))
+    """Request the caps that another steward proposed."""
+    return await approve_proposed(visit, account, form, "caps")
 
 
 def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from service.pages.planner.form import UNREAD
 from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, ask, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
-from service.pages.shell.whole_tables import disposition
+from service.pages.shell.whole_tables import as_file
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
@@ -85,11 +85,7 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Respons
             visit, account, typed, status=refused.status, faults=faults, problem=refused.problem, once=once
         )
     await _describe(visit, account, answer.headers["x-release"], typed["purpose"], once)
-    found_headers = {
-        "Content-Disposition": disposition(f"noisy-{answer.headers['x-draw']}.csv"),
-        "Cache-Control": "no-store",
-    }
-    return Response(answer.body, media_type=CSV, headers=found_headers)
+    return as_file(answer.body, f"noisy-{answer.headers['x-draw']}.csv")
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:

@@ -162,27 +162,17 @@ def test_a_second_steward_approves(steward: Page, new_context: Callable[..., Bro
     expect(second.get_by_role("status")).to_have_text("The release was approved.")
 
 
-def test_a_receipt_is_downloaded_and_verified(steward: Page, served: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["receipt", "package"])
+def test_what_is_signed_is_downloaded_and_verified(steward: Page, served: Served, tmp_path: Path, what: str) -> None:
     steward.goto(_pages(served.client)["release"])
-    command = steward.locator("pre", has_text="verify-receipt").inner_text()
+    verify = f"verify-{what}"
+    command = steward.locator("pre", has_text=verify).inner_text()
     with steward.expect_download() as downloading:
-        steward.get_by_role("link", name="Download the receipt").click()
-    name, key = re.search(r"verify-receipt (\S+) \\\s+--public-key (\S+)", command).groups()  # type: ignore[union-attr]
+        steward.get_by_role("link", name=f"Download the {what}").click()
+    name, key = re.search(rf"{verify} (\S+) \\\s+--public-key (\S+)", command).groups()  # type: ignore[union-attr]
     assert downloading.value.suggested_filename == name
     downloading.value.save_as(tmp_path / name)
-    verified = run(tmp_path, "verify-receipt", str(tmp_path / name), "--public-key", key)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
-
-
-def test_a_package_is_downloaded_and_verified(steward: Page, served: Served, tmp_path: Path) -> None:
-    steward.goto(_pages(served.client)["release"])
-    command = steward.locator("pre", has_text="verify-package").inner_text()
-    with steward.expect_download() as downloading:
-        steward.get_by_role("link", name="Download the package").click()
-    name, key = re.search(r"verify-package (\S+) \\\s+--public-key (\S+)", command).groups()  # type: ignore[union-attr]
-    assert downloading.value.suggested_filename == name
-    downloading.value.save_as(tmp_path / name)
-    verified = run(tmp_path, "verify-package", str(tmp_path / name), "--public-key", key)
+    verified = run(tmp_path, verify, str(tmp_path / name), "--public-key", key)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 

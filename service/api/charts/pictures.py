@@ -34,7 +34,6 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "picture",
     "font.family": "sans-serif",
     "font.size": 9.0,
-    "date.converter": "concise",
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
 }

@@ -18,6 +18,7 @@ from service.errors import Conflict, Gone, Incomplete
 from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.descriptions.registry import count_draws
 from service.ledger.draws.draw_entries import entries_of_draws
+from service.ledger.draws.partitions import DrawnFor
 from service.ledger.draws.stored_draws import (
     DrawOutline,
     DrawRecord,
@@ -34,7 +35,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.paging import Page
 from service.ledger.storage.tables import Draw
 from service.ledger.verification.packages import COUNTS, DRAWS, GROUPS, MANIFEST, PLAN, RECEIPT
-from service.ledger.verification.receipts import STATEMENT, counted_partitions, receipt_of
+from service.ledger.verification.receipts import STATEMENT, receipt_of
 
 T = TypeVar("T")
 D = TypeVar("D", DrawOutline, DrawRecord | DrawOutline)
@@ -109,7 +110,7 @@ def publication_of(
         raise Conflict(f"the release is {release.state}; only a committed release has a publication package")
     receipt = receipt_of(connection, owner, release_id, at)
     cost = cost_of(owner, release)
-    drawn = {one.mechanism: one for one in counted_partitions(connection, owner, release)}
+    drawn = {one["mechanism"]: DrawnFor(**one) for one in receipt["partitions"]}
     accuracy = accuracy_statements.statement_of(owner, release, cost, drawn, confidence)
     entry, lacks = None, tuple[str, ...]()
     try:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import islice, tee
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -152,8 +152,7 @@ def _with_partitions(
     runs: Iterator[tuple[Mechanism, int]], drawn: Mapping[str, partitions.DrawnFor], confidence: Fraction
 ) -> Iterator[dict[str, Any]]:
     """Yield the accuracy of each mechanism, with its partitions."""
-    these, those = tee(runs)
-    for (mechanism, _), figures in zip(these, count_accuracies(those, confidence, {}), strict=True):
+    for mechanism, figures in count_accuracies(runs, confidence, {}):
         found = drawn.get(mechanism.name or "")
         yield figures | {
             "partitions_declared": None if mechanism.partitions is None else mechanism.partitions.most,

@@ -45,7 +45,8 @@ from service.ledger.journal.journal import write_head
 from service.ledger.releases import releases
 from service.ledger.releases.recorded_releases import charge_of, later_entries
 from service.ledger.releases.releases import ReleaseRecord, entry_of
-from service.ledger.spending.period_report import PeriodReport, ReleaseActivity, Step, report_period
+from service.ledger.spending.period_records import PeriodReport, ReleaseActivity, Step
+from service.ledger.spending.period_report import report_period
 from service.ledger.storage import clock
 from service.ledger.storage.paging import CHARACTERS
 from service.privacy.accounting.privacy_filter import Definition
@@ -121,7 +122,7 @@ def report_account(
         for activity, record in zip(activities, _records(connection, owner, activities), strict=True):
             facts = _facts(connection, request, owner, report, activity, record)
             runs = runs_of(record.plan)
-            mechanisms = list(count_accuracies(islice(runs, MOST_MECHANISMS), asked, known))
+            mechanisms = [figures for _, figures in count_accuracies(islice(runs, MOST_MECHANISMS), asked, known)]
             number = len(mechanisms) + sum(1 for _ in runs)
             shown.append(facts | {"mechanisms": mechanisms, "mechanisms_number": number})
             if len(known) >= _MOST_NOISES:

@@ -44,8 +44,8 @@ class Accuracy(NamedTuple):
 
 def count_accuracies(
     runs: Iterable[tuple[Mechanism, int]], confidence: Fraction, known: dict[str, Accuracy]
-) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of each mechanism.
+) -> Iterator[tuple[Mechanism, dict[str, Any]]]:
+    """Yield each mechanism with its accuracy.
 
     Args:
         runs: the mechanisms, with the times that each runs.
@@ -58,7 +58,7 @@ def count_accuracies(
         noise = json.dumps([document["type"], own])
         if noise not in known:
             known[noise] = _accuracy_of(mechanism, confidence)
-        yield {
+        figures = {
             "mechanism": mechanism.name or "",
             "tags": list(mechanism.tags),
             "type": document["type"],
@@ -66,6 +66,7 @@ def count_accuracies(
             "repetitions": times,
             **known[noise]._asdict(),
         }
+        yield mechanism, figures
 
 
 def _accuracy_of(mechanism: Mechanism, confidence: Fraction) -> Accuracy:

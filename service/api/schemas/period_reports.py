@@ -11,15 +11,8 @@ from service.api.schemas.exact_numbers import number_down, number_up, short_exac
 from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.reservation_rows import State
-from service.ledger.spending.period_report import (
-    MOST_CHANGES,
-    MOST_WAITING,
-    AccountChange,
-    ChildShare,
-    Draws,
-    PeriodReport,
-    Standing,
-)
+from service.ledger.spending.period_records import AccountChange, ChildShare, Draws, PeriodReport, Standing
+from service.ledger.spending.period_report import MOST_CHANGES, MOST_WAITING
 from service.privacy.plans.walking import Neighbouring
 
 MOST_CHILDREN = 1000

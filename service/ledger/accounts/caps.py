@@ -78,29 +78,25 @@ def read_caps(stored: str | None, totals: str | None = None) -> tuple[Cap, ...]:
     """
     if stored is None:
         return ()
-    caps = _read(stored) if len(stored) <= _SHORT else _read_long(stored)
+    caps = (_kept if len(stored) <= _SHORT else _kept_long)(stored)
     if totals is None:
         return caps
     sums = json.loads(totals)
     return tuple(replace(cap, totals=budgets.read_totals(sums[cap.tag])) for cap in caps)
 
 
-_SHORT = 1 << 15  # characters; as objects, these texts take some hundred kilobytes, and longer ones up to 2 MB
-
-
-@lru_cache(maxsize=32)
-def _read_long(stored: str) -> tuple[Cap, ...]:
-    return _read.__wrapped__(stored)
-
-
-@lru_cache(maxsize=1024)
 def _read(stored: str) -> tuple[Cap, ...]:
-    """Read all of the caps but their totals, cached because every charge does."""
+    """Read all of the caps but their totals."""
     found = []
     for cap in json.loads(stored):
         weights = budgets.read_weights(json.dumps(cap["admission"]))
         found.append(Cap(cap["tag"], budgets.read_budget(cap["budget"]), weights, cap["since"]))
     return tuple(found)
+
+
+# Every charge reads them. As objects, short texts take some hundred kilobytes, and longer ones up to 2 MB.
+_SHORT = 1 << 15  # characters
+_kept, _kept_long = lru_cache(maxsize=1024)(_read), lru_cache(maxsize=32)(_read)
 
 
 def write_caps(caps: Sequence[Cap]) -> str | None:

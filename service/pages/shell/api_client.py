@@ -51,7 +51,7 @@ class TooLong(Refused):
         problem = {"type": "/problems/too_large", "title": "The page is too long", "status": 413, "instance": path}
         super().__init__(problem | {"detail": f"{detail} Its answer has more than {most} bytes."})
         self.done = done
-        """Whether ``/v1`` has carried out the request."""
+        """True where ``/v1`` carried out the request, and only its answer is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +213,16 @@ class Relayed(Response):
             if message["type"] == "http.response.start":
                 relayed = [(name, value) for name, value in message["headers"] if name.lower() in _RELAYED]
                 if self.download is not None and message["status"] == 200:
-                    relayed.append(
-                        (b"content-disposition", f"attachment; filename*=UTF-8''{quote(self.download)}".encode())
-                    )
+                    relayed.append((b"content-disposition", disposition(self.download).encode()))
                 message = {**message, "headers": [*relayed, (b"cache-control", b"no-store")]}
             await send(message)
 
         await relay(scope, self.session, self.path, self.query, self.accept, receive, pass_on)
+
+
+def disposition(name: str) -> str:
+    """Return the header Content-Disposition of a file of this name."""
+    return f"attachment; filename*=UTF-8''{quote(name)}"
 
 
 async def relay(

@@ -1,27 +1,21 @@
 """Tables as files: all pages of a list of ``/v1``, one after the other, as one table."""
 
-from collections.abc import Iterable, Mapping
-from urllib.parse import quote
+from collections.abc import Mapping
 
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.csv_answers import MEDIA_TYPE
 from service.api.http.list_answers import NEXT_CURSOR
-from service.pages.shell.api_client import Query, Visit, relay
+from service.pages.shell.api_client import Query, Visit, disposition, relay
 
 _LINE = b"\n"
 
 
-def as_file(table: Iterable[str], name: str) -> Response:
-    """Return a table that a page has made as a file."""
+def as_file(table: str | bytes, name: str) -> Response:
+    """Return a table that a page has read or made as a file."""
     headers = {"Content-Disposition": disposition(name), "Cache-Control": "no-store"}
-    return Response("".join(table), media_type=MEDIA_TYPE, headers=headers)
-
-
-def disposition(name: str) -> str:
-    """Return the header Content-Disposition of a file of this name."""
-    return f"attachment; filename*=UTF-8''{quote(name)}"
+    return Response(table, media_type=MEDIA_TYPE, headers=headers)
 
 
 class WholeTable(Response):

@@ -206,21 +206,40 @@ class ChangeProposed(ChangeOfAccount):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeApproved(ChangeOfAccount):
-    """The approval of a change that goes on waiting, because other persons must approve it too.
+class ProposalStep(ChangeOfAccount):
+    """A step of a change that waits, other than its proposal and the change itself.
 
     Attributes:
         proposal: the number of the entry that proposed it.
     """
 
-    KIND: ClassVar[Kind] = "change_approved"
     CHANGES_BALANCE: ClassVar[bool] = False
 
     proposal: Annotated[int, Form(whole)]
 
     def least_role(self, release: str | None) -> Role:  # noqa: ARG002
-        """Return approver: approvers and stewards approve."""
+        """Return approver: approvers and stewards approve and reject."""
         return "approver"
+
+    def waiting_in(self, chain: AccountState, what: str) -> ProposedChange:
+        """Return the change that waits.
+
+        Args:
+            what: the change in one word, for the message.
+
+        Raises:
+            BrokenChain: another change waits, or none.
+        """
+        if chain.proposed is None or chain.proposed.seq != self.proposal:
+            raise BrokenChain(f"the {what} change does not wait")
+        return chain.proposed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeApproved(ProposalStep):
+    """The approval of a change that goes on waiting, because other persons must approve it too."""
+
+    KIND: ClassVar[Kind] = "change_approved"
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Count the approval.
@@ -228,27 +247,15 @@ class ChangeApproved(ChangeOfAccount):
         Raises:
             BrokenChain: another change waits, or none.
         """
-        if chain.proposed is None or chain.proposed.seq != self.proposal:
-            raise BrokenChain("the approved change does not wait")
-        chain.proposed = replace(chain.proposed, approved=(*chain.proposed.approved, entry.by))
+        waiting = self.waiting_in(chain, "approved")
+        chain.proposed = replace(waiting, approved=(*waiting.approved, entry.by))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRejected(ChangeOfAccount):
-    """The end of a change that waits.
-
-    Attributes:
-        proposal: the number of the entry that proposed it.
-    """
+class ChangeRejected(ProposalStep):
+    """The end of a change that waits."""
 
     KIND: ClassVar[Kind] = "change_rejected"
-    CHANGES_BALANCE: ClassVar[bool] = False
-
-    proposal: Annotated[int, Form(whole)]
-
-    def least_role(self, release: str | None) -> Role:  # noqa: ARG002
-        """Return approver: approvers and stewards reject."""
-        return "approver"
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """End the proposal.
@@ -256,8 +263,7 @@ class ChangeRejected(ChangeOfAccount):
         Raises:
             BrokenChain: another change waits, or none.
         """
-        if chain.proposed is None or chain.proposed.seq != self.proposal:
-            raise BrokenChain("the rejected change does not wait")
+        self.waiting_in(chain, "rejected")
         chain.proposed = None
 
 
