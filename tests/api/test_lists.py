@@ -135,6 +135,23 @@ def test_lists_of_many_unlike_budgets_are_answered_by_a_helper(
     assert [len(one["caps"]) for one in listed] == [17, 17]
 
 
+def test_lists_of_many_waiting_changes_are_answered_by_a_helper(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each shows whose approval it still waits for, by the rules of the accounts above it."""
+    for name in ("first", "other"):
+        open_account(client, name, approval_above="0.1")
+        json_of(client.patch(f"/v1/accounts/{name}", json={"budget": {"definition": "zcdp", "rho": "9"}}), 202)
+    listed = json_of(client.get("/v1/accounts"))["items"]
+    asked: list[object] = []
+    monkeypatch.setattr("service.api.routes.accounts.approval_of_change", lambda *_: asked.append(_))
+    client.get("/v1/accounts")
+    assert len(asked) == 2
+    monkeypatch.setattr("service.api.routes.accounts._MOST_WAITING", 1)
+    assert json_of(client.get("/v1/accounts"))["items"] == listed
+    assert len(asked) == 2
+
+
 def test_questions_about_a_balance_keep_a_bounded_number_of_rows(client: TestClient, database: Database) -> None:
     open_account(client)
     for round_ in range(2):

@@ -196,6 +196,7 @@ def _threshold(text: str) -> Fraction:
 
 
 _MOST_RULES = 16  # of a page of accounts that this process answers
+_MOST_WAITING = 50  # changes that wait, likewise
 _LONG = 1 << 18  # characters of a page, beyond which a helper reads it
 _COLUMNS = (
     "name", "state", "unit", "neighbouring", "budget.definition", "budget.rho", "budget.alpha", "budget.epsilon",
@@ -234,7 +235,9 @@ def list_accounts(
         after, only = read_cursor(cursor), principal.accounts
         records = accounts.list_accounts(connection, after, limit, only, parent, before_reading, waiting=waiting)
         now = clock.now()
-        if has_helpers and (_rules_of(records) > _MOST_RULES or has_many_due(connection, records, now)):
+        waits = sum(one.proposed is not None for one in records)  # the accounts above each of these are read
+        many = _rules_of(records) > _MOST_RULES or waits > _MOST_WAITING
+        if has_helpers and (many or has_many_due(connection, records, now)):
             raise AnswerInHelper
         approvals = [approval_of_change(connection, account) for account in records]
         present = [in_list(connection, account, now) for account in records]
