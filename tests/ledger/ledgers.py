@@ -19,7 +19,7 @@ from service.ledger.draws import draws, places, tabulations
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.installation.signing import Signer
-from service.ledger.releases import charges, preparation, reservations
+from service.ledger.releases import charges, preparation
 from service.ledger.releases.preparation import NewRelease
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -281,7 +281,6 @@ def exported(database: Database, signer: Signer) -> bytes:
 def draw_what_is_held(database: Database, monkeypatch: pytest.MonkeyPatch, *, voided: bool) -> None:
     """Write what only a faulty server would: a draw that does not commit its release, which is held or was voided."""
     monkeypatch.setattr(draws, "lock_for_draw", lambda connection, line, *_: lines.lock_account(connection, line))
-    monkeypatch.setattr(reservations, "_commitment", lambda _: None)
     open_account(database)
     (release,) = reserve(database, A)
     if voided:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.planning.allocation import QueryNoise, cost_in_own_unit
-from service.privacy.plans import Plan, Repeat, Sequence as SequenceNode
+from service.privacy.plans import Plan
 from service.privacy.plans.walking import runs_of
 
 COLUMNS = ("mechanism", "level", "query", "tags", "type", "runs", "unit", "loss", "share", "share_of_level")
@@ -61,9 +61,7 @@ def _queries(plan: Plan) -> Iterator[_Query]:
 
 
 def _is_sequence(plan: Plan) -> bool:
-    if isinstance(plan, Mechanism):
-        return True
-    return isinstance(plan, SequenceNode | Repeat) and all(_is_sequence(part) for part in plan.children)
+    return isinstance(plan, Mechanism) or (plan.ADDS_UP and all(map(_is_sequence, plan.children)))
 
 
 def _unit(mechanism: Mechanism) -> str:

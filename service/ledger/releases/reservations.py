@@ -19,7 +19,7 @@ from service.ledger.journal.journal import Actor, has_entry
 from service.ledger.releases import release_rows
 from service.ledger.releases.proposals import approvals_of, proposal_of
 from service.ledger.releases.recorded_releases import read_approvals, read_recorded, require_recorded
-from service.ledger.releases.releases import HELD, ReleaseRecord, state_of
+from service.ledger.releases.releases import HELD, LONG, ReleaseRecord, state_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import Held, held_of, settle
 from service.ledger.storage import clock
@@ -54,11 +54,7 @@ def commit(database: Database, request: Request, name: str, release_id: str) -> 
     def choose(_: Connection, __: object, release: ReleaseRecord, ___: object) -> Settlement | None:
         return _commitment(release.state)
 
-    def prepare(_: Connection, __: AccountRecord, found: ReleaseRecord) -> Choose:
-        _commitment(found.state)  # before the plan is read, which may be long
-        return choose
-
-    return _step(database, request, name, release_id, prepare)
+    return _step(database, request, name, release_id, lambda *_: choose, commits=True)
 
 
 def void(
@@ -170,13 +166,11 @@ def release_for_draw(database: Database, name: str, release_id: str) -> DrawnRel
 
     Raises:
         NotFound: the account has no such release.
-        Conflict: it is proposed, voided or expired.
         Altered: its row is not as the service wrote it, or the journal lacks its entry.
     """
     with database.read() as connection:
         found = read_recorded(connection, read_account(connection, name), release_id)
-    _commitment(found.state)  # before the plan is read, which may be long
-    return DrawnRelease(found, _held(found))
+    return DrawnRelease(found, _held(found, commits=True))
 
 
 def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor: Actor, at: str) -> AccountRecord:
@@ -197,9 +191,7 @@ def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor
     step = _commitment(release.state)
     if step is None:
         return locked[-1]
-    if drawn.held is None:
-        raise release_rows.altered(release.id)
-    return settle(connection, locked, [drawn.held], step, actor, at)[-1]
+    return settle(connection, locked, [_require_read(drawn.held, found)], step, actor, at)[-1]
 
 
 def _commitment(state: State) -> Settlement | None:
@@ -219,18 +211,21 @@ def _step(
     name: str,
     release_id: str,
     prepare: Callable[[Connection, AccountRecord, ReleaseRecord], Choose],
+    *,
+    commits: bool = False,
 ) -> Operation[SettledRelease]:
     """Return the operation that takes a release to another state; it writes nothing if the release has that state.
 
     Args:
         prepare: called before the lock with the account and the release as they are then.
+        commits: whether the step can only be a commitment.
     """
     line = lines.line_of(database, name)
     with database.read() as connection:
         account = read_account(connection, name)
         found = read_recorded(connection, account, release_id)
         choose = prepare(connection, account, found)
-    held = _held(found)
+    held = _held(found, commits=commits)
 
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
@@ -239,9 +234,7 @@ def _step(
         step = choose(connection, locked, release, held)
         if step is None:
             return _settled(connection, release, locked[-1])
-        if held is None:
-            raise release_rows.altered(release_id)
-        after = settle(connection, locked, [held], step, request.actor, at)
+        after = settle(connection, locked, [_require_read(held, found)], step, request.actor, at)
         return _settled(connection, replace(release, state=step.next_state()), after[-1])
 
     return Operation(work, _is_committed)
@@ -251,8 +244,27 @@ def _settled(connection: Connection, release: ReleaseRecord, account: AccountRec
     return SettledRelease(release, account, approvals_of(connection, account, [release]).get(release.id))
 
 
-def _held(release: ReleaseRecord) -> Held | None:
-    return held_of(release) if release.state in HELD else None  # a settled release stays settled
+def _held(release: ReleaseRecord, *, commits: bool) -> Held | None:
+    """Return the hold of a release, before any lock; None if it is not needed.
+
+    A settled release stays settled. A proposal is not committed before others approve it, so a long one is not read.
+    """
+    is_needed = release.state == "reserved" or not commits or len(release.plan_text) <= LONG
+    return held_of(release) if release.state in HELD and is_needed else None
+
+
+def _require_read(held: Held | None, found: ReleaseRecord) -> Held:
+    """Return the hold that was read before the lock.
+
+    Raises:
+        Conflict: it was not, as a long proposal, which was approved at the same moment.
+        Altered: it was not, as the release had been settled.
+    """
+    if held is None and found.state == "proposed":
+        raise Conflict("the release was approved at the same moment; repeat the request")
+    if held is None:
+        raise release_rows.altered(found.id)
+    return held
 
 
 def _present(connection: Connection, account: AccountRecord, found: ReleaseRecord) -> ReleaseRecord:

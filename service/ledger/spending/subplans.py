@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.spending.spending_rows import Subplans
-from service.privacy.mechanisms import Declared, Mechanism
+from service.privacy.mechanisms import Mechanism
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan, write_plan
 from service.privacy.plans.walking import Condensed, condense, parts_of, with_parts
@@ -110,8 +110,8 @@ def _condensed(subplan: str) -> Condensed:
 
 
 def _mechanism_text(mechanism: Mechanism) -> str:
-    """Return a mechanism's text; kept, but for declared ones, whose curves may be long."""
-    return canonical(write_plan(mechanism)) if isinstance(mechanism, Declared) else _kept_text(mechanism)
+    """Return a mechanism's text; kept where it adds noise: a declared curve may be long."""
+    return _kept_text(mechanism) if mechanism.ADDITIVE else canonical(write_plan(mechanism))
 
 
 @lru_cache(maxsize=4096)

@@ -28,6 +28,8 @@ class Node(Keyed, PlanElement, ABC):
     BEFORE = (TAGS, READS, PARTITIONS_BELOW)
     SUM: ClassVar[bool] = False
     """True if its loss is the sum of its parts' losses in every notion, so that parts can be charged one by one."""
+    ADDS_UP: ClassVar[bool] = False
+    """True if its loss is the sum of its parts' losses, each as often as the part runs (``times``)."""
     DIVIDES: ClassVar[bool] = False
     """True if a changed record can leave one part and enter another."""
     CHOOSES: ClassVar[bool] = False

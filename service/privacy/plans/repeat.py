@@ -17,6 +17,7 @@ class Repeat(OfPart):
 
     TYPE = "repeat"
     FIELDS = (WholeNumber("count", required=True, most=MAX_REPETITIONS, nested=_NESTED), PART)
+    ADDS_UP = True
 
     count: int
 

@@ -14,6 +14,7 @@ class Sequence(OfParts):
     TYPE = "sequence"
     FIELDS = (PARTS,)
     SUM = True
+    ADDS_UP = True
 
     def condensed(self, size: int) -> Condensed:
         return condense_sequence((condense_part(part, size), 1) for part in self.parts)

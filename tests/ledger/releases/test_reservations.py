@@ -996,3 +996,24 @@ def test_a_hold_that_was_changed_hides_no_proposal(
         page = releases.list_proposals(connection, (0, 0), 9, None, clock.now(), lambda _: None)
     assert [one.release.id for one in page] == listed("proposed") == [proposed]
     assert listed("expired") == []
+
+
+@pytest.mark.parametrize(("plan", "is_read"), [(_DRAWN, True), (_LONG, False)], ids=["short", "long"])
+@pytest.mark.parametrize("reserve_for", [None, timedelta(hours=24)], ids=["charged", "reserved"])
+def test_a_proposal_that_is_approved_before_the_lock_is_not_lost(
+    database: Database, plan: dict[str, Any], is_read: bool, reserve_for: timedelta | None
+) -> None:
+    open_account(database, approval_above="0")
+    proposed = charge(database, plan, reserve_for=reserve_for)[0].id
+    with pytest.raises(Conflict, match="proposed; a second person must approve it first"):
+        commit(database, proposed)
+    commitment = reservations.commit(database, ANN, "people", proposed)
+    approve(database, proposed)
+    if reserve_for and not is_read:
+        with pytest.raises(Conflict, match="approved at the same moment; repeat the request"):
+            carry_out(database, commitment)
+        assert release_of(database, proposed).state == "reserved"
+        commitment = reservations.commit(database, ANN, "people", proposed)
+    assert carry_out(database, commitment).release.state == "committed"
+    with database.read() as connection:
+        assert verify(connection, "people").first_bad is None
