@@ -176,7 +176,7 @@ def test_the_second_steward_is_another_principal_not_another_key(client: Client)
         "conflict",
     )
     direct = {"name": "r", "mechanism": pure("0.1"), "counts": [1]}
-    assert "second person" in problem_of(client.post("/v1/accounts/people/draws", json=direct), "conflict")["detail"]
+    assert "by others" in problem_of(client.post("/v1/accounts/people/draws", json=direct), "conflict")["detail"]
     approved = json_of(_settle(client, proposed, "approve", **second))
     assert (approved["state"], approved["head"]["seq"]) == ("committed", 3)
     assert approved == json_of(_settle(client, proposed, "approve", **second))

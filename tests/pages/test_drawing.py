@@ -136,7 +136,7 @@ def test_noise_that_does_not_fit(api: Client, steward: Client) -> None:
 def test_a_release_that_needs_a_second_person_is_not_drawn(steward: Client) -> None:
     page = "/accounts/persons/draw"
     shown = _preview(steward, page, noise="discrete_gaussian rho", figure="0.25", name="n")
-    assert "waits for a second person" in shown.text
+    assert "waits for approval" in shown.text
     assert f'action="{page}/counts"' not in shown.text
 
 

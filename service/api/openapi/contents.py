@@ -39,7 +39,7 @@ GROUPS = {
     ),
     "releases": Group(
         "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
-        " be reserved first and then committed or voided; a second person approves large ones.",
+        " be reserved first and then committed or voided; others approve large ones.",
         (
             "count_capacity",
             "register_release",

@@ -202,8 +202,8 @@ _COLUMNS = (
     "name", "state", "unit", "neighbouring", "budget.definition", "budget.rho", "budget.alpha", "budget.epsilon",
     "budget.delta", "budget.declared_delta", "remaining.rho", "remaining.epsilon", "remaining.delta",
     "remaining.declared_delta", "counted", "counted_exact", "gauge.used", "gauge.used_exact", "gauge.releases",
-    "allotted.accounts", "allotted.counted", "parent", "funding", "approval_above", "description", "created_at",
-    "head.seq", "head.hash",
+    "allotted.accounts", "allotted.counted", "parent", "funding", "approval_above", "approvers.at_least",
+    "approvers.of", "description", "created_at", "head.seq", "head.hash",
 )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def report_account(
 
     The report is for those who decide on the budget, and for an archive: what was spent, held and left at the beginning
     and at the end of the period, the releases of the period with their charges and their accuracy, the changes of the
-    account with their reasons, the parts of accounts below, and what waits for a second person. All figures come from
+    account with their reasons, the parts of accounts below, and what waits for approval. All figures come from
     the journal up to head, in the budget's own definition, so anybody who has the journal can compute them again.
 
     releases is a page, in the order of the first entries of the period: it ends early with many unlike mechanisms or

@@ -149,7 +149,7 @@ class WaitingChange(BaseModel):
 
 
 class WaitingBody(BaseModel):
-    """Proposals that wait for a second person at the end of the period."""
+    """Proposals that wait for approval at the end of the period."""
 
     releases: list[WaitingRelease] = Field(description=f"The oldest, at most {MOST_WAITING}.")
     number: int = Field(description="Of all proposed releases.")

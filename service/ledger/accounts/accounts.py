@@ -59,7 +59,7 @@ class AccountRecord:
         allotted: what it has allotted to accounts under it; None: nothing ever.
         metadata: the account's metadata when it was read; not looked up where an account is locked, because no charge
             needs it.
-        proposed: the change that waits for a second person; likewise not looked up where an account is locked.
+        proposed: the change that waits for approval; likewise not looked up where an account is locked.
     """
 
     id: int
@@ -130,7 +130,7 @@ def list_accounts(
         after: the name that the page follows; empty for the first page.
         only: the names to include; None: all.
         parent: the account directly above them; None: any.
-        waiting: only accounts with a change that waits for a second person.
+        waiting: only accounts with a change that waits for approval.
     """
     query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
     if only is not None:

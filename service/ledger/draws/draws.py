@@ -208,7 +208,7 @@ def register_and_draw(
 
     Raises:
         AccountClosed, BudgetExceeded, TooLarge: nothing is charged, and the noise is discarded.
-        Conflict: a second person must approve the release; again nothing is charged and the noise is discarded.
+        Conflict: others must approve the release; again nothing is charged and the noise is discarded.
     """
 
     plan, line = prepared.plan(), prepared.line
@@ -219,7 +219,7 @@ def register_and_draw(
         locked = lines.lock_line(connection, line, at)
         (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
-            raise Conflict("a release of this size needs a second person: register it, have it approved, then draw")
+            raise Conflict("a release of this size needs approval by others: register it, have it approved, then draw")
         return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request.actor, at)
 
     return _write(database, request, line.name, Operation(work, is_committed, charges=line), mechanism)

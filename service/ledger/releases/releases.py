@@ -289,7 +289,7 @@ def list_proposals(
     at: str,
     before_reading: BeforeReading,
 ) -> Page[Proposal]:
-    """Return a page of the releases that wait for a second person, by account and in the order of their registration.
+    """Return a page of the releases that wait for approval, by account and in the order of their registration.
 
     Args:
         after: the account and the number of the entry that the page follows; zeros for the first page.

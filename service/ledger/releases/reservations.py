@@ -199,7 +199,7 @@ def _commitment(state: State) -> Settlement | None:
     if state == "committed":
         return None
     if state == "proposed":
-        raise Conflict("the release is proposed; a second person must approve it first")
+        raise Conflict("the release is proposed; others must approve it first")
     if state != "reserved":
         raise Conflict(f"the release is {state}")
     return HoldCommitted()

@@ -71,7 +71,7 @@ class AccountChange:
     Attributes:
         entry: the journal entry.
         former: the budget until then, of a change or a proposal of the budget.
-        proposal: what was proposed, of a change that a second person made or rejected.
+        proposal: what was proposed, of a change that others made or rejected.
     """
 
     entry: ParsedEntry
@@ -142,7 +142,7 @@ class PeriodReport:
         more: whether others follow.
         changes: the last ``MOST_CHANGES`` changes; ``numbers["changes"]`` counts all.
         children: the accounts below that have charged the account, by name.
-        waiting: the oldest ``MOST_WAITING`` releases that wait for a second person at the end.
+        waiting: the oldest ``MOST_WAITING`` releases that wait for approval at the end.
         number_waiting: of all of these.
         proposed: the change that waits at the end.
     """

@@ -45,7 +45,7 @@ def _rows(answer: Answer) -> list[dict[str, str]]:
 @pytest.fixture
 def names(client: Client) -> dict[str, str]:
     """A ledger with some items in each list, and the names that addresses need."""
-    open_account(client, "a", approval_above="0.1")
+    open_account(client, "a", approval_above="0.1", approvers={"at_least": 2, "of": ["@ann", "bob", "cy"]})
     open_account(client, "months", periods={"calendar": "month", "participation": {"offsets": [0]}})
     for month in ("2026-01", "2026-02", "2026-03"):
         release(client, concentrated("0.01"), "months", name="=1+1", periods={"list": [month]})
@@ -93,6 +93,7 @@ def test_values_within_values(client: Client, names: dict[str, str]) -> None:
     assert (account["budget.rho"], account["budget.epsilon"]) == (body["budget"]["rho"], "")
     assert account["gauge.used"] == str(body["gauge"]["used"])
     assert account["head.hash"] == body["head"]["hash"]
+    assert (account["approvers.at_least"], account["approvers.of"]) == ("2", "'@ann; bob; cy")
     found = _rows(client.get("/v1/accounts/drawn/releases?with_charge=true", headers={"Accept": "text/csv"}))[0]
     assert (found["tags"], found["cost.pure.epsilon"]) == ("'-x; y", "0.1")
     entries = _rows(client.get("/v1/accounts/a/journal", headers={"Accept": "text/csv"}))

@@ -411,7 +411,7 @@ def test_one_steward_alone_cannot_ask_for_less_approval(database: Database) -> N
 def test_what_needs_approval_is_not_registered_and_drawn_at_once(database: Database) -> None:
     open_account(database, approval_above="0")
     (ready,) = prepared(database, _DRAWN)
-    with pytest.raises(Conflict, match="second person"):
+    with pytest.raises(Conflict, match="needs approval by others"):
         draws.register_and_draw(database, ANN, ready, np.array([5]))
     assert (_kinds(database), _rows(database, "releases")) == (["account_opened"], 0)
 
@@ -1005,7 +1005,7 @@ def test_a_proposal_that_is_approved_before_the_lock_is_not_lost(
 ) -> None:
     open_account(database, approval_above="0")
     proposed = charge(database, plan, reserve_for=reserve_for)[0].id
-    with pytest.raises(Conflict, match="proposed; a second person must approve it first"):
+    with pytest.raises(Conflict, match="proposed; others must approve it first"):
         commit(database, proposed)
     commitment = reservations.commit(database, ANN, "people", proposed)
     approve(database, proposed)
