@@ -30,9 +30,10 @@ def environment(home: Path, **settings: str) -> dict[str, str]:
 
 
 def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
+    """A command that ends by itself; a service that is refused does so whoever listens at its usual port."""
+    port = ("--port", str(_free_port())) if arguments == ("serve",) else ()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = Fork([*MODULE, *arguments], environment(home, **settings), out.fileno(), err.fileno())
+        process = Fork([*MODULE, *arguments, *port], environment(home, **settings), out.fileno(), err.fileno())
         try:
             status = process.wait(PATIENCE)
         finally:
@@ -40,6 +41,12 @@ def run(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedPro
         for file in (out, err):
             file.seek(0)
         return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def together(imports: str, act: str, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
@@ -88,9 +95,7 @@ def service(home: Path, start: Sequence[str] = MODULE, **settings: str) -> Itera
     Without helpers unless a test says how many: each process takes seconds to start another one. ``{address}`` in a
     setting stands for the service's own address.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     address = f"http://127.0.0.1:{port}"
     usual = {"bootstrap_key": STEWARD, "helper_processes": "0"}
     # an empty setting counts as none

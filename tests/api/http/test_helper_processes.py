@@ -539,12 +539,17 @@ def test_what_is_refused_when_it_is_written_leaves_the_helper_and_charges_nothin
     assert app.state.helpers._idle == [helper]
 
 
-def test_a_draw_whose_helper_was_ended_charges_nothing(elsewhere: TestClient, app: FastAPI) -> None:
+def test_a_draw_whose_helper_was_ended_charges_nothing(
+    elsewhere: TestClient, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, key = _heavy_path(elsewhere, "draws"), {"Idempotency-Key": "k"}
     json_of(elsewhere.post(path, json=_HEAVY["draws"]), 201)
     before = _entries(elsewhere)
-    app.state.helpers._idle[-1].end()
-    problem_of(elsewhere.post(path, json=_HEAVY["draws"], headers=key), "unavailable")
+    with monkeypatch.context() as patched:
+        helper = app.state.helpers._idle.pop()
+        patched.setattr(app.state.helpers, "_take_idle", lambda: helper)  # it ends after it was chosen
+        helper.end()
+        problem_of(elsewhere.post(path, json=_HEAVY["draws"], headers=key), "unavailable")
     assert _entries(elsewhere) == before
     assert "Idempotent-Replay" not in elsewhere.post(path, json=_HEAVY["draws"], headers=key).headers
 
