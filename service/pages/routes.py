@@ -9,6 +9,7 @@ from service.pages import (
     drawing,
     empirical,
     guide,
+    interactive_interface,
     issuer_sign_in,
     journal,
     keys,
@@ -37,6 +38,7 @@ ROUTERS = (
     keys.router,
     tables.router,  # after the pages whose own files have other names
     guide.router,
+    interactive_interface.router,
     static_pages.router,
 )
 static = static_pages.static

@@ -22,6 +22,8 @@ WITHOUT_PLAN = {"with_plan": "false"}
 """The query of releases for pages that do not show their plans, which may be long."""
 _LARGE = 1 << 18  # bytes of an answer from which it is parsed off the event loop
 _RELAYED = {b"content-type", b"content-length"}
+_OF_THE_VISIT = {b"accept-encoding", b"authorization", b"cookie", b"host", b"x-csrf-token", b"x-request-id"}
+"""Headers of a visitor's request that are not those of the request to ``/v1``."""
 Query = Mapping[str, str | int | Sequence[str] | None]
 
 
@@ -218,6 +220,26 @@ class Relayed(Response):
             await send(message)
 
         await relay(scope, self.session, self.path, self.query, self.accept, receive, pass_on)
+
+
+class Forwarded(Response):
+    """The answer of ``/v1`` to the visitor's own request, whose query, headers and body are sent on as they arrive.
+
+    Args:
+        visit: the request of the signed-in user.
+        path: a path below ``/v1``, as it is sent.
+    """
+
+    def __init__(self, visit: Visit, path: str) -> None:
+        super().__init__()
+        self.session, self.path = visit.session, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the request with the user's own authorization, and pass the answer on."""
+        inner = _scope(scope, self.session, scope["method"], self.path, None, {})
+        kept = [header for header in scope["headers"] if header[0] not in _OF_THE_VISIT]
+        inner |= {"query_string": scope["query_string"], "headers": [*inner["headers"], *kept]}
+        await scope["app"](inner, receive, send)
 
 
 def disposition(name: str) -> str:

@@ -1,23 +1,6 @@
-"""Pages that are open without a key: documentation that needs no other host, and explanations of problems."""
-
-import re
+"""Static files of the pages."""
 
 from tests.api.calls import Client
-
-
-def test_the_documentation_names_no_other_host(shared_client: Client) -> None:
-    page = shared_client.get("/docs")
-    assert page.status_code == 200
-    assert "default-src 'self'" in page.headers["Content-Security-Policy"]
-    named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-    assert len(named) >= 4
-    for address in named:
-        assert address.startswith("/")
-        assert not address.startswith("//")
-        assert shared_client.get(address).status_code == 200
-    assert "://" not in page.text
-    assert "<script>" not in page.text  # the policy would refuse it
-    assert "://" not in shared_client.get("/static/docs.js").text
 
 
 def test_the_icon_is_where_browsers_look_for_it(shared_client: Client) -> None:
