@@ -12,7 +12,7 @@ ScenarioKind = Literal["margins", "variances", "relative_errors", "weights", "sa
 ScenarioMechanism = Literal["geometric", "discrete_gaussian", "discrete_osgt"]
 MOST_TARGETS = 100
 
-_TABLE = {"table", "geography", "confidence", "cells", "sensitivity"}
+_TABLE = {"table", "geography", "cells", "sensitivity"}
 _FIGURES: dict[ScenarioKind, set[str]] = {
     "margins": {"moe"},
     "variances": {"variance"},
@@ -20,7 +20,7 @@ _FIGURES: dict[ScenarioKind, set[str]] = {
     "weights": {"weight"},
     "safetab": {"level", "moe"},
 }
-_SAFETAB = ("stability", "stage_1_fraction", "confidence", "method")
+_SAFETAB = ("stability", "stage_1_fraction", "method")
 _SUPPOSED = ("unit", "neighbouring", "budget")
 
 
@@ -37,7 +37,9 @@ class ScenarioTarget(Short):
         None, description="A public typical size of a cell, not a true count: it is kept and shown."
     )
     weight: Exact | None = None
-    confidence: Exact | None = Field(None, description="0.95 unless given.")
+    confidence: Exact | None = Field(
+        None, description="Of margins, variances and relative errors; 0.95 unless given."
+    )
     cells: Positive | None = Field(None, description="In how many cells one record is counted; 1 unless given.")
     sensitivity: Exact | None = Field(None, description="1 unless given.")
 
@@ -70,7 +72,7 @@ class StateScenario(Short):
     targets: Annotated[list[ScenarioTarget], Field(min_length=1, max_length=MOST_TARGETS)]
     stability: Positive | None = Field(None, description="Of SafeTab; 9 unless given.")
     stage_1_fraction: Exact | None = Field(None, description="Of SafeTab; 0.1 unless given.")
-    confidence: Exact | None = Field(None, description="Of SafeTab; 0.95 unless given.")
+    confidence: Exact | None = Field(None, description="Of SafeTab and of weights; 0.95 unless given.")
     method: Literal["exact", "safetab"] | None = Field(None, description="Of SafeTab; exact unless given.")
 
 
@@ -117,24 +119,32 @@ def check_scenario(body: StateScenario) -> None:
     Raises:
         InvalidInput: with all faults.
     """
-    safetab = body.kind == "safetab"
+    safetab, weights = body.kind == "safetab", body.kind == "weights"
+    of_kind = dict.fromkeys(_SAFETAB, safetab)
+    of_kind |= {"divided": weights and body.account is not None, "confidence": safetab or weights}
     faults = [
         Fault(f"/{name}", f"expected no such field in a scenario of {body.kind}")
-        for name, fits in {**dict.fromkeys(_SAFETAB, safetab), "divided": body.kind == "weights" and body.account}.items()
+        for name, fits in of_kind.items()
         if getattr(body, name) is not None and not fits
     ]
+    if safetab and body.mechanism == "discrete_osgt":
+        faults.append(Fault("/mechanism", "expected geometric or discrete_gaussian in a scenario of safetab"))
     for name in _SUPPOSED:
         if body.account is not None and getattr(body, name) is not None:
             faults.append(Fault(f"/{name}", "expected no such field beside an account, which has its own"))
         if body.account is None and getattr(body, name) is None:
             faults.append(Fault(f"/{name}", "expected this field, as the scenario has no account"))
     figures = _FIGURES[body.kind]
-    allowed = figures if safetab else figures | _TABLE
+    allowed = figures if safetab else figures | _TABLE | (set() if weights else {"confidence"})
     for number, target in enumerate(body.targets):
         given = {name for name in ScenarioTarget.model_fields if getattr(target, name) is not None}
         at = f"/targets/{number}"
-        faults += [Fault(f"{at}/{name}", f"expected no such field in a scenario of {body.kind}") for name in sorted(given - allowed)]
-        faults += [Fault(f"{at}/{name}", f"expected this field in a scenario of {body.kind}") for name in sorted(figures - given)]
+        wrong = {"no such field": given - allowed, "this field": figures - given}
+        faults += [
+            Fault(f"{at}/{name}", f"expected {what} in a scenario of {body.kind}")
+            for what, names in wrong.items()
+            for name in sorted(names)
+        ]
         if not safetab and not given & {"table", "geography"}:
             faults.append(Fault(f"{at}/table", "expected a table or a geography"))
     if faults:

@@ -48,10 +48,10 @@ def reader(shared_client: TestClient) -> TestClient:
     return signed_in(shared_client)
 
 
-def _press(visit: TestClient, do: str, kind: str = "tables", **texts: Any) -> Answer:
+def _press(visit: TestClient, do: str, kind: str = "margins", **texts: Any) -> Answer:
     """Send the form with changed texts and a button."""
     form = form_of(visit.get("/plan", params={"kind": kind}), "/plan")
-    rows = _ROWS | _USUAL if kind == "tables" else _LEVELS
+    rows = _ROWS | _USUAL if kind == "margins" else _LEVELS
     sent = form.with_texts(rows | {"do": do} | texts)
     return visit.post("/plan", data=sent)
 
@@ -91,7 +91,7 @@ def _invalid(page: Answer) -> list[str]:
 @pytest.mark.parametrize(
     ("account", "kind"),
     [
-        *((name, "tables") for name in ("pure", "zcdp", "rdp", "replaced")),
+        *((name, "margins") for name in ("pure", "zcdp", "rdp", "replaced")),
         ("replaced", "safetab"),  # under add_remove the test in the browser has it
     ],
 )
