@@ -1,4 +1,4 @@
-"""Scenarios: what a planner's form stated, saved under a name. They are inputs; results are computed when they are shown.
+"""Scenarios: what a planner's form stated, saved under a name. Results are not saved, but computed when they are shown.
 
 A scenario charges nothing and proves nothing, so its row is neither sealed nor journalled.
 """
@@ -6,7 +6,7 @@ A scenario charges nothing and proves nothing, so its row is neither sealed nor 
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple_, update
@@ -108,7 +108,7 @@ def save(request: Request, stated: StatedScenario) -> Operation[ScenarioRecord]:
     return Operation(work, lambda connection, saved: _find(connection, saved.id) is not None)
 
 
-def replace(database: Database, scenario_id: str, stated: StatedScenario, check: Check) -> ScenarioRecord:
+def exchange(database: Database, scenario_id: str, stated: StatedScenario, check: Check) -> ScenarioRecord:
     """Replace the content of a scenario, and return it; doing so again has the same result.
 
     Raises:
@@ -154,7 +154,7 @@ def read_scenario(connection: Connection, scenario_id: str) -> ScenarioRecord:
     row = _find(connection, scenario_id)
     if row is None:
         raise NotFound("scenario", scenario_id)
-    return ScenarioRecord(*row[:-1], inputs=_inputs(row.inputs))
+    return replace(ScenarioRecord(*row[:-1]), inputs=_inputs(row.inputs))
 
 
 def list_scenarios(

@@ -14,6 +14,7 @@ from service.pages import (
     keys,
     releases,
     reports,
+    scenarios,
     start,
     tables,
 )
@@ -33,6 +34,7 @@ ROUTERS = (
     releases.router,
     descriptions.router,
     planner.router,
+    scenarios.router,
     empirical.router,
     keys.router,
     tables.router,  # after the pages whose own files have other names

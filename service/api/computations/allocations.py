@@ -123,12 +123,13 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """Divide a budget over queries.
 
     With margins of error or variances, the answer has the cheapest noise for each query and the total cost; if a budget
-    is given, it says if the budget admits that cost. With weights and a budget in any definition, the answer has the least noise
-    that an empty account with this budget admits as its first release under add_remove, never less noise.
+    is given, it says if the budget admits that cost. With weights and a budget in any definition, the answer has the
+    least noise that an empty account with this budget admits as its first release under add_remove, never less noise.
 
     In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians) proportional shares
     are exact fractions of the budget. weighted_error uses the pure loss with pure budgets and rho with others. At most
-    100 queries are accepted, 50 with max_error, 10 with weights for discrete_osgt (proportional only). No tight cost is computed for more than 16.
+    100 queries are accepted, 50 with max_error, 10 with weights for discrete_osgt (proportional only). No tight cost is
+    computed for more than 16.
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)

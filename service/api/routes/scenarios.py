@@ -101,9 +101,7 @@ def replace_scenario(scenario: ScenarioPath, body: StateScenario, change: Changi
     The whole content is replaced, the name included; its maker stays. Its maker may do so, and a steward.
     """
     stated = _stated(change.database, change.principal, body)
-    return ok(
-        _body(scenarios.replace(change.database, scenario, stated, partial(_require_change, change.principal)))
-    )
+    return ok(_body(scenarios.exchange(change.database, scenario, stated, partial(_require_change, change.principal))))
 
 
 @router.delete("/{scenario}", status_code=204)

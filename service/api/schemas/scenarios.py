@@ -37,9 +37,7 @@ class ScenarioTarget(Short):
         None, description="A public typical size of a cell, not a true count: it is kept and shown."
     )
     weight: Exact | None = None
-    confidence: Exact | None = Field(
-        None, description="Of margins, variances and relative errors; 0.95 unless given."
-    )
+    confidence: Exact | None = Field(None, description="Of margins, variances and relative errors; 0.95 unless given.")
     cells: Positive | None = Field(None, description="In how many cells one record is counted; 1 unless given.")
     sensitivity: Exact | None = Field(None, description="1 unless given.")
 
@@ -49,17 +47,15 @@ class StateScenario(Short):
 
     name: Label = Field(description="Unique among the scenarios of its maker.")
     kind: ScenarioKind = Field(
-        description="What the targets state: margins of error, variances of the noise, relative errors, weights by which"
-        " a budget is divided, or levels of SafeTab."
+        description="What the targets state: margins of error, variances of the noise, relative errors, weights that"
+        " divide a budget, or levels of SafeTab."
     )
     mechanism: ScenarioMechanism
     account: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
         None, description="The account to plan for; null: none, and unit, neighbouring and budget are stated instead."
     )
     unit: Label | None = Field(None, description="Of a plan without an account.")
-    neighbouring: Literal["add_remove", "replace_one"] | None = Field(
-        None, description="Of a plan without an account."
-    )
+    neighbouring: Literal["add_remove", "replace_one"] | None = Field(None, description="Of a plan without an account.")
     budget: BudgetModel | None = Field(
         None, description="Of a plan without an account: the budget with which the plan is compared."
     )

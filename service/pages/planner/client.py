@@ -14,6 +14,7 @@ from service.pages.planner.form import (
     Proposal,
     Question,
     composition_of,
+    digest_of,
     field_of_budget,
     field_of_question,
     field_of_release,
@@ -21,6 +22,7 @@ from service.pages.planner.form import (
     periods_member,
     plan_of,
     questions,
+    release_of,
 )
 from service.pages.shell.api_client import Refused, Visit, address, get, send
 from service.pages.shell.layout import may
@@ -53,6 +55,18 @@ async def account_named(visit: Visit, name: str) -> Account | None:
     return None if account is None else {**account, "capped": await _is_capped(visit, account)}
 
 
+async def reached_account(visit: Visit, name: str) -> Account:
+    """Return an account by its name.
+
+    Raises:
+        FormFaults: the key reaches no such account.
+    """
+    account = await account_named(visit, name)
+    if account is None:
+        raise FormFaults({"account": "expected one of the accounts in the list"})
+    return account
+
+
 async def _account_in_reach(visit: Visit, name: str) -> Account | None:
     try:
         account: Account = await get(visit, address("accounts", name), {"with_gauge": "true"})
@@ -78,7 +92,9 @@ async def supposed_account(visit: Visit, form: Form) -> Account:
         FormFaults: its budget is invalid.
     """
     budget = budget_of({name: form[name] for name in ("definition", "cap", "alpha", "delta")} | {"declared": ""})
-    faults = {name: "expected one of the list" for name in ("neighbouring", "definition") if form[name] not in _CHOICES[name]}
+    faults = {
+        name: "expected one of the list" for name in ("neighbouring", "definition") if form[name] not in _CHOICES[name]
+    }
     if not form["unit"]:
         faults["unit"] = "expected what is protected, such as person or household"
     if faults:
@@ -143,6 +159,36 @@ async def ask_plan(
     if faults:
         raise FormFaults(faults)
     return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)
+
+
+class PlanChanged(Exception):
+    """The plan that is to be registered is not the one that was shown."""
+
+
+async def register(
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism, *, shown: str, once: str
+) -> Mapping[str, Any]:
+    """Register the plan of a form, and return the release; repeating it has no further effect.
+
+    Args:
+        visit: the request of the signed-in user.
+        form: the planner's form.
+        account: the account that is charged.
+        mechanism: that of the plan.
+        shown: the digest of the plan that was shown.
+        once: the Idempotency-Key.
+
+    Raises:
+        FormFaults: a field is invalid.
+        PlanChanged: the plan is not the one that was shown.
+        Refused: the release is refused.
+    """
+    _, _, plan = await ask_plan(visit, form, account, mechanism)
+    if digest_of(account["name"], plan, periods_member(form, account)) != shown:
+        raise PlanChanged
+    path = address("accounts", account["name"], "releases")
+    release: Mapping[str, Any] = await send(visit, "POST", path, release_of(form, account, plan), once=once)
+    return release
 
 
 async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -405,7 +405,9 @@ def field_of_question(form: Form, question: Question, pointer: str) -> str:
     if first in ("queries", "levels"):
         if not rest or not rest[0].isdigit():
             return f"{COLUMNS[form.kind][0].name}-0"  # there is no row at all
-        others = {"name": COLUMNS[form.kind][0].name} | ({"moe": "relative_error"} if form.kind == "relative_errors" else {})
+        others = {"name": COLUMNS[form.kind][0].name} | (
+            {"moe": "relative_error"} if form.kind == "relative_errors" else {}
+        )
         column = others.get(rest[1], rest[1])
         return f"{column}-{question.rows[int(rest[0])]}"
     if first == "budget":

@@ -9,12 +9,14 @@ from fastapi.responses import RedirectResponse
 from service.errors import InvalidInput
 from service.pages.planner.client import (
     Account,
+    PlanChanged,
     account_named,
-    ask_plan,
     delta_of,
     faults_of,
     open_accounts,
     propose,
+    reached_account,
+    register,
     supposed_account,
 )
 from service.pages.planner.form import (
@@ -25,7 +27,6 @@ from service.pages.planner.form import (
     FormFaults,
     Kind,
     Mechanism,
-    digest_of,
     empty_form,
     empty_row,
     field_of_release,
@@ -34,8 +35,6 @@ from service.pages.planner.form import (
     label_of,
     may_widen,
     mechanisms_of,
-    periods_member,
-    release_of,
     widened,
     with_row,
     without_row,
@@ -49,7 +48,7 @@ from service.pages.shell.layout import may, page
 
 router = APIRouter(include_in_schema=False)
 
-_CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
+CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
 _NO_ACCOUNT = "expected one of the accounts in the list"
 _MOST_DIGITS = 9  # of the number of a row
 _NO_BUTTON = "expected the value of a button of the page"
@@ -71,7 +70,7 @@ class _PlannerVisit(NamedTuple):
         if self.chosen is not None:
             return self.chosen
         if self.form["account"]:
-            raise FormFaults({"account": _NO_ACCOUNT})
+            return await reached_account(self.visit, self.form["account"])
         return await supposed_account(self.visit, self.form)
 
 
@@ -206,15 +205,10 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
     visit, form, account = planning.visit, planning.form, await planning.account()
     if is_supposed(account):
         raise FormFaults({"account": _NO_ACCOUNT})
-    _, _, plan = await ask_plan(visit, form, account, mechanism)
-    name = account["name"]
-    if digest_of(name, plan, periods_member(form, account)) != shown:
-        return await _show_plans(planning, notice=_CHANGED)
-    path = address("accounts", name, "releases")
     try:
-        release = await send(
-            visit, "POST", path, release_of(form, account, plan), once=f"{idempotency_key}-{mechanism}"
-        )
+        release = await register(visit, form, account, mechanism, shown=shown, once=f"{idempotency_key}-{mechanism}")
+    except PlanChanged:
+        return await _show_plans(planning, notice=CHANGED)
     except Refused as refused:
         if refused.faults:
             faults = faults_of(refused, partial(field_of_release, form))
@@ -222,7 +216,7 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
         if refused.status in (409, 422):
             return await _show_plans(planning, status=refused.status, refusal=refused.problem)
         raise
-    return RedirectResponse(f"/accounts/{name}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
 
 
 async def _save(planning: _PlannerVisit, mechanism: Mechanism, idempotency_key: str) -> Response:

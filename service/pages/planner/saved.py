@@ -31,7 +31,9 @@ def form_of_scenario(scenario: Mapping[str, Any]) -> Form:
     """Return the form that states a scenario."""
     kind = scenario["kind"]
     empty = empty_form(kind, scenario["account"] or "")
-    fields = {name: str(scenario[name]) for name in (*_OPTIONAL, *SINGLE[kind], "unit", "neighbouring") if name in scenario}
+    fields = {
+        name: str(scenario[name]) for name in (*_OPTIONAL, *SINGLE[kind], "unit", "neighbouring") if name in scenario
+    }
     if "budget" in scenario:
         typed = budget_form.fields_of(scenario["budget"])
         fields |= {name: typed[name] for name in SUPPOSED if name in typed}
@@ -51,7 +53,7 @@ def field_of_scenario(form: Form, pointer: str) -> str:
     if first == "targets":
         rows = filled(form)
         names = {column.name for column in COLUMNS[form.kind]}
-        if len(rest) == 2 and rest[0].isdigit() and rest[1] in names and int(rest[0]) < len(rows):  # noqa: PLR2004 - number and name
+        if len(rest) == 2 and rest[0].isdigit() and rest[1] in names and int(rest[0]) < len(rows):
             return f"{rest[1]}-{rows[int(rest[0])]}"
         return f"{COLUMNS[form.kind][0].name}-0"
     if first == "budget":

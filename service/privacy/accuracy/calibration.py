@@ -58,7 +58,7 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
 def margin_to_offset_tails(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit sigma² (counts²) of integer offset tails with P(|X| > margin) <= 1 - confidence.
 
-    The offset is ``usual_offset``. Both coefficients of the law then fall as sigma grows, up to the offset's last digit.
+    The offset is ``usual_offset``, with which both coefficients of the law fall as sigma grows.
 
     Raises:
         ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).

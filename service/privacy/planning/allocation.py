@@ -39,9 +39,7 @@ from service.privacy.plans import Plan, Sequence
 from service.privacy.plans.walking import Neighbouring
 
 QueryNoise = Geometric | Laplace | DiscreteGaussian | Gaussian | DiscreteOsgt
-QueryNoiseType = (
-    type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian] | type[DiscreteOsgt]
-)
+QueryNoiseType = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian] | type[DiscreteOsgt]
 
 _SECANTS = 40
 _HALVINGS = 100
@@ -74,7 +72,10 @@ def sequence_plan(noise: Listed[QueryNoise]) -> Plan:
 
 
 def cost_in_own_unit(noise: QueryNoise) -> Fraction:
-    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells; exact but for offset tails."""
+    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells.
+
+    It is exact but for offset tails, whose rho is rounded up.
+    """
     return (noise.cells or 1) * (noise.own_loss().nats or Fraction(0))
 
 

@@ -61,7 +61,7 @@ def test_lists_have_pages_and_a_table(client: Client) -> None:
     names = [f"scenario {number}" for number in range(5)]
     for name in names:
         _save(client, (_FREE if name.endswith("4") else _OF_PEOPLE) | {"name": name})
-    found = [page for page in pages_of(client, "/v1/scenarios", limit=2)]
+    found = list(pages_of(client, "/v1/scenarios", limit=2))
     assert [one["name"] for page in found for one in page] == names
     assert "targets" not in found[0][0]
     of_account = json_of(client.get("/v1/scenarios?account=people"))["items"]

@@ -110,7 +110,10 @@ def test_a_release_says_what_was_typed() -> None:
 )
 def test_a_place_in_a_question_is_a_field(pointer: str, field: str) -> None:
     form = _form()
-    assert field_of_question(form, questions(form, "geometric", {"neighbouring": "add_remove"}, "1e-10")[0], pointer) == field
+    assert (
+        field_of_question(form, questions(form, "geometric", {"neighbouring": "add_remove"}, "1e-10")[0], pointer)
+        == field
+    )
 
 
 @pytest.mark.parametrize(
