@@ -81,7 +81,8 @@ def _of_left(proposal: Proposal, taken: Taken | None) -> str | None:
     used = part_of(proposal.capacity["used"])
     if taken.part is None or used is None or used >= 1:
         return _percent(None)
-    return _percent(taken.part / (1 - used))
+    part = taken.part / (1 - used)
+    return _percent(Fraction(1) if 1 < part < 1 + _ROUNDING else part)
 
 
 def _fit_of_supposed(charge: Mapping[str, Any] | None, account: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,15 +137,22 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
     return rows
 
 
+_ROUNDING = Fraction(1, 10**9)  # what is left is rounded down: a plan that takes all of it does not take more
+_LONGEST = 14  # characters of a parameter that is shown exactly
 _SYMBOLS = {"scale": "b", "sigma_squared": "σ²", "m": "m"}
 
 
 def noise_of(query: Mapping[str, Any], whole: bool) -> dict[str, Any]:
-    """Return the noise parameters as they are registered, the margin of error, and the table's share of the cost."""
+    """Return the noise parameters, the margin of error, and the table's share of the cost."""
     mechanism = query["mechanism"]
-    parameters = [f"{symbol} = {mechanism[name]}" for name, symbol in _SYMBOLS.items() if name in mechanism]
+    parameters = [_parameter(symbol, mechanism[name]) for name, symbol in _SYMBOLS.items() if name in mechanism]
     share = f"{down(100 * query['share'], 3)} %" if whole else None
     return {"text": ", ".join(parameters), "moe": query["moe"], "share": share}
+
+
+def _parameter(symbol: str, value: str) -> str:
+    """Return a parameter as it is registered; one that divides a budget may be a long fraction, and is rounded here."""
+    return f"{symbol} = {value}" if len(value) <= _LONGEST else f"{symbol} ≈ {float(Fraction(value)):.6g}"
 
 
 def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
