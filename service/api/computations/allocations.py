@@ -129,7 +129,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians) proportional shares
     are exact fractions of the budget. weighted_error uses the pure loss with pure budgets and rho with others. At most
     100 queries are accepted, 50 with max_error, 10 with weights for discrete_osgt (proportional only). No tight cost is
-    computed for more than 16.
+    computed for more than 16, or for discrete_osgt.
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)
@@ -141,7 +141,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
         noise = _within_budget(body, budget, kind, queries)
     plan = allocation.sequence_plan(noise)
     amounts = [allocation.cost_in_own_unit(one) for one in noise]
-    tight = len(noise) <= MOST_TIGHT
+    tight = len(noise) <= MOST_TIGHT and kind is not DiscreteOsgt
     cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(usual_delta(budget),), tight=tight)
     return ok(
         {
