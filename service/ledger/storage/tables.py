@@ -398,7 +398,7 @@ class Job(Base):
 
 
 class Scenario(Base):
-    """What a planner's form stated, saved under a name: inputs, and no results.
+    """The inputs of a plan, as the form of a planner stated them, saved under a name; without results.
 
     Nothing of the ledger's promise depends on it, so the row is neither sealed nor journalled.
     """

@@ -49,7 +49,7 @@ def _refused(answer: Answer) -> None:
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
     """401 comes before all other faults: unknown names, a body that is malformed, of an unknown type, or too large."""
-    address = path.format(account="nobody", release="none", draw="none", key="none", job="none")
+    address = path.format(account="nobody", release="none", draw="none", key="none", job="none", scenario="none")
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
     for content in (b"{", b"\xff", b"[" * 10**5, b"x" * (64 * 2**20 + 1)):

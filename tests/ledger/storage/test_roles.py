@@ -113,11 +113,22 @@ def _use_jobs(database: Database) -> None:
     assert jobs.forget(database, _LATER) == 2
 
 
+def _use_scenarios(database: Database) -> None:
+    request = asking("ann", "a scenario", "digest")
+    stated = StatedScenario("a", None, "margins", "geometric", {})
+    carry_out(database, scenarios.save(request, stated), request)
+    with database.read() as connection:
+        (saved,) = connection.scalars(text("SELECT id FROM scenarios")).all()
+    scenarios.exchange(database, saved, replace(stated, name="b"), lambda _: None)
+    scenarios.remove(database, saved, lambda _: None)
+
+
 def test_all_that_the_service_writes_is_allowed(
     served: Database, monkeypatch: pytest.MonkeyPatch, secret: Secret
 ) -> None:
     _use_keys(served)
     _use_jobs(served)
+    _use_scenarios(served)
     for cost in ("1", "2"):
         kept_figures.keep(served, secret, [kept_figures.KeptFigures("subject", "state", cost)])
     everything(served, Clock(monkeypatch))
@@ -130,7 +141,7 @@ def test_all_that_the_service_writes_is_allowed(
         empty = [
             table for table in Base.metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {table}"))
         ]
-    assert set(empty) <= {"jobs", "older_rows"}
+    assert set(empty) <= {"jobs", "older_rows", "scenarios"}
     with served.read() as connection:
         version = prepare_version(connection, SECRET, verified=True)
     served.write(lambda connection: begin_version(connection, SECRET, version), is_committed=lambda *_: False)
