@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from service.errors import Unavailable
-from service.ledger import jobs
+from service.ledger import jobs, scenarios
 from service.ledger.access import keys
 from service.ledger.access.key_usage import KeyUsage
 from service.ledger.draws.retention import remove_noisy
@@ -20,6 +21,7 @@ from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.journal import Actor
+from service.ledger.scenarios import StatedScenario
 from service.ledger.spending import kept_figures
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
