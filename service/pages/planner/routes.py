@@ -178,7 +178,7 @@ async def _show_plans(planning: _PlannerVisit, *, status: int = 200, **shown: An
     """Render the page with a plan of each mechanism."""
     form, account = planning.form, await planning.account()
     proposals = [await propose(planning.visit, form, account, mechanism) for mechanism in mechanisms_of(form.kind)]
-    context: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(form, account)}
+    context: dict[str, Any] = {"sides": sides_of(form, proposals, account), "delta": delta_of(form, account)}
     context["planned"] = account
     if form.kind != "safetab":
         context["noise"] = noise_rows(form, proposals)

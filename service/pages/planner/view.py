@@ -44,12 +44,20 @@ def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
     return None if statement is None else float(statement["epsilon"])
 
 
-def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the proposals side by side; if one alone is the cheapest and all costs are known, it is marked."""
+def sides_of(form: Form, proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the proposals side by side; if one alone is the cheapest and all costs are known, it is marked.
+
+    None is where weights divide a budget, since all take the same.
+    """
     shown = [side_of(proposal, account) for proposal in proposals]
     parts = [side["taken"] for side in shown]
     finite = [taken.part for taken in parts if taken is not None and taken.part is not None]
-    has_cheapest = None not in parts and len(parts) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    has_cheapest = (
+        form.kind != "weights"
+        and None not in parts
+        and len(parts) > 1
+        and finite.count(min(finite, default=Fraction(0))) == 1
+    )
     return [side | {"cheaper": has_cheapest and side["taken"].part == min(finite)} for side in shown]
 
 
