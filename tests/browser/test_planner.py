@@ -126,7 +126,7 @@ def test_what_has_no_meaning_is_said_at_its_field(steward: Page) -> None:
     expect(wrong).to_have_count(2)
     expect(wrong.first).to_have_value("six")
     expect(wrong.first).to_have_accessible_description(re.compile("expected a number"))
-    expect(page.get_by_label("Table").first).to_have_value("Total")
+    expect(page.get_by_label("Table", exact=True).first).to_have_value("Total")
     assert_accessible(page)
     screenshot(page, "plan-wrong")
     page.get_by_role("alert").get_by_role("link").first.click()
