@@ -81,5 +81,7 @@ GRANT SELECT, INSERT, UPDATE (occurrences, reserved), DELETE ON spending TO ledg
 GRANT SELECT, INSERT, UPDATE (
     state, permille, result, problem, attempts, worker, leased_until, ended_at, seal
 ), DELETE ON jobs TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (name, account, kind, mechanism, inputs, changed_at), DELETE ON scenarios
+    TO ledger_application;
 
 COMMIT;

@@ -54,6 +54,7 @@ from service.api.routes import (
     registry,
     release_events,
     releases,
+    scenarios,
     verification,
 )
 from service.api.routes.noisy_counts import arrow_draws, csv_draws, draws, histograms, tabulations
@@ -101,6 +102,7 @@ _ROUTERS = (
     tabulations.router,
     histograms.router,
     jobs.router,
+    scenarios.router,
     accuracy_statements.router,
     packages.router,
     period_reports.router,

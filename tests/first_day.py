@@ -115,6 +115,7 @@ def live(day: Day) -> None:
     day.ask("list_accounts", accept="text/csv")
     day.ask("read_account")
     day.ask("change_account")
+    _keep_scenarios(day)
     _release(day)
     _count_by_periods(day)
     _settle(day)
@@ -125,6 +126,15 @@ def live(day: Day) -> None:
     _publish(day)
     _be_refused(day)
     _end(day)
+
+
+def _keep_scenarios(day: Day) -> None:
+    day.names["scenario"] = day.ask("save_scenario")["id"]
+    day.ask("list_scenarios")
+    day.ask("list_scenarios", accept="text/csv")
+    day.ask("read_scenario")
+    day.ask("replace_scenario")
+    day.ask("delete_scenario")
 
 
 def _release(day: Day) -> None:

@@ -15,6 +15,7 @@ from service.pages import (
     keys,
     releases,
     reports,
+    scenarios,
     start,
     tables,
 )
@@ -34,6 +35,7 @@ ROUTERS = (
     releases.router,
     descriptions.router,
     planner.router,
+    scenarios.router,
     empirical.router,
     keys.router,
     tables.router,  # after the pages whose own files have other names

@@ -155,7 +155,7 @@ def test_a_panel_is_opened_and_planned_for(steward: Page) -> None:
     steward.get_by_role("button", name="Open the account").click()
     expect(steward.get_by_text("No release has read some periods alone.")).to_be_visible()
     steward.get_by_role("link", name="Plan a release").click()
-    steward.get_by_label("Table").first.fill("Status")
+    steward.get_by_label("Table", exact=True).first.fill("Status")
     steward.get_by_label("Margin of error").first.fill("6")
     steward.get_by_label("Periods").fill("2026-01 to 2026-03")
     steward.get_by_role("button", name="Work out the plan").click()

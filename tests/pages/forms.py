@@ -39,7 +39,7 @@ class Form(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self._inside = given["action"].partition("#")[0] == self._action
-        elif self._inside and tag == "input" and given.get("type") != "file":
+        elif self._inside and tag == "input" and "name" in given and given.get("type") != "file":
             self.fields.setdefault(given["name"], []).append(given.get("value", ""))
         elif self._inside and tag == "button" and given.get("name") == "do":
             self.buttons.append(given["value"])

@@ -30,7 +30,7 @@ from service.privacy.accounting.guarantee import guarantee
 from service.privacy.accounting.privacy_filter import Budget
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.tails import excess_of, margin_of_error
-from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, Laplace
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.planning import allocation
 from service.privacy.planning.allocation import EmptyAccount, NoAllocation, QueryNoise, QueryNoiseType, WeightedQuery
@@ -44,27 +44,33 @@ _KINDS: dict[str, QueryNoiseType] = {
     "discrete_gaussian": DiscreteGaussian,
     "laplace": Laplace,
     "gaussian": Gaussian,
+    "discrete_osgt": DiscreteOsgt,
 }
 Objective = Literal["proportional", "max_error", "weighted_error"]
 MOST_QUERIES, MOST_SEARCHED, MOST_TIGHT = 100, 50, 16
+MOST_OFFSET = 10  # queries whose weights divide a budget by noise with offset tails, each price of which takes long
+_VARIANCES = Fraction(1, 10**4), Fraction(10**30)  # counts squared
 _WEIGHTS = Fraction(1, 10**6), Fraction(10**6)  # sensitivities have the same limits
 
 
 class QueryTarget(Strict):
-    """A query with its weight or its target margin of error."""
+    """A query with its weight, its target margin of error, or the variance that its noise may have."""
 
     name: Label
     weight: Exact | None = None
     moe: Exact | None = None
+    variance: Exact | None = None
     sensitivity: Exact = "1"
     cells: Positive = 1
 
 
 class AllocationTarget(Strict):
-    """A budget with weighted queries, or queries with margins of error and an optional budget for comparison."""
+    """A budget with weighted queries, or queries with margins or variances and an optional budget for comparison."""
 
     budget: BudgetModel | None = None
-    mechanism: Literal["geometric", "discrete_gaussian", "laplace", "gaussian"]
+    mechanism: Literal["geometric", "discrete_gaussian", "laplace", "gaussian", "discrete_osgt"] = Field(
+        description="discrete_osgt has the largest offset whose tails are sub-Gaussian: m is 0.67448 sigma."
+    )
     queries: Annotated[list[QueryTarget], Field(min_length=1, max_length=MOST_QUERIES)]
     objective: Objective = Field(
         "proportional",
@@ -76,13 +82,16 @@ class AllocationTarget(Strict):
 
     @model_validator(mode="after")
     def _one_question(self) -> "AllocationTarget":
-        weights = [query.weight is not None for query in self.queries]
-        if weights != [query.moe is None for query in self.queries] or len(set(weights)) > 1:
-            raise ValueError("expected a weight of each query, or a moe of each query")
-        if weights[0] and self.budget is None:
+        stated = {
+            tuple(name for name in ("weight", "moe", "variance") if getattr(query, name) is not None)
+            for query in self.queries
+        }
+        if len(stated) > 1 or len(next(iter(stated))) != 1:
+            raise ValueError("expected a weight of each query, a moe of each query, or a variance of each query")
+        if stated == {("weight",)} and self.budget is None:
             raise ValueError("expected a budget, which the weights divide")
-        if not weights[0] and self.objective != "proportional":
-            raise ValueError("expected no objective with margins of error: each margin is met at its least cost")
+        if stated != {("weight",)} and self.objective != "proportional":
+            raise ValueError("expected no objective without weights: each target is met at its least cost")
         return self
 
 
@@ -113,24 +122,26 @@ class AllocationBody(BaseModel):
 def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     """Divide a budget over queries.
 
-    With margins of error, the answer has the cheapest noise for each query and the total cost; if a budget is given, it
-    says if the budget admits that cost. With weights and a budget in any definition, the answer has the least noise
-    that an empty account with this budget admits as its first release under add_remove, never less noise.
+    With margins of error or variances, the answer has the cheapest noise for each query and the total cost; if a budget
+    is given, it says if the budget admits that cost. With weights and a budget in any definition, the answer has the
+    least noise that an empty account with this budget admits as its first release under add_remove, never less noise.
 
     In a mechanism's own definition (pure for geometric and laplace, zcdp and rdp for the Gaussians) proportional shares
     are exact fractions of the budget. weighted_error uses the pure loss with pure budgets and rho with others. At most
-    100 queries are accepted, 50 with max_error. No tight cost is computed for more than 16.
+    100 queries are accepted, 50 with max_error, 10 with weights for discrete_osgt (proportional only). No tight cost is
+    computed for more than 16, or for discrete_osgt.
     """
     kind, confidence = _KINDS[body.mechanism], _confidence(body.confidence)
     queries = _queries(body, kind)
     budget = None if body.budget is None else read_budget(body.budget.model_dump(exclude_none=True), "/budget")
-    if budget is None or body.queries[0].moe is not None:
-        noise = [_with_margin(kind, query, one, confidence, n) for n, (query, one) in enumerate(_pairs(queries, body))]
+    if budget is None or body.queries[0].weight is None:
+        targets = zip(queries, body.queries, strict=True)
+        noise = [_with_target(kind, query, one, confidence, f"/queries/{n}") for n, (query, one) in enumerate(targets)]
     else:
         noise = _within_budget(body, budget, kind, queries)
     plan = allocation.sequence_plan(noise)
     amounts = [allocation.cost_in_own_unit(one) for one in noise]
-    tight = len(noise) <= MOST_TIGHT
+    tight = len(noise) <= MOST_TIGHT and kind is not DiscreteOsgt
     cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(usual_delta(budget),), tight=tight)
     return ok(
         {
@@ -174,18 +185,21 @@ def _queries(body: AllocationTarget, kind: QueryNoiseType) -> list[WeightedQuery
     return queries
 
 
-def _pairs(queries: Sequence[WeightedQuery], body: AllocationTarget) -> list[tuple[WeightedQuery, str]]:
-    return [(query, target.moe or "0") for query, target in zip(queries, body.queries, strict=True)]
-
-
-def _with_margin(kind: QueryNoiseType, query: WeightedQuery, moe: str, confidence: Fraction, number: int) -> QueryNoise:
-    margin = parse_exact(moe)
+def _with_target(
+    kind: QueryNoiseType, query: WeightedQuery, target: QueryTarget, confidence: Fraction, at: str
+) -> QueryNoise:
+    if target.variance is not None:
+        variance = parse_exact(target.variance)
+        if not _VARIANCES[0] <= variance <= _VARIANCES[1]:
+            raise InvalidInput.at(f"{at}/variance", "expected a number of at least 0.0001 and at most 1e30")
+        return allocation.with_variance(kind, query, variance)
+    margin = parse_exact(target.moe or "0")
     if not 0 <= margin <= LARGEST_INTEGER:
-        raise InvalidInput.at(f"/queries/{number}/moe", "expected a number of at least 0 and at most 2^53")
+        raise InvalidInput.at(f"{at}/moe", "expected a number of at least 0 and at most 2^53")
     try:
         return allocation.with_margin(kind, query, margin, confidence)
     except ValueError as error:
-        raise InvalidInput.at(f"/queries/{number}/moe", str(error)) from None
+        raise InvalidInput.at(f"{at}/moe", str(error)) from None
 
 
 def _within_budget(
@@ -196,6 +210,10 @@ def _within_budget(
             "/budget", "expected a budget between 0.000001 and 10000, and an order of at most 1000000"
         )
     account = EmptyAccount.of(budget)
+    if kind is DiscreteOsgt and body.objective != "proportional":
+        raise InvalidInput.at("/objective", "expected proportional with discrete_osgt")
+    if kind is DiscreteOsgt and len(queries) > MOST_OFFSET:
+        raise InvalidInput.at("/queries", f"expected at most {MOST_OFFSET} queries with weights for discrete_osgt")
     try:
         if body.objective == "max_error":
             if len(queries) > MOST_SEARCHED:

@@ -37,6 +37,11 @@ GROUPS = {
             "project",
         ),
     ),
+    "scenarios": Group(
+        "A scenario is what the planner's form states, saved under a name: inputs of a plan, which colleagues can open"
+        " and compare. Nothing is charged.",
+        ("save_scenario", "list_scenarios", "read_scenario", "replace_scenario", "delete_scenario"),
+    ),
     "releases": Group(
         "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
         " be reserved first and then committed or voided; others approve large ones.",

@@ -22,6 +22,7 @@ RELEASE_ID = _id("register_release", "201", "id")
 DRAW_ID = _id("draw_mechanism", "201", "draw")
 JOB_ID = _id("run_experiment", "202", "id")
 KEY_ID = _id("create_key", "201", "id")
+SCENARIO_ID = _id("save_scenario", "201", "id")
 
 
 def body(value: dict[str, Any]) -> dict[str, Any]:
@@ -175,5 +176,15 @@ _RESIDUALS = [0, -3, 5, 1, -1, 0, 2, -7, 4, -2, 9, 1, -4, 0, 3, -1, 6, -5, 2, -1
 LOSS = {"residuals": _RESIDUALS, "bandwidth": "0.5", "percentile": "95", "multiplier": "1", "bootstrap": 20}
 LOWER_BOUND = {"residuals": _RESIDUALS, "shift": 1, "confidence": "0.95"}
 EXPERIMENT = {"algorithm": "rdpc", "epsilon": "0.1", "N": 1_000_000, "J": 3, "mu": 1000, "direct_runs": 500, "seed": 1}
+SCENARIO = {
+    "name": "state and county totals",
+    "kind": "margins",
+    "mechanism": "discrete_gaussian",
+    "account": ACCOUNT["name"],
+    "targets": [
+        {"table": "total", "geography": "State", "moe": "6"},
+        {"table": "total", "geography": "County", "moe": "11"},
+    ],
+}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
 ROTATE = {"overlap": "PT24H"}

@@ -397,6 +397,25 @@ class Job(Base):
     )
 
 
+class Scenario(Base):
+    """The inputs of a plan, as the form of a planner stated them, saved under a name; without results.
+
+    Nothing of the ledger's promise depends on it, so the row is neither sealed nor journalled.
+    """
+
+    __tablename__ = "scenarios"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    principal: Mapped[str]  # the principal that made it
+    name: Mapped[str]
+    account: Mapped[str | None]  # the account's name; null: planned without one
+    kind: Mapped[str]
+    mechanism: Mapped[str]
+    inputs: Mapped[str]  # JSON: everything else
+    created_at: Mapped[str]
+    changed_at: Mapped[str]
+    __table_args__ = (UniqueConstraint("principal", "name"), Index("scenarios_by_time", "created_at", "id"))
+
+
 class KnownCost(Base):
     """Stored figures of something large; figures that do not match their seal are computed again."""
 

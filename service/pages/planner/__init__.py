@@ -1,1 +1,1 @@
-"""The planner's page: from margins of error to plans with their costs."""
+"""The planner's page: from targets to plans with their costs."""

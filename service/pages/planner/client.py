@@ -5,32 +5,31 @@ from functools import partial
 from typing import Any
 
 from service.api.schemas.guarantees import usual_delta_text
+from service.pages.budget_form import budget_of
 from service.pages.planner.form import (
     UNREAD,
     Form,
+    FormFaults,
     Mechanism,
     Proposal,
     Question,
     composition_of,
+    digest_of,
+    field_of_budget,
     field_of_question,
     field_of_release,
+    is_supposed,
     periods_member,
     plan_of,
     questions,
+    release_of,
 )
 from service.pages.shell.api_client import Refused, Visit, address, get, send
 from service.pages.shell.layout import may
 
 Account = Mapping[str, Any]
 _MOST_LISTED = 1000
-
-
-class FormFaults(Exception):
-    """The faults of a form that ``/v1`` refused, by field; those of the whole form have an empty name."""
-
-    def __init__(self, faults: Mapping[str, str]) -> None:
-        super().__init__(", ".join(faults))
-        self.faults = dict(faults)
+_CHOICES = {"neighbouring": ("add_remove", "replace_one"), "definition": ("zcdp", "approximate", "pure", "rdp")}
 
 
 async def open_accounts(visit: Visit) -> list[str]:
@@ -56,6 +55,18 @@ async def account_named(visit: Visit, name: str) -> Account | None:
     return None if account is None else {**account, "capped": await _is_capped(visit, account)}
 
 
+async def reached_account(visit: Visit, name: str) -> Account:
+    """Return an account by its name.
+
+    Raises:
+        FormFaults: the key reaches no such account.
+    """
+    account = await account_named(visit, name)
+    if account is None:
+        raise FormFaults({"account": "expected one of the accounts in the list"})
+    return account
+
+
 async def _account_in_reach(visit: Visit, name: str) -> Account | None:
     try:
         account: Account = await get(visit, address("accounts", name), {"with_gauge": "true"})
@@ -72,6 +83,36 @@ async def _is_capped(visit: Visit, account: Account) -> bool | None:
     while above is not None and "caps" not in above and above["parent"] is not None:
         above = await _account_in_reach(visit, above["parent"])
     return None if above is None else "caps" in above
+
+
+async def supposed_account(visit: Visit, form: Form) -> Account:
+    """Return the account that the form describes, which ``/v1`` does not have.
+
+    Raises:
+        FormFaults: its budget is invalid.
+    """
+    budget = budget_of({name: form[name] for name in ("definition", "cap", "alpha", "delta")} | {"declared": ""})
+    faults = {
+        name: "expected one of the list" for name in ("neighbouring", "definition") if form[name] not in _CHOICES[name]
+    }
+    if not form["unit"]:
+        faults["unit"] = "expected what is protected, such as person or household"
+    if faults:
+        raise FormFaults(faults)
+    trial = {"mechanism": "geometric", "queries": [{"name": "trial", "moe": "1"}], "budget": budget}
+    try:
+        await send(visit, "POST", address("calibrations", "allocation"), trial)
+    except Refused as refused:
+        raise FormFaults(faults_of(refused, partial(field_of_budget, form))) from None
+    return {
+        "name": "",
+        "unit": form["unit"],
+        "neighbouring": form["neighbouring"],
+        "budget": budget,
+        "state": "open",
+        "parent": None,
+        "capped": False,
+    }
 
 
 def delta_of(form: Form, account: Account) -> str:
@@ -107,7 +148,7 @@ async def ask_plan(
     """
     if account["capped"] and not form["reads"]:
         raise FormFaults({"reads": f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'})
-    requests = questions(form, mechanism, account["neighbouring"], delta_of(form, account))
+    requests = questions(form, mechanism, account, delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}
     for question in requests:
@@ -120,9 +161,39 @@ async def ask_plan(
     return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)
 
 
+class PlanChanged(Exception):
+    """The plan that is to be registered is not the one that was shown."""
+
+
+async def register(
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism, *, shown: str, once: str
+) -> Mapping[str, Any]:
+    """Register the plan of a form, and return the release; repeating it has no further effect.
+
+    Args:
+        visit: the request of the signed-in user.
+        form: the planner's form.
+        account: the account that is charged.
+        mechanism: that of the plan.
+        shown: the digest of the plan that was shown.
+        once: the Idempotency-Key.
+
+    Raises:
+        FormFaults: a field is invalid.
+        PlanChanged: the plan is not the one that was shown.
+        Refused: the release is refused.
+    """
+    _, _, plan = await ask_plan(visit, form, account, mechanism)
+    if digest_of(account["name"], plan, periods_member(form, account)) != shown:
+        raise PlanChanged
+    path = address("accounts", account["name"], "releases")
+    release: Mapping[str, Any] = await send(visit, "POST", path, release_of(form, account, plan), once=once)
+    return release
+
+
 async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the dry run's answer, or its problem if it is refused; None if the key may not register."""
-    if not may(visit.session.role, "pipeline"):
+    """Return the dry run's answer, or its problem if it is refused; None if the key may not register, or nowhere."""
+    if is_supposed(account) or not may(visit.session.role, "pipeline"):
         return None
     path = address("accounts", account["name"], "releases")
     try:
@@ -135,7 +206,9 @@ async def _dry_run(visit: Visit, account: Account, body: Mapping[str, Any]) -> M
 
 
 async def _capacity(visit: Visit, account: Account, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return how often a plan fits; None if the key may not ask, or the account takes no releases."""
+    """Return how often a plan fits; None if the key may not ask, or the account is supposed or takes no releases."""
+    if is_supposed(account):
+        return None
     try:
         answer: Mapping[str, Any] = await send(visit, "POST", address("accounts", account["name"], "capacity"), body)
     except Refused as refused:

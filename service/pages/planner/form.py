@@ -13,16 +13,38 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
+from service.pages import budget_form
 from service.pages.shell.period_texts import stated_periods
+from service.privacy.numerics.numbers import exact_text, parse_exact
 
-Kind = Literal["tables", "safetab"]
-Mechanism = Literal["geometric", "discrete_gaussian"]
+Kind = Literal["margins", "variances", "relative_errors", "weights", "safetab"]
+Mechanism = Literal["geometric", "discrete_gaussian", "discrete_osgt"]
 
-MECHANISMS: dict[Mechanism, str] = {"geometric": "geometric", "discrete_gaussian": "discrete Gaussian"}
+KINDS: dict[Kind, str] = {
+    "margins": "Margins of error",
+    "variances": "Variances",
+    "relative_errors": "Relative errors",
+    "weights": "A budget to divide",
+    "safetab": "SafeTab",
+}
+MECHANISMS: dict[Mechanism, str] = {
+    "geometric": "geometric",
+    "discrete_gaussian": "discrete Gaussian",
+    "discrete_osgt": "discrete OSGT",
+}
+_OF_SAFETAB: tuple[Mechanism, ...] = ("geometric", "discrete_gaussian")
 MOST_ROWS = 100
 UNREAD = "nothing capped"
 """The text that a user types, and that the plan states, if the plan reads nothing that is capped."""
 _WHOLE = re.compile(r"[0-9]{1,16}")
+
+
+class FormFaults(Exception):
+    """The faults of a form by field; those of the whole form have an empty name."""
+
+    def __init__(self, faults: Mapping[str, str]) -> None:
+        super().__init__(", ".join(faults))
+        self.faults = dict(faults)
 
 
 class Column(NamedTuple):
@@ -34,22 +56,38 @@ class Column(NamedTuple):
     numeric: bool = False
 
 
+_NAMES = (Column("table", "Table"), Column("geography", "Geography"))
+_MOE = Column("moe", "Margin of error", numeric=True)
+_CONFIDENCE = Column("confidence", "Confidence", "0.95", numeric=True)
+_SIZES = (
+    Column("cells", "Cells per record", "1", numeric=True),
+    Column("sensitivity", "Sensitivity", "1", numeric=True),
+)
 COLUMNS: dict[Kind, tuple[Column, ...]] = {
-    "tables": (
-        Column("table", "Table"),
-        Column("geography", "Geography"),
-        Column("moe", "Margin of error", numeric=True),
-        Column("confidence", "Confidence", "0.95", numeric=True),
-        Column("cells", "Cells per record", "1", numeric=True),
-        Column("sensitivity", "Sensitivity", "1", numeric=True),
+    "margins": (*_NAMES, _MOE, _CONFIDENCE, *_SIZES),
+    "variances": (*_NAMES, Column("variance", "Variance", numeric=True), _CONFIDENCE, *_SIZES),
+    "relative_errors": (
+        *_NAMES,
+        Column("relative_error", "Relative error", numeric=True),
+        Column("typical_count", "Typical count", numeric=True),
+        _CONFIDENCE,
+        *_SIZES,
     ),
-    "safetab": (Column("level", "Level of population groups"), Column("moe", "Margin of error", numeric=True)),
+    "weights": (*_NAMES, Column("weight", "Weight", numeric=True), *_SIZES),
+    "safetab": (Column("level", "Level of population groups"), _MOE),
 }
-_IDENTIFYING = ("table", "geography", "level", "moe")  # a row with none of these counts as empty
-_SINGLE: dict[Kind, dict[str, str]] = {
-    "tables": {},
+# A row with none of these counts as empty.
+_IDENTIFYING = ("table", "geography", "level", "moe", "variance", "relative_error", "typical_count", "weight")
+SINGLE: dict[Kind, dict[str, str]] = {
+    "margins": {},
+    "variances": {},
+    "relative_errors": {},
+    "weights": {"divided": "", "confidence": "0.95"},
     "safetab": {"stability": "9", "stage_1_fraction": "0.1", "confidence": "0.95", "method": "exact"},
 }
+SUPPOSED = {"unit": "person", "neighbouring": "add_remove", "definition": "zcdp", "cap": "", "alpha": ""}
+"""The fields of an account that is supposed, with their initial texts."""
+_OF_ALL = ("account", "periods", "delta", "release", "tags", "reads", "reserve_for", "scenario", "scenario_name")
 _ROWS_AT_FIRST = 3
 
 
@@ -59,7 +97,7 @@ class Form:
 
     Attributes:
         rows: the targets, each a text for every column.
-        fields: the single fields: account, periods, delta, release, tags, reads, reserve_for, and SafeTab's parameters.
+        fields: the single fields: of every kind, of a supposed account, and of the form's own kind.
     """
 
     kind: Kind
@@ -70,10 +108,15 @@ class Form:
         return self.fields[name]
 
 
+def mechanisms_of(kind: Kind) -> tuple[Mechanism, ...]:
+    """Return the mechanisms that a kind of plan may have."""
+    return _OF_SAFETAB if kind == "safetab" else tuple(MECHANISMS)
+
+
 def empty_form(kind: Kind, account: str = "") -> Form:
     """Return an empty form."""
-    fields = dict.fromkeys(("account", "periods", "delta", "release", "tags", "reads", "reserve_for"), "")
-    return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields | {"account": account} | _SINGLE[kind])
+    fields = dict.fromkeys(_OF_ALL, "") | {"account": account} | SUPPOSED | SINGLE[kind]
+    return Form(kind, (empty_row(kind),) * _ROWS_AT_FIRST, fields)
 
 
 def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
@@ -103,6 +146,16 @@ def with_row(form: Form) -> Form:
 def without_row(form: Form, number: int) -> Form:
     """Return the form without a row."""
     return replace(form, rows=form.rows[:number] + form.rows[number + 1 :])
+
+
+def is_supposed(account: Mapping[str, Any]) -> bool:
+    """Return whether an account is not in the ledger, but described by the form."""
+    return not account["name"]
+
+
+def may_widen(kind: Kind) -> bool:
+    """Return whether wider targets of a kind are known to make a plan fit; the others may fall a little short."""
+    return kind in ("margins", "safetab")
 
 
 def widened(form: Form, factor: float) -> Form:
@@ -136,13 +189,20 @@ class Question(NamedTuple):
     rows: tuple[int, ...]
 
 
-def questions(form: Form, mechanism: Mechanism, neighbouring: str, delta: str) -> list[Question]:
+def questions(form: Form, mechanism: Mechanism, account: Mapping[str, Any], delta: str) -> list[Question]:
     """Return the requests for noise: one for each confidence level, since a request for tables states only one.
 
-    A plan of SafeTab is one request, with its cost at ``delta``.
+    A plan of SafeTab is one request, with its cost at ``delta``. So is a budget that is divided.
+
+    Raises:
+        FormFaults: a relative error or a typical count is no number.
     """
+    neighbouring = account["neighbouring"]
     if form.kind == "safetab":
         return [_safetab(form, mechanism, delta)]
+    if form.kind == "weights":
+        question = _allocation(form, mechanism, neighbouring, form["confidence"], filled(form))
+        return [question._replace(body=question.body | {"budget": divided_budget(form, account)})]
     by_confidence: dict[str, list[int]] = {}
     for number in filled(form):
         by_confidence.setdefault(form.rows[number]["confidence"], []).append(number)
@@ -153,18 +213,55 @@ def questions(form: Form, mechanism: Mechanism, neighbouring: str, delta: str) -
 
 
 def _allocation(form: Form, mechanism: Mechanism, neighbouring: str, confidence: str, rows: list[int]) -> Question:
-    queries = [_query(form.rows[number], neighbouring) for number in rows]
+    if form.kind == "relative_errors" and (faults := _relative_faults(form)):
+        raise FormFaults(faults)
+    queries = [_query(form.kind, form.rows[number], neighbouring) for number in rows]
     body = {"mechanism": mechanism, "confidence": confidence, "queries": queries}
     return Question("/v1/calibrations/allocation", body, tuple(rows))
 
 
-def _query(row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
+def _query(kind: Kind, row: Mapping[str, str], neighbouring: str) -> dict[str, Any]:
     """Return a table's query. Replacing a record changes twice as many cells as the record is counted in."""
-    cells = _whole(row["cells"])
+    cells = whole(row["cells"])
     if isinstance(cells, int) and neighbouring == "replace_one":
         cells *= 2
     name = "/".join(filter(None, (row["geography"], row["table"])))
-    return {"name": name, "moe": row["moe"], "cells": cells, "sensitivity": row["sensitivity"]}
+    return {"name": name, **_target(kind, row), "cells": cells, "sensitivity": row["sensitivity"]}
+
+
+def _target(kind: Kind, row: Mapping[str, str]) -> dict[str, str]:
+    """Return what a query is to meet; a relative error of a typical count is a margin of error."""
+    if kind == "relative_errors":
+        return {"moe": exact_text(parse_exact(row["relative_error"]) * parse_exact(row["typical_count"]))}
+    (name,) = {"moe", "variance", "weight"} & row.keys()
+    return {name: row[name]}
+
+
+def _relative_faults(form: Form) -> dict[str, str]:
+    """Return the faults of the figures that are multiplied before ``/v1`` sees them."""
+    faults = {}
+    for number in filled(form):
+        for name in ("relative_error", "typical_count"):
+            try:
+                sound = parse_exact(form.rows[number][name]) > 0
+            except ValueError:
+                sound = False
+            if not sound:
+                faults[f"{name}-{number}"] = "expected a number above 0, such as 0.05 or 1200"
+    return faults
+
+
+def divided_budget(form: Form, account: Mapping[str, Any]) -> dict[str, str]:
+    """Return the budget that weights divide: the typed part of the account's, or all that is left of it.
+
+    Of a supposed account it is the whole budget.
+    """
+    budget = {name: text for name, text in account["budget"].items() if name in ("definition", "alpha")}
+    if account["budget"]["definition"] == "approximate":
+        budget["delta"] = account["budget"]["delta"]
+    figure = "rho" if budget["definition"] == "zcdp" else "epsilon"
+    left = account["remaining"][figure] if "remaining" in account else account["budget"][figure]
+    return budget | {figure: form["divided"] or str(left)}
 
 
 def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
@@ -173,7 +270,7 @@ def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
     body = {
         "mechanism": mechanism,
         "levels": levels,
-        "stability": _whole(form["stability"]),
+        "stability": whole(form["stability"]),
         "stage_1_fraction": form["stage_1_fraction"],
         "confidence": form["confidence"],
         "delta": delta,
@@ -182,7 +279,7 @@ def _safetab(form: Form, mechanism: Mechanism, delta: str) -> Question:
     return Question("/v1/plans/safetab", body, tuple(rows))
 
 
-def _whole(text: str) -> int | str:
+def whole(text: str) -> int | str:
     """Return the integer that a text states; any other text is passed on for ``/v1`` to refuse."""
     return int(text) if _WHOLE.fullmatch(text) else text
 
@@ -256,6 +353,14 @@ def digest_of(account: str, plan: Mapping[str, Any], periods: Mapping[str, Any])
 
 _LABELS = {
     "account": "Account",
+    "unit": "Unit",
+    "neighbouring": "Neighbouring tables differ by",
+    "definition": "Definition",
+    "cap": "Budget",
+    "alpha": "Order α",
+    "divided": "Budget to divide",
+    "targets": "Targets to read",
+    "scenario_name": "Name of the scenario",
     "periods": "Periods",
     "delta": "δ",
     "release": "Name of the release",
@@ -276,6 +381,14 @@ def label_of(form: Form, name: str) -> str:
     return f"{labels[column]} of row {int(row) + 1}" if column in labels else _LABELS.get(name, "")
 
 
+def field_of_budget(form: Form, pointer: str) -> str:
+    """Return the form field of a JSON pointer to a budget: that to divide, or one of the supposed account's."""
+    if form["account"]:
+        return "divided"
+    field = budget_form.field_of(form["definition"], pointer)
+    return field if field in form.fields else "cap"
+
+
 _FIELDS = {
     "name": "release",
     "tags": "tags",
@@ -292,9 +405,14 @@ def field_of_question(form: Form, question: Question, pointer: str) -> str:
     if first in ("queries", "levels"):
         if not rest or not rest[0].isdigit():
             return f"{COLUMNS[form.kind][0].name}-0"  # there is no row at all
-        column = {"name": COLUMNS[form.kind][0].name}.get(rest[1], rest[1])
+        others = {"name": COLUMNS[form.kind][0].name} | (
+            {"moe": "relative_error"} if form.kind == "relative_errors" else {}
+        )
+        column = others.get(rest[1], rest[1])
         return f"{column}-{question.rows[int(rest[0])]}"
-    if first == "confidence" and form.kind == "tables":
+    if first == "budget":
+        return field_of_budget(form, pointer)
+    if first == "confidence" and "confidence" not in form.fields:
         return f"confidence-{question.rows[0]}" if question.rows else ""
     return first if first in form.fields else ""
 
@@ -304,7 +422,7 @@ def field_of_release(form: Form, pointer: str) -> str:
     first, *rest = pointer.split("/")[1:] or [""]
     if first == "plan" and rest[-1:] in (["reads"], ["tags"]):
         return "reads"
-    if first == "plan" and form.kind == "tables" and rest[:1] == ["parts"] and len(rest) > 1:
+    if first == "plan" and form.kind != "safetab" and rest[:1] == ["parts"] and len(rest) > 1:
         return f"table-{filled(form)[int(rest[1])]}"
     return _FIELDS.get(first, "")
 

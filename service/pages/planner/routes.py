@@ -9,40 +9,46 @@ from fastapi.responses import RedirectResponse
 from service.errors import InvalidInput
 from service.pages.planner.client import (
     Account,
-    FormFaults,
+    PlanChanged,
     account_named,
-    ask_plan,
     delta_of,
     faults_of,
     open_accounts,
     propose,
+    reached_account,
+    register,
+    supposed_account,
 )
 from service.pages.planner.form import (
     COLUMNS,
+    KINDS,
     MECHANISMS,
     Form,
+    FormFaults,
     Kind,
     Mechanism,
-    digest_of,
     empty_form,
     empty_row,
     field_of_release,
     form_of,
+    is_supposed,
     label_of,
-    periods_member,
-    release_of,
+    may_widen,
+    mechanisms_of,
     widened,
     with_row,
     without_row,
 )
+from service.pages.planner.pasted import with_pasted
+from service.pages.planner.saved import field_of_scenario, form_of_scenario, scenario_of
 from service.pages.planner.view import level_rows, noise_rows, sides_of
-from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
+from service.pages.shell.forms import Form as Sent, SentForm, text_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(include_in_schema=False)
 
-_CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
+CHANGED = "The form has changed since the plan was computed. Nothing was registered: this is the new plan."
 _NO_ACCOUNT = "expected one of the accounts in the list"
 _MOST_DIGITS = 9  # of the number of a row
 _NO_BUTTON = "expected the value of a button of the page"
@@ -55,22 +61,27 @@ class _PlannerVisit(NamedTuple):
     form: Form
     chosen: Account | None
 
-    def account(self) -> Account:
-        """Return the account.
+    async def account(self) -> Account:
+        """Return the account, or the supposed one.
 
         Raises:
-            FormFaults: the form names none in the key's reach.
+            FormFaults: the form names none in the key's reach, or what it supposes is invalid.
         """
-        if self.chosen is None:
-            raise FormFaults({"account": _NO_ACCOUNT})
-        return self.chosen
+        if self.chosen is not None:
+            return self.chosen
+        if self.form["account"]:
+            return await reached_account(self.visit, self.form["account"])
+        return await supposed_account(self.visit, self.form)
 
 
 @router.get("/plan")
 async def start(visit: SignedIn) -> Response:
-    """Render an empty form."""
+    """Render an empty form, or that of a scenario."""
     query = visit.request.query_params
-    form = empty_form(_kind(query.get("kind", "tables")), query.get("account", ""))
+    if query.get("scenario"):
+        form = form_of_scenario(await get(visit, address("scenarios", query["scenario"])))
+    else:
+        form = empty_form(_kind(query.get("kind", "margins")), query.get("account", ""))
     chosen = await account_named(visit, form["account"])
     return await _show(_PlannerVisit(visit, form, chosen))
 
@@ -97,8 +108,12 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
                 return await _show(planning._replace(form=with_row(planning.form)))
             case "remove" if which.isascii() and which.isdigit() and len(which) <= _MOST_DIGITS:
                 return await _show(planning._replace(form=without_row(planning.form, int(which))))
+            case "read":
+                return await _show(planning._replace(form=with_pasted(planning.form, _pasted(sent))))
             case "plan":
                 return await _show_plans(planning)
+            case "save":
+                return await _save(planning, _mechanism(which), text_of(sent, "once"))
             case "widen":
                 return await _show_plans(await _widen(planning, _mechanism(which)))
             case "register":
@@ -108,7 +123,20 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
             case _:
                 raise InvalidInput.at("/do", _NO_BUTTON)
     except FormFaults as wrong:
-        return await _show(planning, status=422, faults=wrong.faults)
+        pasted = text_of(sent, "targets") if "targets" in wrong.faults else ""
+        return await _show(planning, status=422, faults=wrong.faults, pasted=pasted)
+
+
+def _pasted(sent: Sent) -> str:
+    """Return the pasted table, or that of the uploaded file.
+
+    Raises:
+        FormFaults: the file is no text in UTF-8.
+    """
+    try:
+        return sent.files.get("file", b"").decode() or "\n".join(sent.texts.get("targets", []))
+    except UnicodeDecodeError:
+        raise FormFaults({"targets": "expected a CSV file in UTF-8"}) from None
 
 
 def _kind(text: str) -> Kind:
@@ -127,6 +155,9 @@ async def _show(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> 
     """Render the page with the results so far."""
     context: dict[str, Any] = {
         "form": planning.form,
+        "kinds": KINDS,
+        "widening": may_widen(planning.form.kind),
+        "pasted": "",
         "columns": COLUMNS[planning.form.kind],
         "initial": empty_row(planning.form.kind),
         "accounts": await open_accounts(planning.visit),
@@ -145,11 +176,12 @@ async def _show(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> 
 
 async def _show_plans(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
     """Render the page with a plan of each mechanism."""
-    account = planning.account()
-    proposals = [await propose(planning.visit, planning.form, account, mechanism) for mechanism in MECHANISMS]
-    context: dict[str, Any] = {"sides": sides_of(proposals, account), "delta": delta_of(planning.form, account)}
-    if planning.form.kind == "tables":
-        context["noise"] = noise_rows(planning.form, proposals)
+    form, account = planning.form, await planning.account()
+    proposals = [await propose(planning.visit, form, account, mechanism) for mechanism in mechanisms_of(form.kind)]
+    context: dict[str, Any] = {"sides": sides_of(form, proposals, account), "delta": delta_of(form, account)}
+    context["planned"] = account
+    if form.kind != "safetab":
+        context["noise"] = noise_rows(form, proposals)
     else:
         context["levels"] = level_rows(proposals)
         context["analyses"] = [proposal.answers[0]["analyses"] for proposal in proposals]
@@ -158,7 +190,10 @@ async def _show_plans(planning: _PlannerVisit, *, status: int = 200, **shown: An
 
 async def _widen(planning: _PlannerVisit, mechanism: Mechanism) -> _PlannerVisit:
     """Return the request with margins of error wide enough for the plan to fit; unchanged if there are none."""
-    rehearsal = (await propose(planning.visit, planning.form, planning.account(), mechanism)).rehearsal or {}
+    if not may_widen(planning.form.kind):
+        raise InvalidInput.at("/do", _NO_BUTTON)
+    account = await planning.account()
+    rehearsal = (await propose(planning.visit, planning.form, account, mechanism)).rehearsal or {}
     factor = rehearsal.get("noise_multiplier_that_fits")
     return planning if factor is None else planning._replace(form=widened(planning.form, factor))
 
@@ -167,16 +202,13 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
     """Register the displayed plan and redirect to its release; pressing the button again has no further effect."""
     if not idempotency_key:
         raise InvalidInput.at("/once", _NO_BUTTON)
-    visit, form, account = planning.visit, planning.form, planning.account()
-    _, _, plan = await ask_plan(visit, form, account, mechanism)
-    name = account["name"]
-    if digest_of(name, plan, periods_member(form, account)) != shown:
-        return await _show_plans(planning, notice=_CHANGED)
-    path = address("accounts", name, "releases")
+    visit, form, account = planning.visit, planning.form, await planning.account()
+    if is_supposed(account):
+        raise FormFaults({"account": _NO_ACCOUNT})
     try:
-        release = await send(
-            visit, "POST", path, release_of(form, account, plan), once=f"{idempotency_key}-{mechanism}"
-        )
+        release = await register(visit, form, account, mechanism, shown=shown, once=f"{idempotency_key}-{mechanism}")
+    except PlanChanged:
+        return await _show_plans(planning, notice=CHANGED)
     except Refused as refused:
         if refused.faults:
             faults = faults_of(refused, partial(field_of_release, form))
@@ -184,4 +216,38 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
         if refused.status in (409, 422):
             return await _show_plans(planning, status=refused.status, refusal=refused.problem)
         raise
-    return RedirectResponse(f"/accounts/{name}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
+
+
+async def _save(planning: _PlannerVisit, mechanism: Mechanism, idempotency_key: str) -> Response:
+    """Save the form as a scenario and redirect to it; under its own name, an opened scenario is replaced."""
+    visit, form, account = planning.visit, planning.form, await planning.account()
+    body = scenario_of(form, mechanism, account)
+    try:
+        replaced = form["scenario"] if await _has_name(visit, form) else ""
+        if replaced:
+            saved = await send(visit, "PUT", address("scenarios", replaced), body)
+        else:
+            saved = await send(visit, "POST", address("scenarios"), body, once=f"{idempotency_key}-save-{mechanism}")
+    except Refused as refused:
+        if refused.status == 409:
+            taken = "expected a name that none of your scenarios has"
+            return await _show_plans(planning, status=409, faults={"scenario_name": taken})
+        if not refused.faults:
+            return await _show_plans(planning, status=refused.status, refusal=refused.problem)
+        faults = faults_of(refused, partial(field_of_scenario, form))
+        return await _show_plans(planning, status=422, faults=faults)
+    return RedirectResponse(f"/scenarios/{saved['id']}?done=saved", 303)
+
+
+async def _has_name(visit: Visit, form: Form) -> bool:
+    """Return whether the scenario that was opened still exists and has the typed name."""
+    if not form["scenario"]:
+        return False
+    try:
+        opened = await get(visit, address("scenarios", form["scenario"]))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return False
+    return bool(opened["name"] == form["scenario_name"])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of
+from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of, is_supposed
 from service.pages.shell.figures import down, loss_in, loss_text, part_of, up
 
 
@@ -22,9 +22,16 @@ class Taken(NamedTuple):
 def taken_by(proposal: Proposal, account: Mapping[str, Any]) -> Taken | None:
     """Return the part of the account's budget that a plan takes; None if the key may not ask.
 
+    Of a supposed account it is the plan's own loss beside the budget.
+
     An (epsilon, delta) account counts different releases together, so a plan can take more than it would alone.
     """
     capacity = proposal.capacity
+    if is_supposed(account):
+        charge, budget = loss_in(account["budget"], proposal.cost), account["budget"]
+        figure = "rho" if budget["definition"] == "zcdp" else "epsilon"
+        loss = None if charge is None else part_of(charge[figure], charge.get(f"{figure}_exact"))
+        return Taken(None if loss is None else loss / Fraction(budget[figure]))
     if capacity is None:
         return None
     if account["budget"]["definition"] != "approximate":
@@ -37,16 +44,25 @@ def _epsilon(statement: Mapping[str, Any] | None) -> float | None:
     return None if statement is None else float(statement["epsilon"])
 
 
-def sides_of(proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the proposals side by side; if one alone is the cheapest and all costs are known, it is marked."""
-    shown = [_side(proposal, account) for proposal in proposals]
+def sides_of(form: Form, proposals: Sequence[Proposal], account: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the proposals side by side; if one alone is the cheapest and all costs are known, it is marked.
+
+    None is where weights divide a budget, since all take the same.
+    """
+    shown = [side_of(proposal, account) for proposal in proposals]
     parts = [side["taken"] for side in shown]
     finite = [taken.part for taken in parts if taken is not None and taken.part is not None]
-    has_cheapest = None not in parts and len(parts) > 1 and finite.count(min(finite, default=Fraction(0))) == 1
+    has_cheapest = (
+        form.kind != "weights"
+        and None not in parts
+        and len(parts) > 1
+        and finite.count(min(finite, default=Fraction(0))) == 1
+    )
     return [side | {"cheaper": has_cheapest and side["taken"].part == min(finite)} for side in shown]
 
 
-def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
+def side_of(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a page shows about one proposal."""
     best, taken = proposal.cost["best"][0], taken_by(proposal, account)
     charge = loss_in(account["budget"], proposal.cost)
     return {
@@ -56,13 +72,35 @@ def _side(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
         "cost": proposal.cost,
         "taken": taken,
         "percent": None if taken is None else _percent(taken.part),
+        "of_left": _of_left(proposal, taken),
         "capacity": proposal.capacity,
         "statement": best["adaptive"] or best["fixed"],
         "adaptive": _epsilon(best["adaptive"]),
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
         "digest": digest_of(account["name"], proposal.plan, proposal.periods),
-    } | _fit(proposal.rehearsal)
+    } | (_fit_of_supposed(charge, account) if is_supposed(account) else _fit(proposal.rehearsal))
+
+
+def _of_left(proposal: Proposal, taken: Taken | None) -> str | None:
+    """Return the percentage of what is left of the budget that a plan takes; None if it is unknown."""
+    if taken is None or proposal.capacity is None:
+        return None
+    used = part_of(proposal.capacity["used"])
+    if taken.part is None or used is None or used >= 1:
+        return _percent(None)
+    part = taken.part / (1 - used)
+    return _percent(Fraction(1) if 1 < part < 1 + _ROUNDING else part)
+
+
+def _fit_of_supposed(charge: Mapping[str, Any] | None, account: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether a plan fits a supposed budget, of which nothing is spent."""
+    budget = account["budget"]
+    figure = "rho" if budget["definition"] == "zcdp" else "epsilon"
+    loss = None if charge is None else part_of(charge[figure], charge.get(f"{figure}_exact"))
+    cap = Fraction(budget[figure])
+    fits = loss is not None and loss <= cap
+    return _fit(None) | {"fits": fits, "left": cap - loss if fits and loss is not None else None, "state": "supposed"}
 
 
 def _percent(part: Fraction | None) -> str:
@@ -90,7 +128,7 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
     Shares are relative to the tables of one request, so they are shown only if one request has all tables.
     """
-    by_row = [_by_row(proposal) for proposal in proposals]
+    by_row = [queries_by_row(proposal) for proposal in proposals]
     whole = all(len(proposal.asked) == 1 for proposal in proposals)
     rows = []
     for row in sorted(by_row[0]):
@@ -98,21 +136,31 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
         rows.append(
             {
                 "name": queries[0]["name"],
-                "moe": form.rows[row]["moe"],
-                "confidence": form.rows[row]["confidence"],
+                "moe": form.rows[row].get("moe"),
+                "confidence": form.rows[row].get("confidence") or form["confidence"],
                 "cells": queries[0]["mechanism"]["cells"],
-                "noise": [_noise(query, whole) for query in queries],
+                "noise": [noise_of(query, whole) for query in queries],
             }
         )
     return rows
 
 
-def _noise(query: Mapping[str, Any], whole: bool) -> dict[str, str | None]:
-    """Return the noise parameter as it is registered, and the table's share of the cost."""
+_ROUNDING = Fraction(1, 10**9)  # what is left is rounded down: a plan that takes all of it does not take more
+_LONGEST = 14  # characters of a parameter that is shown exactly
+_SYMBOLS = {"scale": "b", "sigma_squared": "σ²", "m": "m"}
+
+
+def noise_of(query: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """Return the noise parameters, the margin of error, and the table's share of the cost."""
     mechanism = query["mechanism"]
-    name, symbol = ("scale", "b") if mechanism["type"] == "geometric" else ("sigma_squared", "σ²")
+    parameters = [_parameter(symbol, mechanism[name]) for name, symbol in _SYMBOLS.items() if name in mechanism]
     share = f"{down(100 * query['share'], 3)} %" if whole else None
-    return {"symbol": symbol, "value": mechanism[name], "share": share}
+    return {"text": ", ".join(parameters), "moe": query["moe"], "share": share}
+
+
+def _parameter(symbol: str, value: str) -> str:
+    """Return a parameter as it is registered; one that divides a budget may be a long fraction, and is rounded here."""
+    return f"{symbol} = {value}" if len(value) <= _LONGEST else f"{symbol} ≈ {float(Fraction(value)):.6g}"
 
 
 def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
@@ -121,7 +169,8 @@ def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
     return [{"name": level[0]["name"], "moe": level[0]["moe"], "sides": level} for level in zip(*answers, strict=True)]
 
 
-def _by_row(proposal: Proposal) -> dict[int, Any]:
+def queries_by_row(proposal: Proposal) -> dict[int, Any]:
+    """Return the answer about each row of the form."""
     return {
         row: query
         for question, answer in zip(proposal.asked, proposal.answers, strict=True)

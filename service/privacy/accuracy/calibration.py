@@ -16,11 +16,14 @@ from fractions import Fraction
 
 from flint import arb
 
+from service.privacy.accuracy.sums import variance_of_cell
 from service.privacy.accuracy.tails import excess_of, is_within, smallest, tail
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw, offset_law
 from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts
+SUB_GAUSSIAN = Fraction("0.67448")
+"""An offset in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)."""
 _TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
 _LEAST_DIGITS = 10**11
 _SECANTS = 8
@@ -50,6 +53,38 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     # As sigma grows, the tail approaches that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
     return _largest_parameter(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
+
+
+def margin_to_offset_tails(margin: int, confidence: Fraction) -> Fraction:
+    """Return the largest 12-digit sigma² (counts²) of integer offset tails with P(|X| > margin) <= 1 - confidence.
+
+    The offset is ``usual_offset``, with which both coefficients of the law fall as sigma grows.
+
+    Raises:
+        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
+    """
+    excess = _checked_excess(margin, confidence)
+    guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2)
+    return _largest_parameter(lambda square: offset_law(square, usual_offset(square)), margin, excess, guess)
+
+
+def variance_to_parameter(law: Callable[[Fraction], NoiseLaw], variance: Fraction, guess: Fraction) -> Fraction:
+    """Return the largest 12-digit parameter of a law on the integers whose variance is at most a target.
+
+    Args:
+        law: returns the law of a parameter, whose variance grows with it.
+        variance: counts squared, above 0.
+        guess: a parameter near the result.
+    """
+    # Narrow noise has the variance 2 exp(-1/(2 sigma²)), or of geometric noise 2 exp(-1/b).
+    narrow = Fraction(1 / (2 * math.log(2 / min(float(variance), 1.0))))
+    near = rank_of(guess if variance > 1 else narrow)
+    return value_of_rank(smallest(lambda rank: variance_of_cell(law(value_of_rank(rank))) > variance, near) - 1)
+
+
+def usual_offset(sigma_squared: Fraction) -> Fraction:
+    """Return the largest offset m of 12 digits whose tails are sigma²-sub-Gaussian: 0.67448 sigma."""
+    return value_of_rank(rank_of(SUB_GAUSSIAN * Fraction(math.sqrt(sigma_squared))))
 
 
 def safetab_scale(margin: int) -> Fraction:

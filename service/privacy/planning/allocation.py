@@ -21,21 +21,25 @@ from service.privacy.accounting.privacy_filter import Budget, Definition, Weight
 from service.privacy.accounting.totals import Totals, add_price, price_as_charged
 from service.privacy.accuracy.calibration import (
     LARGEST_MARGIN,
+    margin_to_offset_tails,
     margin_to_scale,
     margin_to_sigma_squared,
     rank_of,
+    usual_offset,
     value_of_rank,
+    variance_to_parameter,
 )
 from service.privacy.accuracy.tails import excess_of, smallest
-from service.privacy.mechanisms import DiscreteGaussian, Gaussian, Geometric, Laplace
+from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, Laplace
 from service.privacy.numerics.arithmetic import DOUBLES, Doubles, double
 from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.numbers import MAX_BITS, ball, floor as lower_bound
 from service.privacy.plans import Plan, Sequence
 from service.privacy.plans.walking import Neighbouring
 
-QueryNoise = Geometric | Laplace | DiscreteGaussian | Gaussian
-QueryNoiseType = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian]
+QueryNoise = Geometric | Laplace | DiscreteGaussian | Gaussian | DiscreteOsgt
+QueryNoiseType = type[Geometric] | type[Laplace] | type[DiscreteGaussian] | type[Gaussian] | type[DiscreteOsgt]
 
 _SECANTS = 40
 _HALVINGS = 100
@@ -68,7 +72,10 @@ def sequence_plan(noise: Listed[QueryNoise]) -> Plan:
 
 
 def cost_in_own_unit(noise: QueryNoise) -> Fraction:
-    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells, exact."""
+    """Return a query's cost in the mechanism's own unit: epsilon or rho of all its cells.
+
+    It is exact but for offset tails, whose rho is rounded up.
+    """
     return (noise.cells or 1) * (noise.own_loss().nats or Fraction(0))
 
 
@@ -96,8 +103,31 @@ def with_margin(kind: QueryNoiseType, query: WeightedQuery, margin: Fraction, co
     return _with_parameter(kind, query, _calibrated(kind, reached, confidence))
 
 
+def with_variance(kind: QueryNoiseType, query: WeightedQuery, variance: Fraction) -> QueryNoise:
+    """Return the cheapest noise of 12 digits whose variance is at most a target.
+
+    Args:
+        variance: counts squared, above 0.
+    """
+    return _with_parameter(kind, query, _of_variance(kind, variance))
+
+
+@memoised(maxsize=4096)
+def _of_variance(kind: QueryNoiseType, variance: Fraction) -> Fraction:
+    if _has_scale(kind):
+        scale = value_of_rank(rank_of(lower_bound(lambda: (ball(variance) / 2).sqrt())))
+        return variance_to_parameter(lambda b: NoiseLaw(scale=b), variance, scale) if kind.DRAWN else scale
+    if not kind.DRAWN:
+        return value_of_rank(rank_of(variance))
+    return variance_to_parameter(
+        lambda square: _with_parameter(kind, WeightedQuery(""), square).noise_law(), variance, variance
+    )
+
+
 @memoised(maxsize=4096)
 def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) -> Fraction:
+    if kind is DiscreteOsgt:
+        return margin_to_offset_tails(int(margin), confidence)
     if kind.DRAWN:
         return (margin_to_scale if _has_scale(kind) else margin_to_sigma_squared)(int(margin), confidence)
     excess = excess_of(confidence)
@@ -109,13 +139,17 @@ def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) ->
 
 
 def _has_scale(kind: QueryNoiseType) -> bool:
-    """Return whether the noise has a scale, and so a pure loss; the other noise is Gaussian, and has a rational rho."""
+    """Return whether the noise has a scale, and so a pure loss; the tails of other noise are Gaussian."""
     return kind.PARAMETER == "scale"
 
 
 def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fraction) -> QueryNoise:
     sensitivity = int(query.sensitivity) if kind.DRAWN else query.sensitivity
-    own: dict[str, Any] = {str(kind.PARAMETER): parameter, "sensitivity": sensitivity}
+    if kind is DiscreteOsgt:
+        own: dict[str, Any] = {"sigma_squared": parameter, "m": usual_offset(parameter)}
+    else:
+        own = {str(kind.PARAMETER): parameter}
+    own["sensitivity"] = sensitivity
     return kind(name=query.name, cells=query.cells, **own)
 
 
@@ -185,6 +219,8 @@ class EmptyAccount:
 
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
         """Return the cap in the mechanism's own unit (epsilon or rho, nats); None if it is in another unit."""
+        if kind is DiscreteOsgt:
+            return None
         match self.budget.definition:
             case Definition.PURE if _has_scale(kind):
                 return self.budget.cap

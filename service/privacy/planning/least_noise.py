@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic
-from service.privacy.accuracy.calibration import rank_of, value_of_rank
+from service.privacy.accuracy.calibration import SUB_GAUSSIAN, rank_of, value_of_rank
 from service.privacy.accuracy.sums import variance
 from service.privacy.accuracy.tails import smallest
 from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, GaussianLoss, OsgtLoss
@@ -39,9 +39,6 @@ _WIDE = 100  # counts squared: from this variance on, integer noise has the best
 _LARGEST_OFFSET = 1e3  # in sigmas; beyond it, the variance differs from that of Laplace noise by less than 1e-4 of it
 _LARGEST_OF_MANY = 10.0  # in sigmas, for more than one cell
 _ORDERS = 1 + np.logspace(-3, 6, 400)
-_SUB_GAUSSIAN = (
-    0.67448  # in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)
-)
 _SECANTS = 40
 _CLOSE = 1e-12
 _FURTHEST = 30.0  # in log sigma, from where a search begins
@@ -76,7 +73,7 @@ class Target:
     def largest_offset(self) -> float:
         """The largest offset in the search, in sigmas."""
         if self.sub_gaussian:
-            return _SUB_GAUSSIAN
+            return float(SUB_GAUSSIAN)
         return _LARGEST_OFFSET if self.cells == 1 else _LARGEST_OF_MANY
 
 

@@ -72,6 +72,31 @@ def test_margins_are_held_against_a_budget(shared_client: Client, rho: str | Non
     assert found["cost"]["zcdp"]["rho"] == pytest.approx(0.04511941, abs=1e-8)
 
 
+@pytest.mark.parametrize("mechanism", ["geometric", "discrete_gaussian", "discrete_osgt", "laplace", "gaussian"])
+def test_variances_are_kept(shared_client: Client, mechanism: str) -> None:
+    queries = [{"name": "total", "variance": 40}, {"name": "age", "variance": "0.3", "cells": 2}]
+    body = {"mechanism": mechanism, "queries": queries}
+    found = json_of(shared_client.post("/v1/calibrations/allocation", json=body))
+    for query, variance in zip(found["queries"], (40, 0.3), strict=True):
+        told = json_of(shared_client.post("/v1/accuracy", json={"mechanism": query["mechanism"]}))["variance"]
+        assert variance * (1 - 1e-9) <= told <= variance * (1 + 1e-15)
+
+
+def test_offset_tails_meet_margins_and_divide_budgets(embedded: Client) -> None:
+    queries = [{"name": "total", "moe": 6}, {"name": "age", "moe": "11.9", "cells": 2}]
+    body = {"mechanism": "discrete_osgt", "queries": queries}
+    found = json_of(embedded.post("/v1/calibrations/allocation", json=body))
+    assert [query["moe"] for query in found["queries"]] == [6, 11]
+    for query in found["queries"]:
+        m, square = (Fraction(query["mechanism"][name]) for name in ("m", "sigma_squared"))
+        assert float(m) == pytest.approx(0.67448 * float(square) ** 0.5, rel=1e-11)
+        assert m * m <= Fraction("0.67448") ** 2 * square
+    divided = _allocate(embedded, mechanism="discrete_osgt")
+    assert divided["cost"]["zcdp"]["rho"] == pytest.approx(0.3, rel=1e-6)
+    open_account(embedded, budget=BUDGET)
+    release(embedded, divided["plan"])
+
+
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
 def test_continuous_margins_are_not_floored(shared_client: Client, mechanism: str) -> None:
     queries = [{"name": "income", "moe": "2.5", "sensitivity": "0.5"}]
@@ -111,6 +136,18 @@ def test_continuous_margins_are_not_floored(shared_client: Client, mechanism: st
         ({"budget": {"definition": "zcdp", "rho": "1e300"}}, ["/budget"]),
         ({"budget": {"definition": "approximate", "epsilon": "1", "delta": "0"}}, ["/budget/delta"]),
         ({"mechanism": "osgt"}, ["/mechanism"]),
+        ({"mechanism": "discrete_osgt", "objective": "max_error"}, ["/objective"]),
+        ({"mechanism": "discrete_osgt", "objective": "weighted_error"}, ["/objective"]),
+        (
+            {"mechanism": "discrete_osgt", "queries": [{"name": str(n), "weight": 1} for n in range(11)]},
+            ["/queries"],
+        ),
+        ({"queries": [{"name": "a", "moe": 1, "variance": 1}]}, [""]),
+        ({"queries": [{"name": "a", "moe": 1}, {"name": "b", "variance": 1}]}, [""]),
+        ({"queries": [{"name": "a", "variance": 1}], "objective": "max_error"}, [""]),
+        ({"queries": [{"name": "a", "variance": 0}]}, ["/queries/0/variance"]),
+        ({"queries": [{"name": "a", "variance": "1e31"}]}, ["/queries/0/variance"]),
+        ({"queries": [{"name": "a", "variance": "NaN"}]}, ["/queries/0/variance"]),
         ({"objective": "least"}, ["/objective"]),
         ({"confidence": "1"}, ["/confidence"]),
         ({"weights": []}, ["/weights"]),

@@ -1,5 +1,6 @@
 """Authentication: nothing below /v1 is read without a key, and each key has the rights of its role and accounts."""
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ def _refused(answer: Answer) -> None:
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
     """401 comes before all other faults: unknown names, a body that is malformed, of an unknown type, or too large."""
-    address = path.format(account="nobody", release="none", draw="none", key="none", job="none")
+    address = path.format(account="nobody", release="none", draw="none", key="none", job="none", scenario="none")
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
     for content in (b"{", b"\xff", b"[" * 10**5, b"x" * (64 * 2**20 + 1)):
@@ -130,6 +131,8 @@ _NEW = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"de
 _ANYBODY, _PIPELINE = "auditor pipeline approver steward", "pipeline steward"
 _APPROVER, _STEWARD = "approver steward", "steward"
 
+_SCENARIO = examples.SCENARIO | {"account": "people"}
+
 # For each operation: the roles, and a body with which it succeeds.
 _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts"): (_ANYBODY, None),
@@ -185,6 +188,11 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/jobs"): (_STEWARD, None),
     ("GET", "/v1/jobs/{job}"): (_STEWARD, None),
     ("DELETE", "/v1/jobs/{job}"): (_STEWARD, None),
+    ("POST", "/v1/scenarios"): (_ANYBODY, _SCENARIO),
+    ("GET", "/v1/scenarios"): (_ANYBODY, None),
+    ("GET", "/v1/scenarios/{scenario}"): (_ANYBODY, None),
+    ("PUT", "/v1/scenarios/{scenario}"): (_ANYBODY, _SCENARIO),
+    ("DELETE", "/v1/scenarios/{scenario}"): (_ANYBODY, None),
     ("GET", "/v1/principal"): (_ANYBODY, None),
     ("GET", "/v1/keys"): (_STEWARD, None),
     ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
@@ -231,7 +239,11 @@ def names(shared_client: Client) -> dict[str, str]:
 
 @pytest.fixture
 def placed(shared_client: Client, names: dict[str, str], path: str) -> dict[str, str]:
-    """Return a table with a new job for each operation on one, since a job that has ended can be deleted."""
+    """Return a table with a new job or scenario for each operation on one, since it can be deleted."""
+    if "{scenario}" in path:
+        maker = operators_key(shared_client, "auditor", "somebody")
+        body = _SCENARIO | {"name": str(uuid.uuid4())}
+        return names | {"scenario": json_of(shared_client.post("/v1/scenarios", json=body, headers=maker), 201)["id"]}
     if "{job}" not in path:
         return names
     return names | {
@@ -273,6 +285,8 @@ def _for(client: Client, who: str, path: str, body: Any) -> Any:
         change = {"budget": {"definition": "zcdp", "rho": "1000"}}
         waits = json_of(client.patch("/v1/accounts/people", json=change), 202)["proposed_change"]
         return body | {"proposal": waits["seq"]}
+    if body and "/scenarios" in path:
+        return body | {"name": str(uuid.uuid4())}
     if path.endswith("/tabulations"):
         return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
     return body | {"partition": who} if path.endswith("{release}/draws") and body else body
@@ -295,7 +309,7 @@ def test_a_limited_key_reaches_its_accounts_only(
 
 def _needs_no_limit(path: str) -> bool:
     """Return True where a key that is limited to other accounts is refused."""
-    return "{account}" in path or "{job}" in path or path.startswith("/v1/keys")
+    return any(part in path for part in ("{account}", "{job}", "{scenario}", "/v1/keys"))
 
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
@@ -312,7 +326,7 @@ def test_keys_that_are_revoked_or_limited_elsewhere(
     answer = shared_client.request(
         method, address, json=_for(shared_client, "elsewhere", path, body), headers=elsewhere
     )
-    if _needs_no_limit(path) or (method, path) == ("POST", "/v1/accounts"):
+    if _needs_no_limit(path) or (method == "POST" and path in ("/v1/accounts", "/v1/scenarios")):
         problem_of(answer, "forbidden")
     else:
         assert answer.is_success, answer.text

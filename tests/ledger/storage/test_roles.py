@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, make_url, text
 
 from service.errors import Unavailable
-from service.ledger import jobs
+from service.ledger import jobs, scenarios
 from service.ledger.access import keys
 from service.ledger.access.key_usage import KeyUsage
 from service.ledger.draws.retention import remove_noisy
@@ -20,6 +21,7 @@ from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.journal import Actor
+from service.ledger.scenarios import StatedScenario
 from service.ledger.spending import kept_figures
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
@@ -113,11 +115,22 @@ def _use_jobs(database: Database) -> None:
     assert jobs.forget(database, _LATER) == 2
 
 
+def _use_scenarios(database: Database) -> None:
+    request = asking("ann", "a scenario", "digest")
+    stated = StatedScenario("a", None, "margins", "geometric", {})
+    carry_out(database, scenarios.save(request, stated), request)
+    with database.read() as connection:
+        (saved,) = connection.scalars(text("SELECT id FROM scenarios")).all()
+    scenarios.exchange(database, saved, replace(stated, name="b"), lambda _: None)
+    scenarios.remove(database, saved, lambda _: None)
+
+
 def test_all_that_the_service_writes_is_allowed(
     served: Database, monkeypatch: pytest.MonkeyPatch, secret: Secret
 ) -> None:
     _use_keys(served)
     _use_jobs(served)
+    _use_scenarios(served)
     for cost in ("1", "2"):
         kept_figures.keep(served, secret, [kept_figures.KeptFigures("subject", "state", cost)])
     everything(served, Clock(monkeypatch))
@@ -130,7 +143,7 @@ def test_all_that_the_service_writes_is_allowed(
         empty = [
             table for table in Base.metadata.tables if not connection.scalar(text(f"SELECT count(*) FROM {table}"))
         ]
-    assert set(empty) <= {"jobs", "older_rows"}
+    assert set(empty) <= {"jobs", "older_rows", "scenarios"}
     with served.read() as connection:
         version = prepare_version(connection, SECRET, verified=True)
     served.write(lambda connection: begin_version(connection, SECRET, version), is_committed=lambda *_: False)

@@ -41,7 +41,7 @@ _SENT = {
 
 def _form(**sent: list[str]) -> Form:
     texts = _SENT | sent
-    return form_of("tables", lambda name: texts.get(name, []))
+    return form_of("margins", lambda name: texts.get(name, []))
 
 
 def test_blank_rows_are_not_asked_about() -> None:
@@ -51,7 +51,7 @@ def test_blank_rows_are_not_asked_about() -> None:
 
 
 def test_tables_are_asked_once_for_each_confidence() -> None:
-    asked = questions(_form(), "geometric", "add_remove", "1e-10")
+    asked = questions(_form(), "geometric", {"neighbouring": "add_remove"}, "1e-10")
     assert [(one.body["confidence"], one.rows) for one in asked] == [("0.95", (0, 3)), ("0.9", (2,))]
     assert asked[0].body["queries"] == [
         {"name": "State/Total", "moe": "6", "cells": 1, "sensitivity": "1"},
@@ -61,13 +61,13 @@ def test_tables_are_asked_once_for_each_confidence() -> None:
 
 
 def test_a_replaced_record_leaves_as_many_cells_as_it_enters() -> None:
-    first, second = questions(_form(), "geometric", "replace_one", "1e-10")
+    first, second = questions(_form(), "geometric", {"neighbouring": "replace_one"}, "1e-10")
     assert [query["cells"] for query in (*first.body["queries"], *second.body["queries"])] == [2, "x", 4]
 
 
 def test_a_plan_has_its_tables_in_the_order_of_the_form() -> None:
     form = _form()
-    asked = questions(form, "geometric", "add_remove", "1e-10")
+    asked = questions(form, "geometric", {"neighbouring": "add_remove"}, "1e-10")
     answers = [
         {"queries": [{"mechanism": {"name": query["name"]}} for query in question.body["queries"]]}
         for question in asked
@@ -110,7 +110,10 @@ def test_a_release_says_what_was_typed() -> None:
 )
 def test_a_place_in_a_question_is_a_field(pointer: str, field: str) -> None:
     form = _form()
-    assert field_of_question(form, questions(form, "geometric", "add_remove", "1e-10")[0], pointer) == field
+    assert (
+        field_of_question(form, questions(form, "geometric", {"neighbouring": "add_remove"}, "1e-10")[0], pointer)
+        == field
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_a_place_in_a_question_is_a_field(pointer: str, field: str) -> None:
 def test_a_place_in_a_question_of_safetab_is_a_field(pointer: str, field: str) -> None:
     sent = {"level": ["Nation", "County"], "moe": ["6", "11"]}
     form = form_of("safetab", lambda name: sent.get(name, []))
-    (asked,) = questions(form, "geometric", "add_remove", "1e-10")
+    (asked,) = questions(form, "geometric", {"neighbouring": "add_remove"}, "1e-10")
     assert field_of_question(form, asked, pointer) == field
     assert label_of(form, field)
 

@@ -17,7 +17,7 @@ from service.privacy.accuracy.calibration import (
     safetab_sigma_squared,
 )
 from service.privacy.accuracy.tails import coverage, margin_of_error
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import NoiseLaw, offset_law
 
 mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
 mp.dps = 80
@@ -184,3 +184,35 @@ def test_a_calibration_evaluates_few_tails(
             computed.clear()
             calibrate(margin, confidence)
             assert 2 <= len(computed) <= 12
+
+
+def offset_tails(square: Fraction, margin: int) -> tuple[Any, Any]:
+    """P(|X| > margin) and Var X of integer offset tails, from sums over the integers."""
+    v, m = number(square), number(calibration.usual_offset(square))
+    weights = [mp.exp(-(mp.mpf(x * x) / 2 + x * m) / v) for x in range(margin + int(20 * mp.sqrt(v)) + 20)]
+    whole = weights[0] + 2 * mp.fsum(weights[1:])
+    squares = mp.fsum(x * x * weight for x, weight in enumerate(weights))
+    return 2 * mp.fsum(weights[margin + 1 :]) / whole, 2 * squares / whole
+
+
+@pytest.mark.parametrize("margin", [0, 1, 6, 11, 300])
+@pytest.mark.parametrize("confidence", [Fraction("0.95"), Fraction("0.999")])
+def test_offset_tails_meet_their_target_and_the_next_ones_miss_it(margin: int, confidence: Fraction) -> None:
+    square = calibration.margin_to_offset_tails(margin, confidence)
+    excess = number(1 - confidence)
+    assert offset_tails(square, margin)[0] <= excess < offset_tails(following(square), margin)[0]
+
+
+@pytest.mark.parametrize("variance", ["0.0001", "0.3", "1", "1.5", "40", "1000"])
+def test_a_variance_is_kept_and_the_next_parameter_exceeds_it(variance: str) -> None:
+    target = Fraction(variance)
+    square = calibration.variance_to_parameter(
+        lambda v: offset_law(v, calibration.usual_offset(v)), target, guess=target
+    )
+    assert offset_tails(square, 0)[1] <= number(target) < offset_tails(following(square), 0)[1]
+    scale = calibration.variance_to_parameter(lambda b: NoiseLaw(scale=b), target, guess=Fraction(1))
+
+    def geometric(b: Fraction) -> Any:
+        return 1 / (2 * mp.sinh(1 / (2 * number(b))) ** 2)
+
+    assert geometric(scale) <= number(target) < geometric(following(scale))

@@ -1,0 +1,65 @@
+"""Rows that were pasted or uploaded, as rows of the form."""
+
+import pytest
+
+from service.pages.planner.form import MOST_ROWS, Form, FormFaults, empty_form
+from service.pages.planner.pasted import with_pasted
+
+
+def _read(text: str, kind: str = "margins") -> list[dict[str, str]]:
+    form = empty_form(kind)  # type: ignore[arg-type]
+    return [dict(row) for row in with_pasted(form, text).rows]
+
+
+_ROW = {"table": "Total", "geography": "State", "moe": "6", "confidence": "0.95", "cells": "1", "sensitivity": "1"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Total\tState\t6\n",
+        "\ufeffTotal,State,6,,,\r\n",
+        '"Total";"State";"6"',
+        "Margin of error,Table,Geography\n6,Total,State",
+        "moe\tTABLE\tgeography\r\n6\tTotal\tState\r\n\r\n",
+        "Total\tState\t6\t0,95",
+        "Total,State,6,0.95,1,1",
+    ],
+)
+def test_a_table_becomes_rows(text: str) -> None:
+    assert _read(text) == [_ROW]
+
+
+def test_rows_are_added_to_those_of_the_form() -> None:
+    form = with_pasted(empty_form("margins"), "Total\tState\t6")
+    longer = with_pasted(form, "Age\tCounty\t11,5")
+    assert [row["moe"] for row in longer.rows] == ["6", "11.5"]
+    typical = _read("a,,0.05,1200\nb,,0.1,400", "relative_errors")
+    assert [(row["relative_error"], row["typical_count"]) for row in typical] == [("0.05", "1200"), ("0.1", "400")]
+
+
+def test_commas_of_a_text_stay() -> None:
+    assert _read("Sex, age\tState\t6")[0]["table"] == "Sex, age"
+    assert _read('"Sex, age",State,6')[0]["table"] == "Sex, age"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\t\n",
+        "a\tb\t6\t0.9\t1\t1\t7",
+        "Table,Colour\nTotal,red",
+        "Table,Table\nTotal,Age",
+        '"Total,State,6',
+        "\n".join(["Total,State,6"] * (MOST_ROWS + 1)),
+        "x" * (1 << 19),
+    ],
+)
+def test_what_is_no_such_table_is_refused(text: str) -> None:
+    with pytest.raises(FormFaults) as refused:
+        _read(text)
+    assert list(refused.value.faults) == ["targets"]
+    assert "x" * 10 not in str(refused.value.faults)
+    form: Form = empty_form("margins")
+    assert len(form.rows) == 3
