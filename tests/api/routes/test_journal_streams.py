@@ -146,18 +146,22 @@ def test_only_a_client_that_prefers_events_gets_them(accept: str, expected: str,
 def test_one_principal_has_a_bounded_number_of_streams(running: tuple[Client, Server]) -> None:
     steward, _ = running
     hostile, other = make_key(steward, "auditor", "hostile"), make_key(steward, "auditor", "other")
+    followed = []  # the client closes a stream that nobody iterates any more
     with ExitStack() as streams:
         for _ in range(OF_PRINCIPAL):
             answer = streams.enter_context(steward.stream("GET", _JOURNAL, headers=hostile | _EVENTS))
-            assert next(_events(answer))["id"] == "1"
+            followed.append(_events(answer))
+            assert next(followed[-1])["id"] == "1"
         refused = steward.get(_JOURNAL, headers=hostile | _EVENTS)
         assert "at most 16 streams" in problem_of(refused, "too_many_requests")["detail"]
         assert refused.headers["Retry-After"]
         # Streams that wait take nobody's turn and no thread.
         with steward.stream("GET", _JOURNAL, headers=other | _EVENTS) as answer:
-            assert next(_events(answer))["id"] == "1"
+            events = _events(answer)
+            assert next(events)["id"] == "1"
             release(steward, pure("0.1"))
-            assert next(_events(answer))["id"] == "2"
+            assert next(events)["id"] == "2"
+            assert {next(one)["id"] for one in followed} == {"2"}
     _until(lambda: steward.stream("GET", _JOURNAL, headers=hostile | _EVENTS))
 
 
@@ -178,7 +182,8 @@ def test_all_principals_together_have_a_quarter_of_the_connections(database: Dat
         keys = [make_key(steward, "auditor", name) for name in ("a", "b", "c")]
         for key in keys[:2]:
             assert streams.enter_context(steward.stream("GET", _JOURNAL, headers=key | _EVENTS)).status_code == 200
-        assert "at most 2 streams" in problem_of(steward.get(_JOURNAL, headers=keys[2] | _EVENTS), "too_many_requests")["detail"]
+        refused = steward.get(_JOURNAL, headers=keys[2] | _EVENTS)
+        assert "at most 2 streams" in problem_of(refused, "too_many_requests")["detail"]
 
 
 def test_the_end_of_a_key_ends_its_streams(steward: Client) -> None:
