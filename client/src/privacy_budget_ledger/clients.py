@@ -132,15 +132,12 @@ class Client(_Connected[httpx.Client]):
         following = Following(account, after, self._retries)
         while True:
             call = following.call()
-            asked = self._http.stream(
-                call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE
-            )
+            asked = self._http.stream(call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE)
             try:
                 with asked as answer:
                     if answer.headers.get("Content-Type", "").startswith(EVENTS):
                         for text in answer.iter_text():
-                            for entry in following.read(text):
-                                yield entry
+                            yield from following.read(text)
                         pause = following.ended()
                     else:
                         content = answer.read()
@@ -213,9 +210,7 @@ class AsyncClient(_Connected[httpx.AsyncClient]):
         following = Following(account, after, self._retries)
         while True:
             call = following.call()
-            asked = self._http.stream(
-                call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE
-            )
+            asked = self._http.stream(call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE)
             try:
                 async with asked as answer:
                     if answer.headers.get("Content-Type", "").startswith(EVENTS):

@@ -117,7 +117,7 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
 def head_numbers(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     """Return the number of each account's last entry as its row has it, whose seal is not checked."""
     rows = connection.execute(select(Account.name, Account.head_seq).where(Account.name.in_(names)))
-    return {name: number for name, number in rows}
+    return {row.name: row.head_seq for row in rows}
 
 
 def list_accounts(
