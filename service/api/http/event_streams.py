@@ -9,7 +9,8 @@ ANSWER: dict[str, Any] = {
             "type": "string",
             "description": "Server-sent events without end: of each entry its number (id), its kind (event) and its"
             " JSON (data), as the list gives it. A comment line comes at least every 15 seconds.",
-        }
+        },
+        "example": 'retry: 3000\n\nid: 1\nevent: account_opened\ndata: {"entry": {}, "previous": "", "hash": ""}\n\n',
     }
 }
 """The content of an answer that may be a stream of events, for ``responses``."""
