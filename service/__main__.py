@@ -93,6 +93,17 @@ def demo_safetab(url: ServiceUrl = None, key: ServiceKey = None) -> None:
 
 
 @app.command()
+def sandbox(
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all IPv4 addresses.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
+) -> None:
+    """Serve a ledger of its own with the demo's accounts, and delete all of it at the end."""
+    from service.demo import sandbox as own  # noqa: PLC0415 - the other commands start faster without
+
+    own.serve(host, port)
+
+
+@app.command()
 def reproduce(what: Annotated[Literal["table-sa1", "figure-1"], typer.Argument()]) -> None:
     """Reproduce the papers' figures of empirical privacy loss; exit with 1 where a figure is missed."""
     from service.cli import reproduce as reproduction  # noqa: PLC0415 - the other commands start faster without

@@ -28,6 +28,7 @@ from service.api.computations import (
 from service.api.http import helper_processes, metrics, problems
 from service.api.http.body_limits import Allowance, BodyLimits
 from service.api.http.fair_places import FairPlaces
+from service.api.http.followed_journals import FollowedJournals
 from service.api.http.helper_processes import Helpers
 from service.api.http.metrics import Metrics, MetricSources, Threads
 from service.api.http.middleware import OuterMiddleware
@@ -45,6 +46,7 @@ from service.api.routes import (
     health,
     history,
     jobs,
+    journal_streams,
     journals,
     keys,
     packages,
@@ -84,6 +86,7 @@ _NO_TELEMETRY: TelemetryConfig = {
 _THREADS = 40  # anyio's threads for requests that only read
 _TURNS = 1  # running requests of one principal in this process while other principals are present
 _ALONE = 8  # running requests of one principal otherwise: most places, readers and writers stay free for newcomers
+_STREAMED = 4  # one of so many connections may carry a stream without end
 # Routes are tried one after the other, so the most frequent ones come first.
 _ROUTERS = (
     arrow_draws.router,  # both before the JSON routes of the same addresses, which accept every media type
@@ -96,6 +99,7 @@ _ROUTERS = (
     balances.router,
     periods.router,
     capacity.router,
+    journal_streams.router,  # before the JSON route of the same address
     journals.router,
     history.router,
     tabulations.streams,
@@ -155,6 +159,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections
     app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
+    app.state.journals = FollowedJournals(database, max(1, most // _STREAMED))
     number, asking = settings.helper_processes, max(1, settings.writer_threads // 2)
     app.state.helpers = Helpers(number, make, __name__, settings.helper_seconds, asking) if number else None
     app.state.workers = Workers(

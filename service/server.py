@@ -169,6 +169,11 @@ class Server(uvicorn.Server):
         else:
             super().handle_exit(sig, frame)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; streams without end are ended first, so that nobody waits for them."""
+        self._app.state.journals.end()
+        await super().shutdown(sockets)
+
 
 def limits_of(settings: Settings, app: ASGIApp) -> Limits:
     """Return the limits on connections."""

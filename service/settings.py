@@ -231,6 +231,9 @@ class Settings(BaseSettings):
     hsts_seconds: Annotated[int, Field(ge=0)] = Field(
         0, description="max-age of Strict-Transport-Security; 0 sends none. Set it only where every client uses TLS."
     )
+    notice: str = Field(
+        "", max_length=200, description="A sentence at the top of every page, such as what this service is for."
+    )
     metrics_accounts: Annotated[tuple[str, ...], NoDecode, Field(max_length=_MOST_ACCOUNTS)] = Field(
         (),
         description="Accounts, separated by commas, whose budgets /metrics shows to every client that reaches it; at"

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -345,3 +346,30 @@ def test_options_before_a_subcommand_are_refused_and_not_ignored(tmp_path: Path)
     done = run(tmp_path, "demo", "--key", "x", "safetab")
     assert done.returncode == 2
     assert "after safetab" in done.stderr
+
+
+def test_a_sandbox_has_the_demos_accounts_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command, home = [*_COMMAND[:-1], "sandbox", "--port", str(port)], tmp_path / "temporary"
+    home.mkdir()
+    inherited = os.environ | {"TMPDIR": str(home), "SERVICE_DATA_DIR": str(tmp_path / "real")}
+    process = subprocess.Popen(command, cwd=_ROOT, env=inherited, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        printed = "".join(iter(process.stdout.readline, "  Ctrl-C stops the sandbox and deletes all of it.\n"))
+        address, key = printed.split("Sign in at ")[1].split(" with the key\n  ")
+        assert address == f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
+            stated = {"Authorization": f"Bearer {key.strip()}"}
+            accounts = client.get("/v1/accounts", headers=stated).json()["items"]
+            assert [one["name"] for one in accounts] == ["pl94-2020-us-persons", "us-counties-2010"]
+            for page in ("/", "/guide/concepts", "/no-such-page"):
+                assert "Sandbox: sample data, not your ledger" in client.get(page, headers={"Accept": "text/html"}).text
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(home.iterdir()) == []
+    assert not (tmp_path / "real").exists()

@@ -82,6 +82,7 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "FAILURE_RATE": "10/hour",
         "HSTS_SECONDS": "31536000",
         "CONNECTION_RATE": "70/second",
+        "NOTICE": "a trial",
         "METRICS_ACCOUNTS": "people, households,",
         "TRACING": "true",
     }

@@ -23,22 +23,32 @@ _STOPPING_SECONDS = 40.0  # longer than the service takes for the requests that 
 
 
 @contextmanager
-def local_service() -> Iterator[tuple[str, str]]:
-    """Start a service on a free port of the loopback interface; yield its address and a steward's key; stop it.
+def local_service(host: str = "127.0.0.1", port: int | None = None, notice: str = "") -> Iterator[tuple[str, str]]:
+    """Start a service of its own; yield its address on this machine and a steward's key; stop it.
 
     It is stopped and its directory removed however the block ends, by Ctrl-C and SIGTERM too.
+
+    Args:
+        host: the address to listen at.
+        port: by default a free one.
+        notice: the sentence at the top of its pages.
 
     Raises:
         DemoStopped: it does not start; the message has the end of its log.
     """
     key = secrets.token_urlsafe(32)
     with _ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="demo-") as directory:
-        home, port = Path(directory), _free_port()
+        home, port = Path(directory), port or _free_port()
         address = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "service", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        command = [sys.executable, "-m", "service", "serve", "--host", host, "--port", str(port)]
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - this package's own command, without a shell
-                command, cwd=_ROOT, env=_environment(home, key), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=_ROOT,
+                env=_environment(home, key, notice),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
             try:
                 _wait_until_ready(process, address, home / "log")
@@ -47,13 +57,14 @@ def local_service() -> Iterator[tuple[str, str]]:
                 _stop(process)
 
 
-def _environment(home: Path, key: str) -> dict[str, str]:
+def _environment(home: Path, key: str, notice: str) -> dict[str, str]:
     """Nothing of a configured service is inherited: the demo must never touch a real ledger."""
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("SERVICE_")}
     return inherited | {
         "SERVICE_DATA_DIR": str(home / "data"),
         "SERVICE_SECRET_FILE": str(home / "service.secret"),
         "SERVICE_BOOTSTRAP_KEY": key,
+        "SERVICE_NOTICE": notice,
         "SERVICE_HELPER_PROCESSES": "0",  # for others to be answered meanwhile, and there are none
     }
 

@@ -51,7 +51,7 @@ def assert_accessible(page: Page) -> None:
     """axe-core finds nothing, and the page has the landmarks that readers jump to. It needs JavaScript."""
     violations = Axe().run(page).response["violations"]
     described = [f"{found['id']}: {[node['html'] for node in found['nodes']]}" for found in violations]
-    assert described == [], page.url
+    assert described == [], (page.url, described)
     assert page.get_by_role("main").count() == 1
     assert page.get_by_role("heading", level=1).count() == 1
 

@@ -201,7 +201,7 @@ def test_names_in_an_address_are_encoded(ledger: Client) -> None:
 def test_both_clients_have_all_operations() -> None:
     operations = {name for name in vars(Operations) if not name.startswith("_")}
     for client in (Client, AsyncClient):
-        assert {name for name in vars(client) if not name.startswith("_")} == operations | {"close"}
+        assert {name for name in vars(client) if not name.startswith("_")} == operations | {"close", "follow"}
         assert all(getattr(client, name).__doc__ == getattr(Operations, name).__doc__ for name in operations)
 
 

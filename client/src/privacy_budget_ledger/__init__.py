@@ -5,6 +5,7 @@ from privacy_budget_ledger.budgets import ApproximateBudget, Budget, PureBudget,
 from privacy_budget_ledger.clients import AsyncClient, Client
 from privacy_budget_ledger.errors import LedgerError, Problem
 from privacy_budget_ledger.exchange import Retries
+from privacy_budget_ledger.following import Entry
 from privacy_budget_ledger.heads import Head, KeptHeads
 from privacy_budget_ledger.operations import Account, Drawn, NewRelease, Release
 from privacy_budget_ledger.version import __version__
@@ -16,6 +17,7 @@ __all__ = [
     "Budget",
     "Client",
     "Drawn",
+    "Entry",
     "Head",
     "KeptHeads",
     "LedgerError",

@@ -4,13 +4,14 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import wraps
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import httpx
 
-from privacy_budget_ledger.exchange import Answer, Call, Exchange, Operation, Pause, Retries
+from privacy_budget_ledger.exchange import Answer, Call, Exchange, Operation, Pause, Retries, failed
+from privacy_budget_ledger.following import EVENTS, SILENCE, Entry, Following
 from privacy_budget_ledger.heads import KeptHeads
 from privacy_budget_ledger.operations import Operations
 from privacy_budget_ledger.version import __version__
@@ -90,7 +91,8 @@ class _Connected(Generic[H]):
         headers = {"Authorization": f"Bearer {key}", "User-Agent": _AGENT}
         self._http: H = self._OPEN(base_url=address, headers=headers, timeout=timeout, **connection)
         kept = None if heads is None else KeptHeads(heads)
-        self._address, self._operations = address, Operations(Exchange(kept, retries or Retries()))
+        self._address, self._retries = address, retries or Retries()
+        self._operations = Operations(Exchange(kept, self._retries))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address!r})"
@@ -112,6 +114,40 @@ class Client(_Connected[httpx.Client]):
         except httpx.HTTPError as error:
             return error
         return Answer(answer.status_code, answer.headers, answer.content)
+
+    def follow(self, account: str, *, after: int = 0) -> Iterator[Entry]:
+        """Yield the entries of an account's journal after a number, and each new one as it comes, without end.
+
+        A stream that breaks off is resumed after the last entry. Leave the loop to end it.
+
+        Args:
+            account: the account's name.
+            after: the number of the last entry that you have; 0 for all of them.
+
+        Raises:
+            Problem: the service refuses, as when the key has ended.
+            ConnectionFailed: no attempt since the last entry was answered.
+            UnexpectedAnswer: the answer is no stream of the journal's next entries.
+        """
+        following = Following(account, after, self._retries)
+        while True:
+            call = following.call()
+            asked = self._http.stream(call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE)
+            try:
+                with asked as answer:
+                    if answer.headers.get("Content-Type", "").startswith(EVENTS):
+                        for text in answer.iter_text():
+                            yield from following.read(text)
+                        pause = following.ended()
+                    else:
+                        content = answer.read()
+                        pause = following.refused(Answer(answer.status_code, answer.headers, content))
+            except httpx.HTTPError as error:
+                lost = following.lost(error)
+                if lost is None:
+                    raise failed(call, error) from None
+                pause = lost
+            self._carry_out(pause)
 
     def close(self) -> None:
         """Close its connections."""
@@ -156,6 +192,41 @@ class AsyncClient(_Connected[httpx.AsyncClient]):
         except httpx.HTTPError as error:
             return error
         return Answer(answer.status_code, answer.headers, answer.content)
+
+    async def follow(self, account: str, *, after: int = 0) -> AsyncIterator[Entry]:
+        """Yield the entries of an account's journal after a number, and each new one as it comes, without end.
+
+        A stream that breaks off is resumed after the last entry. Leave the loop to end it.
+
+        Args:
+            account: the account's name.
+            after: the number of the last entry that you have; 0 for all of them.
+
+        Raises:
+            Problem: the service refuses, as when the key has ended.
+            ConnectionFailed: no attempt since the last entry was answered.
+            UnexpectedAnswer: the answer is no stream of the journal's next entries.
+        """
+        following = Following(account, after, self._retries)
+        while True:
+            call = following.call()
+            asked = self._http.stream(call.method, call.path, params=call.params, headers=call.headers, timeout=SILENCE)
+            try:
+                async with asked as answer:
+                    if answer.headers.get("Content-Type", "").startswith(EVENTS):
+                        async for text in answer.aiter_text():
+                            for entry in following.read(text):
+                                yield entry
+                        pause = following.ended()
+                    else:
+                        content = await answer.aread()
+                        pause = following.refused(Answer(answer.status_code, answer.headers, content))
+            except httpx.HTTPError as error:
+                lost = following.lost(error)
+                if lost is None:
+                    raise failed(call, error) from None
+                pause = lost
+            await self._carry_out(pause)
 
     async def close(self) -> None:
         """Close its connections."""

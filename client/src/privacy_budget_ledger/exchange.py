@@ -60,6 +60,11 @@ class Answer:
         except (OverflowError, ValueError):
             return None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the same request may get another answer later."""
+        return self.status in _BUSY
+
 
 @dataclass(frozen=True)
 class Pause:
@@ -159,18 +164,28 @@ class Exchange:
         while True:
             attempt += 1
             reply = yield call
-            if isinstance(reply, Answer) and reply.status not in _BUSY:
+            if isinstance(reply, Answer) and not reply.is_busy:
                 return reply
             if isinstance(reply, Answer):
                 pause = self._retries.pause(attempt, reply.retry_after)
             else:
-                pause = self._retries.pause(attempt, None) if isinstance(reply, _AGAIN) else None
+                pause = self._retries.pause(attempt, None) if is_lost(reply) else None
             if pause is not None:
                 yield Pause(pause)
             elif isinstance(reply, Answer):
                 return reply
-            else:  # without the error itself, which refers to the request and so to the counts
-                raise ConnectionFailed(f"no answer to {call.method} {call.path}: {_reason(reply)}")
+            else:
+                raise failed(call, reply)
+
+
+def is_lost(error: Any) -> bool:
+    """Return whether an error is one of the connection, after which a request is sent again."""
+    return isinstance(error, _AGAIN)
+
+
+def failed(call: Call, error: Any) -> ConnectionFailed:
+    """Return the error of a request without an answer, without the error itself, which refers to the counts."""
+    return ConnectionFailed(f"no answer to {call.method} {call.path}: {_reason(error)}")
 
 
 def _reason(error: Any) -> str:

@@ -20,6 +20,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 
 SIGNED_IN = "signed_in"  # in the state of a request that a page makes in process: whom the issuer vouched for
+AGAIN = "again"  # in the state of a request: the function that authenticates its caller again
 _PAUSE = 1.0  # seconds that a request waits when its key's clients hang up too often
 _THREADS = 8  # a separate pool: authentication goes on while all other threads wait
 
@@ -70,6 +71,7 @@ class Authentication:
             self.throttle.count_invalid(address)
             raise
         state = scope.setdefault("state", {})
+        state[AGAIN] = partial(self._principal, token, self.threads)
         state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.count_abandoned, token)
         visit = state.get(PAGE, state)
         if not visit.get("counted"):  # a page counts as one request, with all its calls

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
+from service.api.http import csv_answers, event_streams
 from service.api.http.dependencies import CurrentDatabase, in_helpers
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
@@ -40,9 +41,10 @@ _COLUMNS = (
     "entry.seq", "entry.time", "entry.kind", "entry.release", "entry.actor", "entry.key", "entry.content", "previous",
     "hash",
 )  # fmt: skip
+_FORMS: dict[int | str, dict[str, Any]] = {200: AS_TABLE[200] | {"content": csv_answers.ANSWER | event_streams.ANSWER}}
 
 
-@router.get("/{account}/journal", response_model=JournalPage, responses=AS_TABLE)
+@router.get("/{account}/journal", response_model=JournalPage, responses=_FORMS)
 @in_helpers
 def read_journal(
     account: AccountPath,
@@ -67,6 +69,11 @@ def read_journal(
     The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
     therefore detect any change of the entries before it. With the number of the last entry that was read as after, the
     answer has the entries that were added since.
+
+    With text/event-stream as Accept the answer is a stream of server-sent events that goes on with each new entry,
+    within about a second. It begins after the entry that the header Last-Event-ID or after names, otherwise with the
+    first one, and takes neither limit nor cursor. It ends when the key does, when the client does not read, and when
+    the server stops; a client then asks again. One principal has at most 16 streams of a server at once.
     """
     require(principal, "auditor", account)
     if after is not None and cursor is not None:

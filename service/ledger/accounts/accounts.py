@@ -114,6 +114,12 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
     return record_of(connection, row)
 
 
+def head_numbers(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """Return the number of each account's last entry as its row has it, whose seal is not checked."""
+    rows = connection.execute(select(Account.name, Account.head_seq).where(Account.name.in_(names)))
+    return {row.name: row.head_seq for row in rows}
+
+
 def list_accounts(
     connection: Connection,
     after: str,

@@ -214,19 +214,21 @@ def entries(
     before_reading: BeforeReading | None = None,
     *,
     until: int,
+    most: int | None = None,
 ) -> Page[JournalEntry]:
     """Return a page of an account's journal: at most ``limit`` entries that follow ``after_seq``, in order.
 
     Args:
         after_seq: 0 for the first page.
         until: the number of the account's head. Entries beyond it are left out, because no seal covers them.
+        most: characters of a page, by default as many as pages have.
     """
     query = (
         select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
         .where(Entry.account_id == account_id, Entry.seq > after_seq, up_to(Entry.seq, until))
         .order_by(Entry.seq)
     )
-    rows = rows_of(connection, query, func.length(Entry.body), limit, before_reading=before_reading)
+    rows = rows_of(connection, query, func.length(Entry.body), limit, most, before_reading)
     return page_of(rows, lambda row: JournalEntry(*row))
 
 
