@@ -57,7 +57,7 @@ test-explore: $(VENV)/dev.stamp ## run the property tests with fresh random exam
 	$(BIN)/python -m tests.explore --workers $(WORKERS) $(if $(SEED),--seed $(SEED))
 
 test-statistics: $(VENV)/dev.stamp ## ten million draws of each law, all values of the oracle and of earlier versions, all designs of the adversaries, and long forms of other tests
-	$(BIN)/python -m pytest -m statistics tests/noise tests/oracles tests/compatibility tests/privacy/accounting tests/api/routes tests/ledger/accounts
+	$(BIN)/python -m pytest -m statistics tests/noise tests/oracles tests/compatibility tests/privacy/accounting tests/api/routes tests/ledger/accounts tests/ledger/verification
 
 test-image: $(VENV)/dev.stamp ## follow the Dockerfile in a root of its own and run what it makes (as root, with debootstrap)
 	$(BIN)/python -m pytest -m image tests/image

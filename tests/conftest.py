@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import Connection, Engine, event, make_url
@@ -28,6 +29,8 @@ from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
 from tests.postgres_server import postgres_server, session
+
+_Session = psycopg.Connection[tuple[Any, ...]]
 
 _TEMPLATE = "template_migrated"
 _KEYED = Secret(bytes(range(32)))
@@ -119,9 +122,15 @@ def postgresql_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _postgresql_template(postgresql_server: str) -> str:
-    with session(postgresql_server) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_TEMPLATE)))
+def _postgresql_session(postgresql_server: str) -> Iterator[_Session]:
+    """A session that makes and drops databases: another one for each would be another process of the server."""
+    with session(postgresql_server) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def _postgresql_template(postgresql_server: str, _postgresql_session: _Session) -> str:
+    _postgresql_session.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_TEMPLATE)))
     migrate(make_url(postgresql_server).set(database=_TEMPLATE).render_as_string(hide_password=False))
     return _TEMPLATE
 
@@ -141,7 +150,7 @@ def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'empty.db'}"
         return
-    with _new_database(request.getfixturevalue("postgresql_server"), "template1") as url:
+    with _new_database(request.getfixturevalue("_postgresql_session"), "template1") as url:
         yield url
 
 
@@ -154,7 +163,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield f"sqlite:///{path}"
         return
     template = request.getfixturevalue("_postgresql_template")
-    with _new_database(request.getfixturevalue("postgresql_server"), template) as url:
+    with _new_database(request.getfixturevalue("_postgresql_session"), template) as url:
         yield url
 
 
@@ -170,7 +179,7 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
                 url = f"sqlite:///{path}"
             else:
                 template = request.getfixturevalue("_postgresql_template")
-                url = stack.enter_context(_new_database(request.getfixturevalue("postgresql_server"), template))
+                url = stack.enter_context(_new_database(request.getfixturevalue("_postgresql_session"), template))
             opened = open_database(url)
             opened.secret = _KEYED
             stack.callback(opened.close)
@@ -180,9 +189,9 @@ def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 
 @pytest.fixture
-def postgresql_url(postgresql_server: str, _postgresql_template: str) -> Iterator[str]:
+def postgresql_url(_postgresql_session: _Session, _postgresql_template: str) -> Iterator[str]:
     """Yield the URL of a fresh PostgreSQL database: for what SQLite has not, such as connections that break."""
-    with _new_database(postgresql_server, _postgresql_template) as url:
+    with _new_database(_postgresql_session, _postgresql_template) as url:
         yield url
 
 
@@ -208,17 +217,15 @@ def signer(secret: Secret) -> Signer:
 
 
 @contextlib.contextmanager
-def _new_database(server: str, template: str) -> Iterator[str]:
+def _new_database(server: _Session, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
-    with session(server) as connection:
-        connection.execute(
-            # Copying files is three times as fast as copying through the log.
-            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
-                sql.Identifier(name), sql.Identifier(template)
-            )
+    server.execute(
+        # Copying files is three times as fast as copying through the log.
+        sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+            sql.Identifier(name), sql.Identifier(template)
         )
+    )
     try:
-        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+        yield f"postgresql+psycopg://postgres@/{name}?host={server.info.host}"
     finally:
-        with session(server) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

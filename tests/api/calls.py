@@ -33,7 +33,13 @@ def application(database: Database, secret: Secret, **settings: Any) -> FastAPI:
     """
     check_secret(database, secret)
     ensure_first_key(database, secret, STEWARD, None)
-    return create_app(Settings(**{"helper_processes": 0} | settings), database, secret, None)
+    return create_app(_settings(**{"helper_processes": 0} | settings), database, secret, None)
+
+
+@cache
+def _settings(**given: Any) -> Settings:
+    """Return settings, for which the environment is read once: to read it took a third of an application's start."""
+    return Settings(**given)
 
 
 def client_of(app: FastAPI) -> TestClient:

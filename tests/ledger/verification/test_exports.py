@@ -186,19 +186,24 @@ def test_a_whole_file_is_read_without_a_database(file: list[bytes], signer: Sign
     _read(file, signer)
 
 
-def test_a_file_that_was_changed_in_any_line_is_refused_there(file: list[bytes], signer: Signer) -> None:
+@pytest.mark.parametrize("places", [1, pytest.param(5, marks=pytest.mark.statistics)])
+def test_a_file_that_was_changed_in_any_line_is_refused_there(file: list[bytes], signer: Signer, places: int) -> None:
+    """In each line at one of five places in turn, or at all of them: each time the file is read up to there."""
     for at, line in enumerate(file):
-        for where in (1, len(line) // 3, len(line) // 2, len(line) - 20, len(line) - 3):
+        every = (1, len(line) // 3, len(line) // 2, len(line) - 20, len(line) - 3) * 2
+        for where in every[at % 5 :][:places]:
             changed = line[:where] + bytes([line[where] ^ 1]) + line[where + 1 :]
             found = _refused_at([*file[:at], changed, *file[at + 1 :]], signer)
             assert found == at + 1, (line, changed)
 
 
-def test_a_file_that_was_cut_off_is_refused(file: list[bytes], signer: Signer) -> None:
-    for length in range(len(file)):
-        assert _refused_at(file[:length], signer) == length + 1
-        assert _refused_at([*file[:length], file[length][: len(file[length]) // 2]], signer) == length + 1
-        assert _refused_at([*file[:length], file[length][:-1]], signer) == length + 1
+@pytest.mark.parametrize("ways", [1, pytest.param(3, marks=pytest.mark.statistics)])
+def test_a_file_that_was_cut_off_is_refused(file: list[bytes], signer: Signer, ways: int) -> None:
+    """After each line in one of three ways in turn, or in all of them."""
+    for length, next_line in enumerate(file):
+        every: tuple[list[bytes], ...] = ([], [next_line[: len(next_line) // 2]], [next_line[:-1]]) * 2
+        for rest in every[length % 3 :][:ways]:
+            assert _refused_at([*file[:length], *rest], signer) == length + 1
 
 
 def test_a_file_with_a_line_less_or_more_is_refused_there_or_later(file: list[bytes], signer: Signer) -> None:
