@@ -238,7 +238,7 @@ class Forwarded(Response):
         """Send the request with the user's own authorization, and pass the answer on."""
         inner = _scope(scope, self.session, scope["method"], self.path, None, {})
         kept = [header for header in scope["headers"] if header[0] not in _OF_THE_VISIT]
-        inner |= {"query_string": scope["query_string"], "headers": [*inner["headers"], *kept]}
+        inner.update(query_string=scope["query_string"], headers=[*inner["headers"], *kept])
         await scope["app"](inner, receive, send)
 
 

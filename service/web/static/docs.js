@@ -33,6 +33,7 @@ const complete = () => {
     const parameter = control.closest("[data-param-name]")?.dataset.paramName;
     name(control, parameter ?? (control.matches(".examples-select-element") ? "Example" : control.matches("textarea") ? "Request body" : "Media type"));
   }
+  for (const region of place.querySelectorAll("[role=region]")) name(region, region.id.replaceAll("_", " "));
   for (const button of place.querySelectorAll(".close-modal")) name(button, "Close");
   for (const listing of place.querySelectorAll("pre:not([tabindex])")) listing.tabIndex = 0;
 };
