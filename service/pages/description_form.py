@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from service.api.routes.registry import Basic
+from service.api.publication.registry_entry import Basic
 from service.api.schemas.metadata import (
     AccountingFields,
     AdministrativeFields,

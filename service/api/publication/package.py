@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, func, select
 
 from service.api.http import csv_answers
-from service.api.publication import allocation, noisy_tables
+from service.api.publication import accuracy, allocation, noisy_tables, registry_entry
 from service.api.publication.archive import Archive
-from service.api.routes import accuracy_statements, registry
 from service.api.schemas.draw_responses import outline_body
 from service.errors import Conflict, Gone, Incomplete
 from service.ledger.accounts.accounts import AccountRecord, read_account
@@ -111,13 +110,13 @@ def publication_of(
     receipt = receipt_of(connection, owner, release_id, at)
     cost = cost_of(owner, release)
     drawn = {one["mechanism"]: DrawnFor(**one) for one in receipt["partitions"]}
-    accuracy = accuracy_statements.statement_of(owner, release, cost, drawn, confidence)
+    stated = accuracy.statement_of(owner, release, cost, drawn, confidence)
     entry, lacks = None, tuple[str, ...]()
     try:
-        entry = registry.release_entry(owner, release, count_draws(connection, owner.id, release_id))
+        entry = registry_entry.release_entry(owner, release, count_draws(connection, owner.id, release_id))
     except Incomplete as incomplete:
         lacks = incomplete.missing
-    listed = accuracy | {"mechanisms": list(accuracy["mechanisms"])}
+    listed = stated | {"mechanisms": list(stated["mechanisms"])}
     return Publication(owner, release, receipt | {"cost": cost}, listed, entry, lacks)
 
 
@@ -133,11 +132,11 @@ def packed(database: Database, signer: Signer, published: Publication) -> Iterat
     yield from archive.add(RECEIPT, [_json(signer.sign(STATEMENT, published.receipt))])
     yield from archive.add(PLAN, [_json(release.document)])
     yield from archive.add("accuracy.json", [_json(published.accuracy)])
-    yield from archive.add("accuracy.csv", csv_answers.written(*accuracy_statements.table_of(published.accuracy)))
+    yield from archive.add("accuracy.csv", csv_answers.written(*accuracy.table_of(published.accuracy)))
     rows = allocation.rows_of(release.plan)
     yield from archive.add("allocation.csv", csv_answers.written(allocation.COLUMNS, rows))
     if published.entry is not None:
-        yield from archive.add("registry-entry.yaml", [registry.as_yaml(published.entry)])
+        yield from archive.add("registry-entry.yaml", [registry_entry.as_yaml(published.entry)])
     draws = _Draws(database, published)
     yield from archive.add(DRAWS, draws.outlined())
     yield from _tables(archive, draws)

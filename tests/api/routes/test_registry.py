@@ -8,8 +8,9 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from service.api.routes import registry
-from service.api.routes.registry import TIERS, YAML
+from service.api.publication import registry_entry
+from service.api.publication.registry_entry import TIERS
+from service.api.routes.registry import YAML
 from service.api.schemas.metadata import Metadata
 from service.ledger.releases import preparation
 from service.ledger.verification.recompute import recompute
@@ -88,8 +89,8 @@ def test_metadata_are_what_the_ledger_cannot_know_in_the_schemas_words() -> None
 
 
 def test_the_sections_and_what_they_require_are_the_schemas() -> None:
-    assert list(registry._SECTIONS) == list(_SECTIONS)
-    for section, model in registry._SECTIONS.items():
+    assert list(registry_entry._SECTIONS) == list(_SECTIONS)
+    for section, model in registry_entry._SECTIONS.items():
         assert model.model_fields.keys() == _SECTIONS[section]["properties"].keys()
         required = {name for name, field in model.model_fields.items() if field.is_required()}
         assert required >= set(_SECTIONS[section].get("required", ())) - {"registry_authors"}

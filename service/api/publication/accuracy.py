@@ -1,0 +1,104 @@
+"""The accuracy statement of a release: the margins of its noisy counts, beside its guarantee."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from service.api.schemas.count_accuracy import CountAccuracy, count_accuracies
+from service.api.schemas.exact_numbers import number_down, stated
+from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.draws import partitions
+from service.ledger.releases.releases import ReleaseRecord
+from service.ledger.releases.reservation_rows import State
+from service.privacy.mechanisms import Mechanism
+from service.privacy.plans.walking import Neighbouring, runs_of
+
+_FACTS = ("account", "release", "name", "state", "unit", "neighbouring", "epsilon", "delta", "rho")
+_FIGURES = (
+    "mechanism", "tags", "type", "parameters", "repetitions", "partitions_declared", "partitions_drawn", "confidence",
+    "moe", "coverage", "standard_deviation",
+)  # fmt: skip
+
+
+class MechanismAccuracy(CountAccuracy):
+    """The accuracy of one noisy count of a mechanism, and its partitions."""
+
+    partitions_declared: int | None = Field(description="null: none are declared.")
+    partitions_drawn: int
+
+
+class AccuracyStatement(BaseModel):
+    """The guarantee of a release and the accuracy of each of its mechanisms, for a publication."""
+
+    account: str
+    release: str
+    name: str
+    state: State
+    unit: str
+    neighbouring: Neighbouring
+    epsilon: float | None = Field(
+        description="The least at delta that holds under adaptive choice, or where there is none the least of all."
+        " Rounded up; null: infinite."
+    )
+    delta: float
+    rho: float | None = Field(description="Rounded up; null: infinite.")
+    confidence: float
+    mechanisms: list[MechanismAccuracy]
+
+
+def statement_of(
+    owner: AccountRecord,
+    release: ReleaseRecord,
+    cost: Mapping[str, Any],
+    drawn: Mapping[str, partitions.DrawnFor],
+    confidence: Fraction,
+) -> dict[str, Any]:
+    """Return the accuracy statement of a release, with an iterator of its mechanisms.
+
+    Args:
+        cost: the guarantee of the release, as JSON.
+        drawn: the counters of its partitions, by mechanism.
+        confidence: of the margins.
+    """
+    (best,) = cost["best"]
+    guarantee = best["adaptive"] or best["fixed"] or {}
+    return {
+        "account": owner.name,
+        "release": release.id,
+        "name": release.name,
+        "state": release.state,
+        "unit": owner.unit,
+        "neighbouring": owner.neighbouring.value,
+        "epsilon": guarantee.get("epsilon"),
+        "delta": best["delta"],
+        "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
+        "confidence": stated(confidence, number_down),
+        "mechanisms": _with_partitions(runs_of(release.plan), drawn, confidence),
+    }
+
+
+def table_of(statement: Mapping[str, Any]) -> tuple[Sequence[str], Iterator[list[Any]]]:
+    """Return an accuracy statement as a table with a row for each mechanism: its columns, and its rows."""
+    facts = [statement[name] for name in _FACTS]
+    confidence = {"confidence": statement["confidence"]}
+    rows = ([*facts, *_in_table(figures | confidence)] for figures in statement["mechanisms"])
+    return (*_FACTS, *_FIGURES), rows
+
+
+def _with_partitions(
+    runs: Iterator[tuple[Mechanism, int]], drawn: Mapping[str, partitions.DrawnFor], confidence: Fraction
+) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of each mechanism, with its partitions."""
+    for mechanism, figures in count_accuracies(runs, confidence, {}):
+        found = drawn.get(mechanism.name or "")
+        yield figures | {
+            "partitions_declared": None if mechanism.partitions is None else mechanism.partitions.most,
+            "partitions_drawn": 0 if found is None else found.drawn,
+        }
+
+
+def _in_table(figures: dict[str, Any]) -> list[Any]:
+    return [json.dumps(figures[name]) if name == "parameters" else figures[name] for name in _FIGURES]
