@@ -16,6 +16,7 @@ from service.pages import (
     reports,
     start,
     tables,
+    webhooks,
 )
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
@@ -35,6 +36,7 @@ ROUTERS = (
     planner.router,
     empirical.router,
     keys.router,
+    webhooks.router,
     tables.router,  # after the pages whose own files have other names
     guide.router,
     static_pages.router,

@@ -22,6 +22,8 @@ RELEASE_ID = _id("register_release", "201", "id")
 DRAW_ID = _id("draw_mechanism", "201", "draw")
 JOB_ID = _id("run_experiment", "202", "id")
 KEY_ID = _id("create_key", "201", "id")
+WEBHOOK_ID = _id("make_webhook", "201", "id")
+DELIVERY_ID = _id("test_webhook", "202", "id")
 
 
 def body(value: dict[str, Any]) -> dict[str, Any]:
@@ -177,3 +179,10 @@ LOWER_BOUND = {"residuals": _RESIDUALS, "shift": 1, "confidence": "0.95"}
 EXPERIMENT = {"algorithm": "rdpc", "epsilon": "0.1", "N": 1_000_000, "J": 3, "mu": 1000, "direct_runs": 500, "seed": 1}
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
 ROTATE = {"overlap": "PT24H"}
+WEBHOOK = {
+    "name": "approvals",
+    "url": "https://hooks.agency.example/ledger",
+    "events": ["release.proposed", "release.approved", "budget.below"],
+    "below": "0.2",
+}
+WEBHOOK_CHANGE = {"below": "0.1"}
