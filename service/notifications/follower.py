@@ -47,7 +47,7 @@ _log = structlog.get_logger("service.notifications")
 
 @dataclass
 class _Found:
-    """What a look at the journals found, to be written in one transaction.
+    """The findings of a look at the journals, to be written in one transaction.
 
     Attributes:
         places: for each journal the place that was reached before, if any, and the new one.

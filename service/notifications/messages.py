@@ -24,7 +24,7 @@ KINDS = ("proposed", "approved", "voided", "expired", "refused")
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What happened to an account, or to the installation; the page about it is at ``path``."""
+    """An event of an account, or of the installation; the page about it is at ``path``."""
 
     event: str
     account: str | None

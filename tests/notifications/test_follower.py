@@ -139,7 +139,7 @@ def test_refusals_of_one_account_are_limited(database: Database, monkeypatch: py
 
 
 def test_an_added_entry_gives_no_message(database: Database) -> None:
-    """Whoever writes the database may add entries, but no account's sealed row leads to them."""
+    """A writer of the database may add entries, but no account's sealed row leads to them."""
     open_account(database)
     open_account(database, "families")
     make_webhook(database)

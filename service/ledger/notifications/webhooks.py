@@ -49,6 +49,7 @@ _COLUMNS = (
     Webhook.id, Webhook.name, Webhook.url, Webhook.mail, Webhook.events, Webhook.accounts, Webhook.below,
     Webhook.active, Webhook.generation, Webhook.rotated_at, Webhook.created_at, Webhook.created_by,
 )  # fmt: skip
+_FIXED = ("id", "created_at", "created_by")
 _ORDER = (Webhook.created_at, Webhook.id)
 
 
@@ -223,7 +224,8 @@ def change(
     if new.below != old.below:
         connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
     row = _row(new)
-    connection.execute(update(Webhook).where(Webhook.id == webhook_id).values(row | {"seal": _seal(secret, row)}))
+    values = {name: value for name, value in row.items() if name not in _FIXED} | {"seal": _seal(secret, row)}
+    connection.execute(update(Webhook).where(Webhook.id == webhook_id).values(values))
     _enter(connection, secret, "webhook_changed", new, by, at)
     return new
 

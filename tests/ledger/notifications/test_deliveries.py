@@ -120,7 +120,7 @@ def test_an_outcome_of_a_deleted_webhook_is_dropped(database: Database) -> None:
     "change", ["payload = '{}'", "type = 'budget.below'", "account = 'people'", "created_at = '2020'"]
 )
 def test_an_altered_message_is_not_sent(database: Database, change: str) -> None:
-    """Whoever writes the database has the service sign nothing."""
+    """A writer of the database has the service sign nothing."""
     made = make_webhook(database)
     (message,) = queued(database, made.id)
     run(database, f"UPDATE deliveries SET {change}")
