@@ -58,6 +58,7 @@ from service.api.routes import (
     releases,
     scenarios,
     verification,
+    webhooks,
 )
 from service.api.routes.noisy_counts import arrow_draws, csv_draws, draws, histograms, tabulations
 from service.errors import StartupRefused
@@ -69,6 +70,7 @@ from service.ledger.installation.mark_check import remember_marked
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret
+from service.notifications.notifier import Notifier
 from service.pages import routes, start
 from service.pages.shell import forms, problem_pages
 from service.pages.shell.problem_pages import ProblemPages
@@ -124,6 +126,7 @@ _ROUTERS = (
     postprocessing.router,
     empirical.router,
     keys.router,
+    webhooks.router,
     registry.router,
     principal.router,
 )
@@ -142,20 +145,21 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         marked = nullcontext() if keeper is None else keeper.keeping()
-        expiring = ExpiryKeeper(database).keeping()
-        with marked, app.state.uses.written(), expiring, app.state.workers.working():
+        expiring, notifying = ExpiryKeeper(database).keeping(), notifier.keeping()
+        with marked, app.state.uses.written(), expiring, notifying, app.state.workers.working():
             yield
         if app.state.helpers is not None:
             app.state.helpers.close()
         database.close()
         stop_tracing()
 
+    notifier = Notifier(database, secret, settings)
     mark = None if keeper is None else keeper.file
     app = _application(settings, database, secret, mark, lifespan)
     places = _THREADS + settings.writer_threads
     alone = max(1, min(_ALONE, settings.writer_threads - 1))
     app.state.turns = FairPlaces(places, _TURNS, alone, settings.max_connections)
-    own = settings.model_copy(update={"bootstrap_key": None, "oidc_client_secret": None})
+    own = settings.model_copy(update={"bootstrap_key": None, "oidc_client_secret": None, "smtp_password": None})
     make = partial(helper_app, own, database.url, secret, mark)
     most = settings.max_connections
     app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
@@ -187,7 +191,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
 
     Args:
-        settings: the configuration, without the bootstrap key and the client's secret.
+        settings: the configuration, without the bootstrap key, the client's secret and the password for mail.
         url: the database's URL, which the helper opens for reading.
         secret: the installation's secret.
         mark: the file of the high-water mark; None where there is none.

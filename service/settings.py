@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -30,6 +30,8 @@ _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
 _VISIBLE = r"^[\x20-\x7e]+$"  # what RFC 6749 (A.1) allows in the id of a client
 _SCOPE = r"^([\x21\x23-\x5b\x5d-\x7e]+ )*openid( [\x21\x23-\x5b\x5d-\x7e]+)*$"
+MAIL_ADDRESS = r"^[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*$"
+"""The addresses of mail that are accepted."""
 _Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$")]
 
 
@@ -239,6 +241,24 @@ class Settings(BaseSettings):
         description="Accounts, separated by commas, whose budgets /metrics shows to every client that reaches it; at"
         f" most {_MOST_ACCOUNTS}.",
     )
+    webhook_networks: str = Field(
+        "",
+        description="Addresses, or networks such as 10.0.0.0/8, separated by commas, that webhooks may reach although"
+        " they are not public. Only within them may a webhook have http, and only on this machine (127.0.0.1).",
+    )
+    smtp_host: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="The server that sends notifications by mail; without it there are none. Needs smtp_from."
+    )
+    smtp_port: Annotated[int, Field(ge=1, le=65535)] = Field(587, description="Its port.")
+    smtp_tls: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="Its encryption: by STARTTLS, from the first byte, or none."
+    )
+    smtp_user: str | None = Field(None, description="The user that it knows the service as. Needs smtp_password.")
+    smtp_password: SecretStr | None = Field(None, description="That user's password.")
+    smtp_password_file: Path | None = Field(None, description="A file with that password, instead of smtp_password.")
+    smtp_from: Annotated[str, Field(max_length=254, pattern=MAIL_ADDRESS)] | None = Field(
+        None, description="The address that mail is from, such as ledger@agency.example."
+    )
     tracing: bool = Field(
         False,
         description="Send traces of requests and transactions by OpenTelemetry, to OTEL_EXPORTER_OTLP_ENDPOINT and"
@@ -258,13 +278,23 @@ class Settings(BaseSettings):
     def _addresses(cls, value: str) -> str:
         if value.strip() == "*":
             return "*"
-        for given in filter(None, map(str.strip, value.split(","))):
-            try:
-                ip_network(given)
-            except ValueError:
-                raise ValueError(
-                    "expected *, or addresses and networks such as 10.0.0.0/8 (without host bits), separated by commas"
-                ) from None
+        try:
+            _networks(value)
+        except ValueError:
+            raise ValueError(
+                "expected *, or addresses and networks such as 10.0.0.0/8 (without host bits), separated by commas"
+            ) from None
+        return value
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _reachable(cls, value: str) -> str:
+        try:
+            _networks(value)
+        except ValueError:
+            raise ValueError(
+                "expected addresses and networks such as 10.0.0.0/8 (without host bits), separated by commas"
+            ) from None
         return value
 
     @field_validator("oidc_issuer")
@@ -308,6 +338,19 @@ class Settings(BaseSettings):
             raise ValueError("expected SERVICE_OIDC_CLIENT_ID beside SERVICE_OIDC_CLIENT_SECRET")
         return self
 
+    @model_validator(mode="after")
+    def _mail(self) -> Self:
+        if self.smtp_host is not None and self.smtp_from is None:
+            raise ValueError("expected SERVICE_SMTP_FROM beside SERVICE_SMTP_HOST")
+        if self.smtp_password is not None and self.smtp_password_file is not None:
+            raise ValueError("expected SERVICE_SMTP_PASSWORD or SERVICE_SMTP_PASSWORD_FILE, and not both")
+        has_password = self.smtp_password is not None or self.smtp_password_file is not None
+        if (self.smtp_user is not None) != has_password:
+            raise ValueError("expected SERVICE_SMTP_USER and a password together")
+        if self.smtp_user is not None and self.smtp_tls == "none":
+            raise ValueError("expected SERVICE_SMTP_TLS other than none, or the password would be sent in plain text")
+        return self
+
     @field_validator("metrics_accounts", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
@@ -339,6 +382,11 @@ class Settings(BaseSettings):
         if url.drivername == "sqlite" and url.database in (None, "", ":memory:"):
             raise ValueError("expected a file: a ledger in memory would lose its entries")
         return value
+
+    @property
+    def resolved_webhook_networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """The networks that webhooks may reach although they are not public."""
+        return _networks(self.webhook_networks)
 
     @property
     def resolved_json_bytes_at_once(self) -> int:
@@ -390,6 +438,15 @@ class Settings(BaseSettings):
         return self.high_water_file or self.resolved_secret_file.with_suffix(".high-water")
 
 
+def _networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the networks of a list with commas.
+
+    Raises:
+        ValueError: one is no network.
+    """
+    return tuple(ip_network(given) for given in filter(None, map(str.strip, value.split(","))))
+
+
 def _default_room(largest: int, times: int) -> int:
     """Return the default memory limit of bodies: so many of the largest, within a quarter of the memory."""
     return max(largest, _LEAST_ROOM, min(times * largest, available_memory() // 4))
@@ -406,7 +463,7 @@ def available_memory() -> int:
 def logged(settings: Settings) -> dict[str, Any]:
     """Return the settings for a log: secrets only as set or not, URLs without passwords."""
     values = settings.model_dump(mode="json")
-    for name in ("bootstrap_key", "oidc_client_secret"):
+    for name in ("bootstrap_key", "oidc_client_secret", "smtp_password"):
         values[name] = getattr(settings, name) is not None
     url = make_url(settings.resolved_database_url)
     values["database_url"] = url.set(query={}).render_as_string(hide_password=True)

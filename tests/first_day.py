@@ -10,6 +10,7 @@ import io
 import json
 import re
 import socket
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -38,7 +39,17 @@ PANEL_RELEASE = {
 }
 # So that problems of too much are cheap to have; the second steward can still see that the process ends.
 SETTINGS = {"max_json_bytes": "100000", "failure_rate": "3/minute", "body_seconds": "1", "drain_seconds": "5"}
-_OPAQUE = {"key", "next_cursor", "signature", "public_key", "installation", "event", "noisy_counts"}
+_OPAQUE = {
+    "key",
+    "secret",
+    "milliseconds",
+    "next_cursor",
+    "signature",
+    "public_key",
+    "installation",
+    "event",
+    "noisy_counts",
+}
 # What is noise, or estimated from random samples of twenty residuals; of the examples' noise and residuals less than
 # one pair in 10^20 lies further apart.
 _RANDOM = {"noisy", "adjusted", "l1", "l2", "interval", "bias", "mean", "epsilon_lower_bound"}
@@ -121,6 +132,7 @@ def live(day: Day) -> None:
     _settle(day)
     _draw(day)
     _hand_out_keys(day)
+    _notify(day)
     _approve(day)
     _measure(day)
     _publish(day)
@@ -205,6 +217,32 @@ def _hand_out_keys(day: Day) -> None:
     day.names["steward"] = steward["key"]
     day.ask("list_keys")
     day.ask("list_keys", accept="text/csv")
+
+
+def _notify(day: Day) -> None:
+    """Send a test to a name that has no address, which the log of its delivery says."""
+    day.names["webhook"] = day.ask("make_webhook")["id"]
+    day.ask("list_webhooks")
+    day.ask("list_webhooks", accept="text/csv")
+    day.ask("read_webhook")
+    day.names["delivery"] = day.ask("test_webhook")["id"]
+    deadline = time.monotonic() + PATIENCE
+    while not day.ask("list_deliveries", keep=False)["items"][0]["tries"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    day.ask("list_deliveries")
+    day.ask("list_deliveries", accept="text/csv")
+    day.ask("change_webhook")
+    day.ask("rotate_webhook")
+    _fail(day)
+    day.ask("retry_delivery")
+    day.ask("delete_webhook")
+
+
+def _fail(day: Day) -> None:
+    """Let the day's message have failed, as after a day of tries."""
+    with contextlib.closing(sqlite3.connect(day.served.home / "data" / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE deliveries SET state = 'failed', due_at = NULL")
 
 
 def _approve(day: Day) -> None:

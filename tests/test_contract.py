@@ -69,7 +69,10 @@ def names(client: TestClient) -> dict[str, str]:
     key = json_of(client.post("/v1/keys", json=_example("/v1/keys")), 201)["id"]
     job = json_of(client.post("/v1/empirical/experiments", json=_example("/v1/empirical/experiments")), 202)["id"]
     json_of(client.post("/v1/accounts", json=first_day.PANEL_ACCOUNT), 201)
-    return {"account": account, "release": release, "draw": draw, "key": key, "job": job}
+    webhook = json_of(client.post("/v1/webhooks", json=examples.WEBHOOK), 201)["id"]
+    delivery = json_of(client.post(f"/v1/webhooks/{webhook}/test"), 202)["id"]
+    made = {"account": account, "release": release, "draw": draw, "key": key, "job": job}
+    return made | {"webhook": webhook, "delivery": delivery}
 
 
 def test_the_committed_document_is_the_running_apps(client: TestClient) -> None:

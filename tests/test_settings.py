@@ -1,6 +1,7 @@
 """The environment: defaults, where files go, and refusals that name the variable but never its value."""
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,14 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "NOTICE": "a trial",
         "METRICS_ACCOUNTS": "people, households,",
         "TRACING": "true",
+        "WEBHOOK_NETWORKS": "10.1.0.0/16, fd00::/8",
+        "SMTP_HOST": "mail.agency.example",
+        "SMTP_PORT": "465",
+        "SMTP_TLS": "tls",
+        "SMTP_USER": "ledger",
+        "SMTP_PASSWORD": "a password",
+        "SMTP_PASSWORD_FILE": "",
+        "SMTP_FROM": "ledger@agency.example",
     }
     assert {name.lower() for name in stated} == set(Settings.model_fields)
     for name, value in stated.items():
@@ -118,6 +127,31 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert (settings.metrics_accounts, settings.tracing) == (("people", "households"), True)
     assert (settings.job_retention_days, settings.draw_retention_days) == (30, 3650)
     assert settings.session_hours == 6
+    assert settings.resolved_webhook_networks == (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))
+    assert (settings.smtp_host, settings.smtp_port, settings.smtp_tls) == ("mail.agency.example", 465, "tls")
+    assert (settings.smtp_user, settings.smtp_from) == ("ledger", "ledger@agency.example")
+    assert settings.smtp_password is not None
+    assert settings.smtp_password.get_secret_value() == "a password"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"SMTP_HOST": "mail.agency.example"}, "expected SERVICE_SMTP_FROM"),
+        ({"SMTP_USER": "ledger"}, "expected SERVICE_SMTP_USER and a password together"),
+        ({"SMTP_PASSWORD": "hush"}, "expected SERVICE_SMTP_USER and a password together"),
+        ({"SMTP_USER": "l", "SMTP_PASSWORD": "hush", "SMTP_PASSWORD_FILE": "/run/p"}, "and not both"),
+        ({"SMTP_USER": "l", "SMTP_PASSWORD": "hush", "SMTP_TLS": "none"}, "in plain text"),
+    ],
+)
+def test_settings_of_mail_belong_together(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(f"SERVICE_{name}", value)
+    with pytest.raises(StartupRefused, match=expected) as refused:
+        read_settings()
+    assert "hush" not in str(refused.value)
 
 
 def test_every_field_is_described() -> None:
@@ -165,6 +199,10 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("METRICS_ACCOUNTS", ",".join(f"a{n}" for n in range(101)), "at most 100"),
         ("TRACING", "perhaps", "valid boolean"),
         ("LOG_LEVEL", "loud", "'debug', 'info', 'warning', 'error' or 'critical'"),
+        ("WEBHOOK_NETWORKS", "10.0.0.1/8", "without host bits"),
+        ("WEBHOOK_NETWORKS", "*", "expected addresses"),
+        ("SMTP_PORT", "0", "greater than or equal to 1"),
+        ("SMTP_FROM", "ledger@agency.example\nBcc: eve@example", "should match pattern"),
         ("OIDC_ISSUER", "http://login.example", "https"),
         ("OIDC_ISSUER", "http://127.0.0.1.example", "https"),
         ("OIDC_ISSUER", "http://[::1", "https"),

@@ -18,6 +18,7 @@ from service.pages import (
     scenarios,
     start,
     tables,
+    webhooks,
 )
 from service.pages.planner import routes as planner
 from service.pages.shell import static_pages
@@ -38,6 +39,7 @@ ROUTERS = (
     scenarios.router,
     empirical.router,
     keys.router,
+    webhooks.router,
     tables.router,  # after the pages whose own files have other names
     guide.router,
     interactive_interface.router,

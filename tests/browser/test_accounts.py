@@ -38,8 +38,21 @@ def _pages(client: Client) -> dict[str, str]:
         "description-release": f"{found['redistricting']}/description",
         "new-account": "/new-account?parent=nation",
         "keys": "/keys",
+        "webhooks": "/webhooks",
+        "webhook": f"/webhooks/{_webhook(client)}",
         "refused": "/accounts/persons/releases/none",
     }
+
+
+def _webhook(client: Client) -> str:
+    """Return the id of a webhook with a message."""
+    listed = json_of(client.get("/v1/webhooks"))["items"]
+    if listed:
+        return str(listed[0]["id"])
+    body = {"name": "approvals", "url": "https://hooks.agency.example/ledger", "events": ["release.proposed"]}
+    made = json_of(client.post("/v1/webhooks", json=body), 201)
+    json_of(client.post(f"/v1/webhooks/{made['id']}/test"), 202)
+    return str(made["id"])
 
 
 @pytest.mark.parametrize(("name", "options"), [("light", _WIDE), ("dark-400", _NARROW)])

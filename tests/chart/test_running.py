@@ -104,7 +104,7 @@ def test_a_server_charges_after_the_migration(tmp_path: Path, port: int, monkeyp
     monkeypatch.setenv("PGPASSWORD", variables.pop("PGPASSWORD"))
     settings = {name.removeprefix("SERVICE_").lower(): value for name, value in variables.items()}
     settings |= {"helper_processes": "0", "oidc_issuer": "", "oidc_audience": "", "drain_seconds": "0"}
-    settings |= {"oidc_client_id": "", "oidc_client_secret": ""}
+    settings |= {"oidc_client_id": "", "oidc_client_secret": "", "smtp_host": "", "smtp_user": "", "smtp_password": ""}
     with service(tmp_path, **settings) as served:
         assert served.client.get("/healthz").status_code == served.client.get("/readyz").status_code == 200
         open_account(served.client, budget={"definition": "pure", "epsilon": 1})

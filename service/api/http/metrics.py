@@ -29,6 +29,7 @@ from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.journal.journal import Kind
+from service.ledger.notifications import deliveries
 from service.ledger.releases.settlement import in_list
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -151,6 +152,10 @@ def _commits(database: Database) -> Iterator[Metric]:
     yield entries
     yield releases
     draws, values = counters["draws", ""], counters["values", ""]
+    notifications = CounterMetricFamily("ledger_notifications", "Tries to deliver messages.", labels=["outcome"])
+    for outcome in deliveries.OUTCOMES:
+        notifications.add_metric([outcome], counters["notifications", outcome])
+    yield notifications
     yield CounterMetricFamily("ledger_draws", "Draws that were stored.", value=draws)
     yield CounterMetricFamily("ledger_draw_values", "Noisy values in stored draws.", value=values)
 
@@ -211,15 +216,18 @@ def _high_water(observed: MetricSources) -> Iterator[Metric]:
 
 def _database_figures(observed: MetricSources) -> Iterator[Metric]:
     """Yield the figures that only the database has; the others appear even where it does not answer."""
-    migrated, jobs_by_state = False, dict[str, int]()
+    migrated, jobs_by_state, age = False, dict[str, int](), 0.0
     shown: list[AccountRecord] = []
     with suppress(ServiceError, RuntimeError):
         migrated = is_migrated(observed.database)
         jobs_by_state = jobs.unfinished(observed.database)
+        age = deliveries.oldest_age(observed.database)
         shown = _accounts(observed)
     yield _gauge("ledger_database_up", "1 where the database answers and is migrated.", [], [([], float(migrated))])
     states = [([state], float(number)) for state, number in jobs_by_state.items()]
     yield _gauge("ledger_jobs", "Unfinished experiments of all replicas.", ["state"], states)
+    text = "Age of the oldest message of all replicas that is still to be delivered; 0 where there is none."
+    yield _gauge("ledger_notification_age_seconds", text, [], [([], age)])
     labels = ["account", "definition"]
     caps = [([one.name, one.budget.definition.value], double_down(one.budget.cap)) for one in shown]
     yield _gauge("ledger_budget", "The cap on an account's loss, in nats.", labels, caps)

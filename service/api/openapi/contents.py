@@ -86,6 +86,21 @@ GROUPS = {
         " reject; stewards do all of it, and manage.",
         ("read_principal", "create_key", "list_keys", "rotate_key", "revoke_key"),
     ),
+    "notifications": Group(
+        "Webhooks are told of proposals, approvals, refusals, budgets below a share, and of what befalls the ledger; by"
+        " signed requests or by mail.",
+        (
+            "make_webhook",
+            "list_webhooks",
+            "read_webhook",
+            "change_webhook",
+            "delete_webhook",
+            "rotate_webhook",
+            "test_webhook",
+            "list_deliveries",
+            "retry_delivery",
+        ),
+    ),
     "registry": Group(
         "Entries of the public Differential Privacy Deployments Registry, from the ledger and from metadata.",
         ("read_release_entry", "read_account_entry"),

@@ -23,6 +23,8 @@ DRAW_ID = _id("draw_mechanism", "201", "draw")
 JOB_ID = _id("run_experiment", "202", "id")
 KEY_ID = _id("create_key", "201", "id")
 SCENARIO_ID = _id("save_scenario", "201", "id")
+WEBHOOK_ID = _id("make_webhook", "201", "id")
+DELIVERY_ID = _id("test_webhook", "202", "id")
 
 
 def body(value: dict[str, Any]) -> dict[str, Any]:
@@ -188,3 +190,10 @@ SCENARIO = {
 }
 KEY = {"name": "tabulation-pipeline", "role": "pipeline"}
 ROTATE = {"overlap": "PT24H"}
+WEBHOOK = {
+    "name": "approvals",
+    "url": "https://hooks.agency.example/ledger",
+    "events": ["release.proposed", "release.approved", "budget.below"],
+    "below": "0.2",
+}
+WEBHOOK_CHANGE = {"below": "0.1"}

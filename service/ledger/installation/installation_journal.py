@@ -22,7 +22,18 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Installation, InstallationEntry
 from service.ledger.storage.transaction import note_ends, note_entries, require_present, require_written
 
-Kind = Literal["key_adopted", "key_left", "key_made", "key_rotated", "key_revoked", "mark_acknowledged", "rows_sealed"]
+Kind = Literal[
+    "key_adopted",
+    "key_left",
+    "key_made",
+    "key_rotated",
+    "key_revoked",
+    "mark_acknowledged",
+    "rows_sealed",
+    "webhook_made",
+    "webhook_changed",
+    "webhook_deleted",
+]
 
 _ENTRY = select(
     InstallationEntry.seq,

@@ -424,3 +424,85 @@ class KnownCost(Base):
     state: Mapped[str]  # the other things that they depend on: the versions that computed them, the journal's head
     cost: Mapped[str]  # JSON
     seal: Mapped[str]  # by the installation's secret, without which the database's writers cannot invent figures
+
+
+class Webhook(Base):
+    """A target of notifications: an address that messages are posted to, or recipients of mail."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    url: Mapped[str | None]
+    mail: Mapped[str | None]  # JSON array of addresses
+    events: Mapped[str]  # JSON array of the types of messages
+    accounts: Mapped[str | None]  # JSON array of account names; null: all, and the installation
+    below: Mapped[str | None]  # an exact share of a budget; null: no such message is asked for
+    active: Mapped[int]  # 0: no messages are made
+    generation: Mapped[int]  # of its signing secret, which is derived and never stored
+    rotated_at: Mapped[str | None]  # the moment at which this generation began; null: the first one
+    created_at: Mapped[str]
+    created_by: Mapped[str]
+    seal: Mapped[str]  # HMAC of the whole row with the installation's secret
+    __table_args__ = (
+        CheckConstraint("(url IS NULL) <> (mail IS NULL)", name="webhooks_target"),
+        CheckConstraint("active IN (0, 1) AND generation > 0", name="webhooks_numbers"),
+        Index("webhooks_in_order", "created_at", "id"),
+    )
+
+
+class Delivery(Base):
+    """A message to one webhook. What it says never changes; the last columns say how far its delivery is."""
+
+    __tablename__ = "deliveries"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"))
+    type: Mapped[str]
+    account: Mapped[str | None]  # the name of the account that it is about; null: none
+    payload: Mapped[str]  # JSON, as it is sent and signed
+    created_at: Mapped[str]
+    seal: Mapped[str]  # HMAC of the columns above with the installation's secret
+    state: Mapped[str]
+    tries: Mapped[int]
+    due_at: Mapped[str | None]  # the moment of the next try; null: there is none
+    __table_args__ = (
+        CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="deliveries_state"),
+        CheckConstraint("(state = 'pending') = (due_at IS NOT NULL)", name="deliveries_due_at"),
+        Index("deliveries_of", "webhook_id", "created_at", "id"),
+        Index("deliveries_made", "created_at"),
+        Index(
+            "deliveries_due",
+            "due_at",
+            postgresql_where=text("state = 'pending'"),
+            sqlite_where=text("state = 'pending'"),
+        ),
+    )
+
+
+class DeliveryTry(Base):
+    """One try of a delivery, for the log."""
+
+    __tablename__ = "delivery_tries"
+    delivery_id: Mapped[str] = mapped_column(ForeignKey("deliveries.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)  # from 1
+    at: Mapped[str]
+    milliseconds: Mapped[int]
+    status: Mapped[int | None]  # of the answer; null: there was none
+    reason: Mapped[str | None]  # of the failure, in words; null: it was delivered
+    answer: Mapped[str | None]  # the beginning of the answer's body
+
+
+class BudgetBelow(Base):
+    """An account whose budget is below a webhook's share, so that its message is sent once."""
+
+    __tablename__ = "budgets_below"
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"), primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+
+
+class FollowedJournal(Base):
+    """The last entry of a journal of which messages were made; 0 is the installation's journal."""
+
+    __tablename__ = "followed_journals"
+    account_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seq: Mapped[int]
+    hash: Mapped[str]

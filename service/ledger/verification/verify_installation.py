@@ -14,6 +14,7 @@ from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
+from service.ledger.notifications import deliveries, webhooks
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, ApiKey, Installation
 from service.ledger.verification.answer_check import stored_answer_faults
@@ -38,9 +39,11 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
             yield "installation_journal: it names another version of the ledger than at the beginning of this check"
         yield from _sealed_again(connection, secret)
         yield from (fault for _, fault in key_faults(connection, secret, known))
+        yield from webhooks.faults(connection, secret)
     yield from stored_answer_faults(connection, secret)
     for job_id in jobs.altered(connection, secret):
         yield f"jobs: the result of {job_id} is not as the service wrote it"
+    yield from deliveries.faults(connection, secret)
 
 
 def _is_new(connection: Connection) -> bool:

@@ -40,6 +40,7 @@ NAVIGATION = (
     Entry("/plan", "Planner", "auditor"),
     Entry("/empirical", "Empirical loss", "steward"),
     Entry("/keys", "Keys", "steward"),
+    Entry("/webhooks", "Notifications", "steward"),
     Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
 )

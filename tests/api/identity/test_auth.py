@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
 from service.api.openapi import examples
 from service.ledger.access.key_records import ROLES
@@ -31,6 +32,7 @@ _PATHS = contract()["paths"]
 _OPERATIONS = sorted(
     (method.upper(), path) for path, methods in _PATHS.items() if path.startswith("/v1") for method in methods
 )
+_LIMITED_BY_BODY = (("POST", "/v1/accounts"), ("POST", "/v1/scenarios"), ("POST", "/v1/webhooks"))
 _OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/problems/validation", "/static/docs.js"]
 
 
@@ -49,7 +51,16 @@ def _refused(answer: Answer) -> None:
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
 def test_every_operation_needs_a_key_before_anything_else(keyless: Client, method: str, path: str) -> None:
     """401 comes before all other faults: unknown names, a body that is malformed, of an unknown type, or too large."""
-    address = path.format(account="nobody", release="none", draw="none", key="none", job="none", scenario="none")
+    address = path.format(
+        account="nobody",
+        release="none",
+        draw="none",
+        key="none",
+        job="none",
+        scenario="none",
+        webhook="none",
+        delivery="none",
+    )
     _refused(keyless.request(method, address))
     _refused(keyless.request(method, f"{address}?unknown=1"))
     for content in (b"{", b"\xff", b"[" * 10**5, b"x" * (64 * 2**20 + 1)):
@@ -198,6 +209,15 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/keys"): (_STEWARD, {"name": "n", "role": "auditor"}),
     ("DELETE", "/v1/keys/{key}"): (_STEWARD, None),
     ("POST", "/v1/keys/{key}/rotate"): (_STEWARD, {}),
+    ("GET", "/v1/webhooks"): (_STEWARD, None),
+    ("POST", "/v1/webhooks"): (_STEWARD, examples.WEBHOOK),
+    ("GET", "/v1/webhooks/{webhook}"): (_STEWARD, None),
+    ("PATCH", "/v1/webhooks/{webhook}"): (_STEWARD, {}),
+    ("DELETE", "/v1/webhooks/{webhook}"): (_STEWARD, None),
+    ("POST", "/v1/webhooks/{webhook}/rotate"): (_STEWARD, None),
+    ("POST", "/v1/webhooks/{webhook}/test"): (_STEWARD, None),
+    ("GET", "/v1/webhooks/{webhook}/deliveries"): (_STEWARD, None),
+    ("POST", "/v1/webhooks/{webhook}/deliveries/{delivery}/retry"): (_STEWARD, None),
 }
 
 
@@ -239,16 +259,28 @@ def names(shared_client: Client) -> dict[str, str]:
 
 @pytest.fixture
 def placed(shared_client: Client, names: dict[str, str], path: str) -> dict[str, str]:
-    """Return a table with a new job or scenario for each operation on one, since it can be deleted."""
+    """Return a table with a new job, scenario or webhook for each operation on one, since these can be deleted."""
     if "{scenario}" in path:
         maker = operators_key(shared_client, "auditor", "somebody")
         body = _SCENARIO | {"name": str(uuid.uuid4())}
         return names | {"scenario": json_of(shared_client.post("/v1/scenarios", json=body, headers=maker), 201)["id"]}
+    if "{webhook}" in path:
+        return names | _failed_delivery(shared_client)
     if "{job}" not in path:
         return names
     return names | {
         "job": json_of(shared_client.post("/v1/empirical/experiments", json=examples.EXPERIMENT), 202)["id"]
     }
+
+
+def _failed_delivery(client: Client) -> dict[str, str]:
+    """Return a new webhook with a message that failed."""
+    made = json_of(client.post("/v1/webhooks", json=examples.WEBHOOK), 201)["id"]
+    sent = json_of(client.post(f"/v1/webhooks/{made}/test"), 202)["id"]
+    state = cast("TestClient", client).app.state  # type: ignore[attr-defined]
+    failed = text("UPDATE deliveries SET state = 'failed', due_at = NULL WHERE id = :id")
+    state.database.write(lambda c: c.execute(failed, {"id": sent}), is_committed=lambda *_: False)
+    return {"webhook": made, "delivery": sent}
 
 
 def _at(path: str, names: dict[str, str]) -> str:
@@ -309,7 +341,7 @@ def test_a_limited_key_reaches_its_accounts_only(
 
 def _needs_no_limit(path: str) -> bool:
     """Return True where a key that is limited to other accounts is refused."""
-    return any(part in path for part in ("{account}", "{job}", "{scenario}", "/v1/keys"))
+    return any(part in path for part in ("{account}", "{job}", "{scenario}", "{webhook}", "/v1/keys"))
 
 
 @pytest.mark.parametrize(("method", "path"), _OPERATIONS)
@@ -326,7 +358,7 @@ def test_keys_that_are_revoked_or_limited_elsewhere(
     answer = shared_client.request(
         method, address, json=_for(shared_client, "elsewhere", path, body), headers=elsewhere
     )
-    if _needs_no_limit(path) or (method == "POST" and path in ("/v1/accounts", "/v1/scenarios")):
+    if _needs_no_limit(path) or (method, path) in _LIMITED_BY_BODY:
         problem_of(answer, "forbidden")
     else:
         assert answer.is_success, answer.text

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -21,6 +22,8 @@ from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.signing import Signer
 from service.ledger.journal.journal import Actor
+from service.ledger.notifications import deliveries
+from service.ledger.notifications.deliveries import Message, Try
 from service.ledger.scenarios import StatedScenario
 from service.ledger.spending import kept_figures
 from service.ledger.storage import clock
@@ -33,12 +36,15 @@ from service.ledger.verification.adoption import adopt
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
+from service.notifications.follower import Follower
 from tests.ledger.charging import SECRET, asking, carry_out, charge, open_account
 from tests.ledger.keys import make_key
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
+from tests.ledger.notifications.hooks import change_webhook, make_webhook, remove_webhook
 from tests.ledger.roles import APPLICATION, application_url, run_script
 from tests.ledger.storage.test_append_only import FIXED, MONTHS
 from tests.ledger.verification.test_recompute import older
+from tests.ledger.writing import never
 from tests.postgres_server import libpq_url
 
 __all__ = ["older"]  # a fixture
@@ -125,6 +131,21 @@ def _use_scenarios(database: Database) -> None:
     scenarios.remove(database, saved, lambda _: None)
 
 
+def _use_webhooks(database: Database) -> None:
+    """Make, change and delete webhooks, and try their messages to their end."""
+    made = make_webhook(database, events=("release.proposed", "budget.below"), below="0.999999")
+    change_webhook(database, made.id, generation=2, rotated_at=clock.now())
+    for webhook in (made, make_webhook(database)):
+        at = clock.now()
+        new = [Message(webhook.id, "test", None, at, {})]
+        database.write(partial(deliveries.queue, secret=SECRET, messages=new, at=at), is_committed=never)
+        with database.read() as connection:
+            (found,) = deliveries.due(connection, SECRET, at, (), 1)
+        assert deliveries.claim(database, found)
+        deliveries.record(database, found, Try(at, 1, 500, "the answer has status 500", None))
+    remove_webhook(database, webhook.id)
+
+
 def test_all_that_the_service_writes_is_allowed(
     served: Database, monkeypatch: pytest.MonkeyPatch, secret: Secret
 ) -> None:
@@ -133,7 +154,9 @@ def test_all_that_the_service_writes_is_allowed(
     _use_scenarios(served)
     for cost in ("1", "2"):
         kept_figures.keep(served, secret, [kept_figures.KeptFigures("subject", "state", cost)])
+    _use_webhooks(served)
     everything(served, Clock(monkeypatch))
+    Follower(served, SECRET, None).follow()
     open_account(served, "by-month", periods=MONTHS)
     for _ in range(2):
         charge(served, A, name="by-month", periods={"list": ["2026-01"]})

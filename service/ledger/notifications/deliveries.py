@@ -1,0 +1,276 @@
+"""Deliveries: the messages for webhooks, when each is to be tried next, and the log of the tries."""
+
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, cast, get_args
+
+from sqlalchemy import Connection, Row, delete, exists, func, insert, select, tuple_, update
+
+from service.errors import Altered, Conflict, NotFound
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Delivery, DeliveryTry
+from service.ledger.storage.transaction import batch, count_metric
+
+State = Literal["pending", "delivered", "failed"]
+
+Outcome = Literal["delivered", "put_off", "failed"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""The outcomes of a try; one that failed is put off until the next one, or was the last."""
+PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 60, 2 * 3600, 6 * 3600, 15 * 3600))
+"""The pauses between the tries of a message: eight tries within a day."""
+KEPT = timedelta(days=30)
+"""The time for which a message is kept with its log."""
+LONGEST_ANSWER = 200  # characters of an answer that the log keeps
+_CLAIM = timedelta(minutes=2)  # for which a server may try it; if the server dies, another one does afterwards
+_AT_ONCE = 500
+_PURPOSE = "webhook-delivery"
+_FIXED = (
+    Delivery.id, Delivery.webhook_id, Delivery.type, Delivery.account, Delivery.payload, Delivery.created_at,
+)  # fmt: skip
+_COLUMNS = (*_FIXED, Delivery.seal, Delivery.state, Delivery.tries, Delivery.due_at)
+_ORDER = (Delivery.created_at, Delivery.id)
+
+
+class Message(NamedTuple):
+    """A message for a webhook, as it is about to be stored."""
+
+    webhook_id: str
+    type: str
+    account: str | None
+    time: str  # of the event
+    data: dict[str, Any]
+
+
+class Try(NamedTuple):
+    """A try of a delivery; it failed where there is a reason."""
+
+    at: str
+    milliseconds: int
+    status: int | None
+    reason: str | None
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """A message with the state of its delivery."""
+
+    id: str
+    webhook_id: str
+    type: str
+    account: str | None
+    payload: str
+    created_at: str
+    state: State
+    tries: int
+    due_at: str | None
+
+
+def payload_of(message_id: str, message: Message) -> str:
+    """Return the JSON text that is sent."""
+    body = {"type": message.type, "id": message_id, "timestamp": message.time, "data": message.data}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def queue(connection: Connection, secret: Secret, messages: Sequence[Message], at: str) -> list[str]:
+    """Add messages, to be tried at once and in their order; return their ids."""
+    rows, ids = [], list[str]()
+    for number, message in enumerate(messages):
+        made_at = clock.later(at, timedelta(microseconds=number))  # apart, so that the order is known
+        message_id = str(uuid.uuid4())
+        row: dict[str, object] = {
+            "id": message_id,
+            "webhook_id": message.webhook_id,
+            "type": message.type,
+            "account": message.account,
+            "payload": payload_of(message_id, message),
+            "created_at": made_at,
+        }
+        row["seal"] = secret.seal(_PURPOSE, *row.values())
+        rows.append(row | {"state": "pending", "tries": 0, "due_at": made_at})
+        ids.append(message_id)
+    if rows:
+        connection.execute(insert(Delivery), batch(rows))
+    return ids
+
+
+def number_since(connection: Connection, webhook_id: str, event: str, account: str | None, since: str) -> int:
+    """Return the number of messages of one event and account that a webhook was sent since a moment."""
+    same = (Delivery.webhook_id == webhook_id, Delivery.type == event, Delivery.account == account)
+    query = select(func.count()).select_from(Delivery).where(*same, Delivery.created_at >= since)
+    return connection.execute(query).scalar_one()
+
+
+def due(connection: Connection, secret: Secret, at: str, without: Collection[str], limit: int) -> list[DeliveryRecord]:
+    """Return messages that are due, the earliest first; rows that the service did not write are left out.
+
+    Args:
+        without: the webhooks whose messages are left out.
+    """
+    query = select(*_COLUMNS).where(Delivery.state == "pending", Delivery.due_at <= at)
+    query = query.where(Delivery.webhook_id.not_in(without)).order_by(Delivery.due_at, Delivery.id).limit(limit)
+    return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
+
+
+def claim(database: Database, delivery: DeliveryRecord) -> bool:
+    """Take a due message for a try of this server; return False if another server took it first."""
+    until = clock.later(clock.now(), _CLAIM)
+    seen = (Delivery.id == delivery.id, Delivery.state == "pending", Delivery.due_at == delivery.due_at)
+    statement = update(Delivery).where(*seen).values(due_at=until)
+
+    def is_committed(connection: Connection, _: bool) -> bool:
+        return connection.execute(select(Delivery.due_at).where(Delivery.id == delivery.id)).scalar() == until
+
+    return database.write(lambda connection: bool(connection.execute(statement).rowcount), is_committed=is_committed)
+
+
+def record(database: Database, delivery: DeliveryRecord, tried: Try) -> None:
+    """Log a try of a message, and say when the next one is due; after the last one it has failed."""
+    number = delivery.tries + 1
+    state, outcome = ("delivered", "delivered") if tried.reason is None else ("pending", "put_off")
+    if tried.reason is not None and number > len(PAUSES):
+        state = outcome = "failed"
+    due_at = clock.later(tried.at, PAUSES[number - 1]) if state == "pending" else None
+    row = {"delivery_id": delivery.id, "number": number, **tried._asdict()}
+
+    def work(connection: Connection) -> None:
+        changed = update(Delivery).where(Delivery.id == delivery.id, Delivery.tries == delivery.tries)
+        if connection.execute(changed.values(state=state, tries=number, due_at=due_at)).rowcount:  # else deleted
+            connection.execute(insert(DeliveryTry).values(row))
+            count_metric(connection, "notifications", outcome)
+
+    database.write(work, is_committed=lambda connection, _: _has_try(connection, delivery.id, number))
+
+
+def read_delivery(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str) -> DeliveryRecord:
+    """Return a message of a webhook.
+
+    Raises:
+        NotFound: the webhook has none with this id.
+        Altered: its row is not as the service wrote it.
+    """
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, Delivery.id == delivery_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("delivery", delivery_id)
+    return _sealed_record(secret, row)
+
+
+def list_deliveries(
+    connection: Connection, secret: Secret, webhook_id: str, after: str, limit: int, before_reading: BeforeReading
+) -> Page[DeliveryRecord]:
+    """Return a page of a webhook's messages, newest first; ``after`` is the id of the last one before the page.
+
+    Raises:
+        Altered: a row is not as the service wrote it.
+    """
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id)
+    query = query.order_by(*(column.desc() for column in _ORDER))
+    if after:
+        last = select(Delivery.created_at).where(Delivery.id == after).scalar_subquery()
+        query = query.where(tuple_(*_ORDER) < tuple_(last, after))
+    rows = rows_of(connection, query, func.length(Delivery.payload), limit, before_reading=before_reading)
+    return page_of(rows, lambda row: _sealed_record(secret, row))
+
+
+def tries_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[Try]]:
+    """Return the log of some messages, by their ids."""
+    found: dict[str, list[Try]] = {delivery_id: [] for delivery_id in delivery_ids}
+    columns = (
+        DeliveryTry.delivery_id, DeliveryTry.at, DeliveryTry.milliseconds, DeliveryTry.status, DeliveryTry.reason,
+        DeliveryTry.answer,
+    )  # fmt: skip
+    query = select(*columns).where(DeliveryTry.delivery_id.in_(delivery_ids))
+    for row in connection.execute(query.order_by(DeliveryTry.delivery_id, DeliveryTry.number)):
+        found[row.delivery_id].append(Try(row.at, row.milliseconds, row.status, row.reason, row.answer))
+    return found
+
+
+def retry(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str, at: str) -> DeliveryRecord:
+    """Let a failed message be tried once more.
+
+    Raises:
+        NotFound, Altered: as ``read_delivery``.
+        Conflict: it has not failed.
+    """
+    found = read_delivery(connection, secret, webhook_id, delivery_id)
+    again = update(Delivery).where(Delivery.id == delivery_id, Delivery.state == "failed")
+    if not connection.execute(again.values(state="pending", due_at=at)).rowcount:
+        raise Conflict(f"expected a message that failed; it is {found.state}")
+    return read_delivery(connection, secret, webhook_id, delivery_id)
+
+
+def forget(database: Database, at: str) -> None:
+    """Delete messages that were made long ago and are not to be tried any more, a limited number at a time."""
+    before = clock.later(at, -KEPT)
+    query = select(Delivery.id).where(Delivery.created_at < before, Delivery.state != "pending").limit(_AT_ONCE)
+    with database.read() as connection:
+        ids = connection.execute(query).scalars().all()
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(ids)))
+        connection.execute(delete(Delivery).where(Delivery.id.in_(ids)))
+
+    if ids:
+        database.write(work, is_committed=lambda *_: False)
+
+
+def oldest_age(database: Database) -> float:
+    """Return the seconds for which the oldest message has been waiting that is still to be delivered; 0 without any."""
+    row = database.ask(_OLDEST, {})
+    if row is None or not (isinstance(row.oldest, str) and clock.is_stamp(row.oldest)):
+        return 0.0
+    return max(0.0, clock.between(row.oldest, clock.now()).total_seconds())
+
+
+_OLDEST = select(func.min(Delivery.created_at).label("oldest")).where(Delivery.state == "pending")
+
+
+def faults(connection: Connection, secret: Secret) -> list[str]:
+    """Return the messages that are not as the service wrote them, in words."""
+    rows = connection.execute(select(*_COLUMNS).order_by(*_ORDER), execution_options={"yield_per": _AT_ONCE})
+    return [
+        f"deliveries: the message {row.id} is not as the service wrote it"
+        for row in rows
+        if not _is_sealed(secret, row)
+    ]
+
+
+def is_queued(connection: Connection, ids: Sequence[str]) -> bool:
+    """Return whether messages that an attempt added are there; True where it added none."""
+    return not ids or bool(connection.execute(select(exists().where(Delivery.id == ids[0]))).scalar())
+
+
+def _has_try(connection: Connection, delivery_id: str, number: int) -> bool:
+    same = (DeliveryTry.delivery_id == delivery_id, DeliveryTry.number == number)
+    return connection.execute(select(DeliveryTry.number).where(*same)).first() is not None
+
+
+def _is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
+    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column.key] for column in _FIXED))
+
+
+def _sealed_record(secret: Secret, row: Row[*tuple[Any, ...]]) -> DeliveryRecord:
+    if not _is_sealed(secret, row):
+        raise Altered("a message's row", f"the row of message {row.id!r}")
+    return _record(row)
+
+
+def _record(row: Row[*tuple[Any, ...]]) -> DeliveryRecord:
+    return DeliveryRecord(
+        row.id,
+        row.webhook_id,
+        row.type,
+        row.account,
+        row.payload,
+        row.created_at,
+        cast("State", row.state),  # the table's check admits no other
+        row.tries,
+        row.due_at,
+    )

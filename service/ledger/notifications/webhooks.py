@@ -1,0 +1,348 @@
+"""Webhooks: the targets of notifications, in sealed rows that the installation's journal vouches for.
+
+The journal's entry of each change holds the seal that the row then has. So a row that somebody put back as it was
+before a change has a valid seal, and is still told apart. The entry has neither the URL, which may contain a token, nor
+addresses of mail: entries stay for ever.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from service.errors import Altered, Conflict, NotFound
+from service.ledger.access.key_events import SeenKeys, require_valid
+from service.ledger.installation import installation_journal
+from service.ledger.installation.installation_journal import lock_installation
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
+from service.ledger.storage import clock
+from service.ledger.storage.group_commit import NO_ACCOUNT
+from service.ledger.storage.paging import Page
+from service.ledger.storage.secret import Secret
+from service.ledger.storage.tables import Account, BudgetBelow, Delivery, DeliveryTry, FollowedJournal, Webhook
+
+Event = Literal[
+    "release.proposed",
+    "release.approved",
+    "release.rejected",
+    "release.expired",
+    "release.refused",
+    "budget.below",
+    "ledger.stopped",
+    "ledger.acknowledged",
+]
+EVENTS: tuple[Event, ...] = get_args(Event)
+OF_LEDGER = ("ledger.stopped", "ledger.acknowledged")
+"""Events that are about no account, for webhooks that are not limited to accounts."""
+MOST = 100  # webhooks: each takes rows for each event
+OVERLAP = timedelta(hours=24)
+"""The time for which messages are signed with the secret before a rotation too."""
+_PURPOSE = "webhook"
+_COLUMNS = (
+    Webhook.id, Webhook.name, Webhook.url, Webhook.mail, Webhook.events, Webhook.accounts, Webhook.below,
+    Webhook.active, Webhook.generation, Webhook.rotated_at, Webhook.created_at, Webhook.created_by,
+)  # fmt: skip
+_FIXED = ("id", "created_at", "created_by")
+_ORDER = (Webhook.created_at, Webhook.id)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """A webhook; either ``url`` or ``mail`` is None."""
+
+    id: str
+    name: str
+    url: str | None
+    mail: tuple[str, ...] | None
+    events: tuple[str, ...]
+    accounts: tuple[str, ...] | None  # None: all, and the installation
+    below: str | None  # the share of a budget below which a message is sent, as an exact number
+    active: bool
+    generation: int  # of its signing secret
+    rotated_at: str | None
+    created_at: str
+    created_by: str
+
+    def wants(self, event: str, account: str | None) -> bool:
+        """Return whether it asks for messages of an event, about an account or the installation."""
+        reaches = self.accounts is None or account in self.accounts
+        return self.active and event in self.events and reaches
+
+
+class SeenWebhooks(NamedTuple):
+    """The webhooks that the installation's journal had up to an entry: the seals of their rows, by id."""
+
+    head: Head = BEFORE_FIRST
+    seals: Mapping[str, str] = {}
+
+
+def see_webhooks(connection: Connection, secret: Secret, seen: SeenWebhooks) -> SeenWebhooks:
+    """Return the webhooks that the installation's journal has now, given those that it had before.
+
+    Raises:
+        BrokenChain: the journal is not sound.
+    """
+    head, seals = seen.head, dict(seen.seals)
+    for reached, members in installation_journal.read_after(connection, secret, seen.head):
+        head = reached
+        match members["kind"]:
+            case "webhook_made" | "webhook_changed":
+                seals[members["content"]["id"]] = members["content"]["seal"]
+            case "webhook_deleted":
+                seals.pop(members["content"]["id"], None)
+    return SeenWebhooks(head, seals)
+
+
+def journalled(connection: Connection, secret: Secret, seen: SeenWebhooks) -> list[WebhookRecord]:
+    """Return the webhooks whose rows are as the journal has them; the others are not used."""
+    rows = connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)).all()
+    return [_record(row) for row in rows if _seal_of(secret, row) == row.seal == seen.seals.get(row.id)]
+
+
+def faults(connection: Connection, secret: Secret) -> Iterator[str]:
+    """Yield the webhooks whose rows do not follow from the installation's journal, in words.
+
+    Raises:
+        BrokenChain: the journal is not sound.
+    """
+    missing = dict(see_webhooks(connection, secret, SeenWebhooks()).seals)
+    for row in connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)):
+        entered = missing.pop(row.id, None)
+        if not _seal_of(secret, row) == row.seal == entered:
+            yield f"webhooks: the row of {row.id} does not follow from the installation's journal"
+    yield from (f"webhooks: the webhook {webhook_id} is missing" for webhook_id in missing)
+
+
+def any_webhook(connection: Connection) -> bool:
+    """Return whether there is a webhook."""
+    return connection.execute(select(Webhook.id).limit(1)).first() is not None
+
+
+def read_webhook(connection: Connection, secret: Secret, webhook_id: str, *, lock: bool = False) -> WebhookRecord:
+    """Return a webhook.
+
+    Args:
+        lock: whether the row is locked until the transaction ends.
+
+    Raises:
+        NotFound: there is none with this id.
+        Altered: its row is not as the service wrote it.
+    """
+    query = select(*_COLUMNS, Webhook.seal).where(Webhook.id == webhook_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise NotFound("webhook", webhook_id)
+    return _sealed_record(secret, row)
+
+
+def list_webhooks(
+    connection: Connection, secret: Secret, after: str, limit: int, only: frozenset[str] | None
+) -> Page[WebhookRecord]:
+    """Return a page of webhooks, oldest first; ``after`` is the id of the last one before the page.
+
+    Args:
+        only: the accounts of a limited steward, who sees the webhooks that are limited to these; None: all.
+
+    Raises:
+        Altered: a row is not as the service wrote it.
+    """
+    rows = connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)).all()  # few: at most ``MOST``
+    found = [one for one in (_sealed_record(secret, row) for row in rows) if is_within(one, only)]
+    ids = [one.id for one in found]
+    first = ids.index(after) + 1 if after in ids else 0
+    page = Page(found[first : first + limit])
+    page.more = first + limit < len(found)
+    return page
+
+
+def is_within(webhook: WebhookRecord, only: Collection[str] | None) -> bool:
+    """Return whether a webhook sends nothing about others than these accounts; None: all, and the installation."""
+    return only is None or (webhook.accounts is not None and set(webhook.accounts) <= set(only))
+
+
+def make(
+    connection: Connection,
+    secret: Secret,
+    stated: Mapping[str, Any],
+    *,
+    at: str,
+    by: Actor,
+    seen: SeenKeys | None,
+) -> WebhookRecord:
+    """Add a webhook, from now on: earlier entries of the journals give no messages.
+
+    Args:
+        stated: its changeable fields.
+        seen: the keys that were read before the lock.
+
+    Raises:
+        Conflict: there are too many.
+        Unauthenticated, Forbidden: the installation's journal does not know the key of ``by`` as a valid steward's.
+    """
+    _require_steward(connection, secret, by, at, seen)
+    number = connection.execute(select(func.count()).select_from(Webhook)).scalar_one()
+    if number >= MOST:
+        raise Conflict(f"there are {number} webhooks already, and at most {MOST} are allowed: delete one first")
+    record = WebhookRecord(
+        id=str(uuid.uuid4()), generation=1, rotated_at=None, created_at=at, created_by=by.name, **stated
+    )
+    row = _row(record)
+    row["seal"] = _seal(secret, row)
+    connection.execute(insert(Webhook).values(row))
+    if not number:
+        _begin_following(connection)
+    _enter(connection, secret, "webhook_made", record, by, at)
+    return record
+
+
+def change(
+    connection: Connection,
+    secret: Secret,
+    webhook_id: str,
+    stated: Mapping[str, Any],
+    *,
+    at: str,
+    by: Actor,
+    seen: SeenKeys | None,
+) -> WebhookRecord:
+    """Change fields of a webhook.
+
+    Raises:
+        NotFound, Altered: as ``read_webhook``.
+        Unauthenticated, Forbidden: as ``make``.
+    """
+    old = read_webhook(connection, secret, webhook_id, lock=True)
+    _require_steward(connection, secret, by, at, seen)
+    new = replace(old, **stated)
+    if new.below != old.below:
+        connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
+    row = _row(new)
+    values = {name: value for name, value in row.items() if name not in _FIXED} | {"seal": _seal(secret, row)}
+    connection.execute(update(Webhook).where(Webhook.id == webhook_id).values(values))
+    _enter(connection, secret, "webhook_changed", new, by, at)
+    return new
+
+
+def remove(
+    connection: Connection, secret: Secret, webhook_id: str, *, at: str, by: Actor, seen: SeenKeys | None
+) -> None:
+    """Delete a webhook with its deliveries and their log.
+
+    Raises:
+        NotFound: there is none with this id.
+        Unauthenticated, Forbidden: as ``make``.
+    """
+    row = connection.execute(select(Webhook.id).where(Webhook.id == webhook_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound("webhook", webhook_id)
+    _require_steward(connection, secret, by, at, seen)
+    own = select(Delivery.id).where(Delivery.webhook_id == webhook_id)
+    connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(own)))
+    connection.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
+    connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
+    connection.execute(delete(Webhook).where(Webhook.id == webhook_id))
+    installation_journal.append(connection, secret, "webhook_deleted", {"id": webhook_id}, actor=by, at=at)
+
+
+def has_webhook(connection: Connection, webhook: WebhookRecord) -> bool:
+    """Return whether a webhook is stored as it is here."""
+    row = connection.execute(select(*_COLUMNS).where(Webhook.id == webhook.id)).one_or_none()
+    return row is not None and _record(row) == webhook
+
+
+def secret_of(secret: Secret, webhook_id: str, generation: int) -> str:
+    """Return a webhook's signing secret, which is derived and stored nowhere, as Standard Webhooks writes it."""
+    return "whsec_" + base64.b64encode(_key(secret, webhook_id, generation)).decode()
+
+
+def signatures(secret: Secret, webhook: WebhookRecord, message_id: str, timestamp: int, payload: str, at: str) -> str:
+    """Return the header ``webhook-signature`` of a message, by Standard Webhooks.
+
+    For a while after a rotation it has the signatures by both secrets.
+    """
+    generations = [webhook.generation]
+    if webhook.rotated_at is not None and at < clock.later(webhook.rotated_at, OVERLAP):
+        generations.append(webhook.generation - 1)
+    signed = f"{message_id}.{timestamp}.{payload}".encode()
+    codes = (hmac.digest(_key(secret, webhook.id, generation), signed, hashlib.sha256) for generation in generations)
+    return " ".join(f"v1,{base64.b64encode(code).decode()}" for code in codes)
+
+
+def _key(secret: Secret, webhook_id: str, generation: int) -> bytes:
+    return secret.hmac("webhook-secret", webhook_id.encode(), str(generation).encode())
+
+
+def _begin_following(connection: Connection) -> None:
+    """Let the journals be followed from their present heads, as nothing was followed without a webhook."""
+    connection.execute(delete(FollowedJournal))
+    heads = select(Account.id, Account.head_seq, Account.head_hash)
+    connection.execute(insert(FollowedJournal).from_select(("account_id", "seq", "hash"), heads))
+    own = installation_journal.head(connection)
+    connection.execute(insert(FollowedJournal).values(account_id=NO_ACCOUNT, seq=own.seq, hash=own.hash))
+
+
+def _enter(
+    connection: Connection, secret: Secret, kind: installation_journal.Kind, webhook: WebhookRecord, by: Actor, at: str
+) -> None:
+    content: dict[str, object] = {
+        "id": webhook.id,
+        "name": webhook.name,
+        "target": "mail" if webhook.url is None else "url",
+        "events": list(webhook.events),
+        "accounts": None if webhook.accounts is None else list(webhook.accounts),
+        "active": webhook.active,
+        "seal": _seal(secret, _row(webhook)),
+    }
+    installation_journal.append(connection, secret, kind, content, actor=by, at=at)
+
+
+def _require_steward(connection: Connection, secret: Secret, by: Actor, at: str, seen: SeenKeys | None) -> None:
+    """Refuse a key that the journal does not have as a valid steward's, and lock the journal until the entry."""
+    lock_installation(connection)
+    require_valid(connection, secret, by, at, seen)
+
+
+def _row(webhook: WebhookRecord) -> dict[str, Any]:
+    row: dict[str, Any] = {field.name: getattr(webhook, field.name) for field in fields(webhook)}
+    for name in ("mail", "events", "accounts"):
+        row[name] = None if row[name] is None else json.dumps(row[name])
+    return row | {"active": int(webhook.active)}
+
+
+def _seal(secret: Secret, row: Mapping[Any, Any]) -> str:
+    return secret.seal(_PURPOSE, *(row[column.key] for column in _COLUMNS))
+
+
+def _seal_of(secret: Secret, row: Row[*tuple[Any, ...]]) -> str:
+    return _seal(secret, row._mapping)
+
+
+def _sealed_record(secret: Secret, row: Row[*tuple[Any, ...]]) -> WebhookRecord:
+    if not secret.is_text(row.seal, _seal_of(secret, row)):
+        raise Altered("a webhook's row", f"the row of webhook {row.id!r}")
+    return _record(row)
+
+
+def _record(row: Row[*tuple[Any, ...]]) -> WebhookRecord:
+    mail, accounts = (None if text is None else tuple(json.loads(text)) for text in (row.mail, row.accounts))
+    return WebhookRecord(
+        row.id,
+        row.name,
+        row.url,
+        mail,
+        tuple(json.loads(row.events)),
+        accounts,
+        row.below,
+        bool(row.active),
+        row.generation,
+        row.rotated_at,
+        row.created_at,
+        row.created_by,
+    )

@@ -1,0 +1,121 @@
+"""One try to post a message to a webhook: a checked address, no redirects, and bounds on time and size."""
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from service import __version__
+from service.ledger.notifications.deliveries import LONGEST_ANSWER
+from service.notifications.addresses import Network, Place, Refused, place_of
+
+_STEP = 5.0  # seconds for each step, such as connecting
+_LONGEST = 15.0  # seconds for all of it, however slowly the answer comes
+_USER_AGENT = f"privacy-budget-ledger/{__version__}"
+
+
+class Answer(NamedTuple):
+    """The outcome of a try: delivered where there is no reason."""
+
+    status: int | None
+    reason: str | None
+    text: str | None
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to a checked address, under the name of the host: it is not resolved again."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.host, place.port, timeout=_STEP)
+        self.default_port = 443 if place.tls else 80  # left out of the header Host
+        self._place = place
+        self._ending = threading.Timer(_LONGEST, self._end)
+        self._ending.daemon = True
+        self.ended = False
+
+    def connect(self) -> None:
+        """Connect to the address, and check the certificate for the host's name."""
+        self._ending.start()
+        self.sock = socket.create_connection((self._place.address, self._place.port), _STEP)
+        if self._place.tls:
+            self.sock = trusted().wrap_socket(
+                self.sock, server_hostname=self._place.host, do_handshake_on_connect=False
+            )
+            self.sock.do_handshake()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._ending.cancel()
+        super().close()
+
+    def _end(self) -> None:
+        """Break off whatever the connection waits for."""
+        self.ended = True
+        try:
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+        except (OSError, AttributeError, TypeError):
+            return  # it is not open, or no longer
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """Return the context of encrypted connections, with the machine's authorities, or those of SSL_CERT_FILE."""
+    return ssl.create_default_context()
+
+
+def post(url: str, payload: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Answer:
+    """Post a message; every status of 200 to 299 means that it was delivered.
+
+    Args:
+        allowed: networks that may be reached although they are not public.
+    """
+    try:
+        place = place_of(url, allowed)
+    except Refused as refused:
+        return Answer(None, str(refused), None)
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    connection = _Connection(place)
+    began = time.monotonic()
+    try:
+        sent = {"Content-Type": "application/json", "User-Agent": _USER_AGENT, "Connection": "close", **headers}
+        connection.request("POST", path, payload, sent)
+        answer = connection.getresponse()
+        text = answer.read(4 * LONGEST_ANSWER)  # no more is read: a character has at most four bytes
+        if connection.ended:
+            raise TimeoutError
+        return Answer(answer.status, _fault(answer.status), _shown(text))
+    except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+        late = connection.ended or isinstance(error, TimeoutError)
+        seconds = round(time.monotonic() - began)
+        return Answer(None, f"no answer within {seconds} s" if late else _words(error), None)
+    finally:
+        connection.close()
+
+
+def _fault(status: int) -> str | None:
+    if 200 <= status < 300:
+        return None
+    return "redirects are not followed" if 300 <= status < 400 else f"the answer has status {status}"
+
+
+def _words(error: Exception) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"the certificate is not valid: {error.verify_message}"
+        case ssl.SSLError():
+            return "no TLS connection"
+        case OSError():
+            return f"no connection: {error.strerror or type(error).__name__}"
+    return f"not an answer of HTTP: {type(error).__name__}"
+
+
+def _shown(text: bytes) -> str | None:
+    """Return the beginning of an answer, without characters that a page or a database could not show."""
+    shown = "".join(one if one.isprintable() else " " for one in text.decode("utf-8", "replace"))
+    return shown[:LONGEST_ANSWER].strip() or None

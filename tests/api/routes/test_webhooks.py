@@ -1,0 +1,233 @@
+"""Webhooks over HTTP: made, shown once, changed, rotated, tested and deleted; their deliveries."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import text
+
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from tests.api.calls import (
+    Client,
+    application,
+    bearer,
+    client_of,
+    json_of,
+    make_key,
+    pages_of,
+    pointers_of,
+    problem_of,
+)
+
+_URL = "https://hooks.agency.example/ledger?from=us"
+_BODY = {"name": "approvals", "url": _URL, "events": ["release.proposed", "budget.below"], "below": "0.2"}
+_MAIL: dict[str, Any] = {"url": None, "mail": ["ann@agency.example"]}
+
+
+def make(client: Client, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    return json_of(client.post("/v1/webhooks", json=_BODY | fields, headers=headers), 201)
+
+
+def listed(client: Client, headers: dict[str, str] | None = None) -> list[str]:
+    return [one["id"] for one in json_of(client.get("/v1/webhooks", headers=headers))["items"]]
+
+
+def test_a_webhook_is_shown_with_its_secret_once(client: Client) -> None:
+    made = make(client)
+    secret = made.pop("secret")
+    assert secret.startswith("whsec_")
+    assert made | _BODY == made
+    assert (made["active"], made["generation"], made["created_by"]) == (True, 1, "first-steward")
+    answer = client.get("/v1/webhooks")
+    assert json_of(answer)["items"] == [made]
+    assert secret not in answer.text
+
+
+def test_a_repeated_request_makes_one_webhook_and_shows_its_secret_again(client: Client, database: Database) -> None:
+    once = {"Idempotency-Key": "hook"}
+    first, second = (client.post("/v1/webhooks", json=_BODY, headers=once) for _ in range(2))
+    assert json_of(first, 201) == json_of(second, 201)
+    assert second.headers["Idempotent-Replay"] == "true"
+    with database.read() as connection:
+        stored = connection.execute(text("SELECT body FROM stored_answers")).scalars().all()
+    assert first.json()["secret"] not in str(stored)
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"url": None}, "/url"),
+        ({"mail": ["ann@agency.example"]}, "/url"),
+        ({"url": "http://hooks.agency.example/"}, "/url"),
+        ({"url": "https://user:word@hooks.agency.example/"}, "/url"),
+        ({"url": "https://hooks.agency.example/#part"}, "/url"),
+        ({"url": "https://hooks.agency.example:0/"}, "/url"),
+        ({"url": "https://hooks.agency.example:99999/"}, "/url"),
+        ({"url": "https:///ledger"}, "/url"),
+        ({"url": "https://höoks.agency.example/"}, "/url"),
+        ({"url": "https://hooks.agency.example/a b"}, "/url"),
+        ({"url": "https://hooks.agency.example/\r\nX: y"}, "/url"),
+        ({"url": "ftp://hooks.agency.example/"}, "/url"),
+        ({"url": "file:///etc/passwd"}, "/url"),
+        ({"url": "https://[::1/"}, "/url"),
+        ({"url": _URL + "x" * 2000}, "/url"),
+        ({"url": 1}, "/url"),
+        (_MAIL, "/mail"),  # the operator has set no server for mail
+        ({"mail": [], "url": None}, "/mail"),
+        ({"mail": ["ann@agency.example\nBcc: eve@example"], "url": None}, "/mail/0"),
+        ({"mail": ["Ann <ann@agency.example>"], "url": None}, "/mail/0"),
+        ({"mail": ["ann@agency.example"] * 21, "url": None}, "/mail"),
+        ({"events": []}, "/events"),
+        ({"events": ["release.drawn"]}, "/events/0"),
+        ({"events": ["budget.below", "budget.below"]}, "/events"),
+        ({"events": ["budget.below", "ledger.stopped"], "accounts": ["people"]}, "/events"),
+        ({"accounts": []}, "/accounts"),
+        ({"accounts": ["No Name"]}, "/accounts/0"),
+        ({"below": None}, "/below"),
+        ({"events": ["release.proposed"]}, "/below"),
+        ({"below": "0"}, "/below"),
+        ({"below": 1}, "/below"),
+        ({"below": "-1/2"}, "/below"),
+        ({"below": "NaN"}, "/below"),
+        ({"below": "1e-500"}, "/below"),
+        ({"name": ""}, "/name"),
+        ({"name": "a\nb"}, "/name"),
+        ({"secret": "mine"}, "/secret"),
+        ({"active": False}, "/active"),
+    ],
+)
+def test_invalid_webhooks_are_refused(embedded: Client, fields: dict[str, Any], pointer: str) -> None:
+    assert pointers_of(embedded.post("/v1/webhooks", json=_BODY | fields)) == [pointer]
+    assert listed(embedded) == []
+
+
+def test_mail_has_no_secret(database: Database, secret: Secret) -> None:
+    app = application(database, secret, smtp_host="127.0.0.1", smtp_port=9, smtp_from="ledger@agency.example")
+    with client_of(app) as client:
+        made = make(client, **_MAIL)
+        assert (made["secret"], made["mail"]) == (None, ["ann@agency.example"])
+        refused = client.post(f"/v1/webhooks/{made['id']}/rotate")
+        assert pointers_of(refused) == ["/path/webhook"]
+
+
+def test_some_fields_are_changed(client: Client) -> None:
+    made = make(client)
+    at = f"/v1/webhooks/{made['id']}"
+    changed = json_of(client.patch(at, json={"events": ["release.approved"], "below": None, "active": False}))
+    assert changed == json_of(client.get("/v1/webhooks"))["items"][0]
+    assert changed == {k: v for k, v in made.items() if k != "secret"} | {
+        "events": ["release.approved"],
+        "below": None,
+        "active": False,
+    }
+    changed = json_of(client.patch(at, json={"accounts": ["people"], "name": "others"}))
+    assert (changed["accounts"], changed["name"], changed["active"]) == (["people"], "others", False)
+    assert json_of(client.patch(at, json={})) == json_of(client.get(at)) == changed
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"events": None}, "/events"),
+        ({"name": None}, "/name"),
+        ({"active": None}, "/active"),
+        ({"active": 1}, "/active"),
+        ({"below": None}, "/below"),
+        ({"url": None}, "/url"),
+        ({"events": ["ledger.stopped"], "below": None, "accounts": ["people"]}, "/events"),
+        ({"generation": 5}, "/generation"),
+    ],
+)
+def test_invalid_changes_are_refused(embedded: Client, fields: dict[str, Any], pointer: str) -> None:
+    made = make(embedded)
+    assert set(pointers_of(embedded.patch(f"/v1/webhooks/{made['id']}", json=fields))) == {pointer}
+    assert json_of(embedded.get("/v1/webhooks"))["items"] == [{k: v for k, v in made.items() if k != "secret"}]
+
+
+def test_a_rotation_gives_another_secret(client: Client) -> None:
+    made = make(client)
+    once = {"Idempotency-Key": "rotation"}
+    rotated, again = (json_of(client.post(f"/v1/webhooks/{made['id']}/rotate", headers=once), 201) for _ in range(2))
+    assert rotated == again
+    assert (rotated["generation"], rotated["id"]) == (2, made["id"])
+    assert rotated["secret"] != made["secret"]
+
+
+def test_a_deleted_webhook_is_gone(client: Client) -> None:
+    made = make(client)
+    at = f"/v1/webhooks/{made['id']}"
+    json_of(client.post(f"{at}/test"), 202)
+    assert client.delete(at).status_code == 204
+    assert listed(client) == []
+    for answer in (
+        client.get(at),
+        client.delete(at),
+        client.patch(at, json={}),
+        client.post(f"{at}/rotate"),
+        client.post(f"{at}/test"),
+        client.get(f"{at}/deliveries"),
+    ):
+        problem_of(answer, "not_found")
+
+
+def test_webhooks_and_deliveries_come_in_pages(client: Client) -> None:
+    ids = [make(client, name=str(number))["id"] for number in range(3)]
+    assert [[one["id"] for one in page] for page in pages_of(client, "/v1/webhooks", limit=2)] == [ids[:2], ids[2:]]
+    at = f"/v1/webhooks/{ids[0]}"
+    sent = [json_of(client.post(f"{at}/test"), 202)["id"] for _ in range(3)]
+    pages = [[one["id"] for one in page] for page in pages_of(client, f"{at}/deliveries", limit=2)]
+    assert pages == [[sent[2], sent[1]], [sent[0]]]
+    table = client.get(f"{at}/deliveries", headers={"Accept": "text/csv"}).text
+    assert table.splitlines()[0] == "id,type,account,created_at,state,next_try_at,payload"
+    assert len(table.splitlines()) == 4
+
+
+def test_only_a_message_that_failed_is_tried_again(client: Client, app: FastAPI) -> None:
+    made = make(client)
+    at = f"/v1/webhooks/{made['id']}/deliveries"
+    sent = json_of(client.post(f"/v1/webhooks/{made['id']}/test"), 202)
+    assert sent["payload"] == {
+        "type": "test",
+        "id": sent["id"],
+        "timestamp": sent["payload"]["timestamp"],
+        "data": {"webhook": "approvals"},
+    }
+    assert "pending" in problem_of(client.post(f"{at}/{sent['id']}/retry"), "conflict")["detail"]
+    problem_of(client.post(f"{at}/unknown/retry"), "not_found")
+    other = make(client)["id"]
+    problem_of(client.post(f"/v1/webhooks/{other}/deliveries/{sent['id']}/retry"), "not_found")
+
+
+def test_a_limited_steward_manages_webhooks_of_its_accounts(client: Client) -> None:
+    limited = make_key(client, "steward", "limited", accounts=["people", "families"])
+    for accounts in (None, ["people", "elsewhere"]):
+        answer = client.post("/v1/webhooks", json=_BODY | {"accounts": accounts}, headers=limited)
+        problem_of(answer, "forbidden")
+    own = make(client, limited, accounts=["people"])["id"]
+    others = [make(client)["id"], make(client, accounts=["people", "elsewhere"])["id"]]
+    assert listed(client, limited) == [own]
+    assert listed(client) == [own, *others]
+    problem_of(client.patch(f"/v1/webhooks/{own}", json={"accounts": None}, headers=limited), "forbidden")
+    for other in others:
+        at = f"/v1/webhooks/{other}"
+        for method, path, body in (
+            ("PATCH", at, {"name": "mine"}),
+            ("PATCH", at, {"accounts": ["people"]}),
+            ("GET", at, None),
+            ("DELETE", at, None),
+            ("POST", f"{at}/rotate", None),
+            ("POST", f"{at}/test", None),
+            ("GET", f"{at}/deliveries", None),
+        ):
+            problem_of(client.request(method, path, json=body, headers=limited), "forbidden")
+    json_of(client.patch(f"/v1/webhooks/{own}", json={"accounts": ["families"]}, headers=limited))
+    assert client.delete(f"/v1/webhooks/{own}", headers=limited).status_code == 204
+
+
+def test_a_revoked_key_is_shown_no_secret_again(client: Client) -> None:
+    made = json_of(client.post("/v1/keys", json={"name": "bob", "role": "steward"}), 201)
+    once = bearer(made["key"]) | {"Idempotency-Key": "hook"}
+    json_of(client.post("/v1/webhooks", json=_BODY, headers=once), 201)
+    assert client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    problem_of(client.post("/v1/webhooks", json=_BODY, headers=once), "unauthenticated")

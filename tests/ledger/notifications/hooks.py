@@ -1,0 +1,56 @@
+"""Webhooks of a ledger, made and read without HTTP."""
+
+from typing import Any
+
+from sqlalchemy import text
+
+from service.ledger.journal.journal import Actor
+from service.ledger.notifications import webhooks
+from service.ledger.notifications.webhooks import WebhookRecord
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from tests.ledger.charging import SECRET
+from tests.ledger.writing import never
+
+BY = Actor("issuer's steward")
+_USUAL = {
+    "name": "a webhook",
+    "url": "https://hooks.agency.example/",
+    "mail": None,
+    "events": ("release.proposed", "release.refused"),
+    "accounts": None,
+    "below": None,
+    "active": True,
+}
+
+
+def make_webhook(database: Database, **fields: Any) -> WebhookRecord:
+    """Make a webhook, as a steward whom an issuer authenticated."""
+    stated, at = _USUAL | fields, clock.now()
+    return database.write(
+        lambda connection: webhooks.make(connection, SECRET, stated, at=at, by=BY, seen=None), is_committed=never
+    )
+
+
+def change_webhook(database: Database, webhook_id: str, **fields: Any) -> WebhookRecord:
+    """Change fields of a webhook."""
+    at = clock.now()
+    return database.write(
+        lambda connection: webhooks.change(connection, SECRET, webhook_id, fields, at=at, by=BY, seen=None),
+        is_committed=never,
+    )
+
+
+def remove_webhook(database: Database, webhook_id: str) -> None:
+    """Delete a webhook."""
+    at = clock.now()
+    database.write(
+        lambda connection: webhooks.remove(connection, SECRET, webhook_id, at=at, by=BY, seen=None),
+        is_committed=never,
+    )
+
+
+def payloads_of(database: Database) -> list[str]:
+    """Return the messages in the order in which they were made."""
+    with database.read() as connection:
+        return list(connection.execute(text("SELECT payload FROM deliveries ORDER BY created_at, id")).scalars())

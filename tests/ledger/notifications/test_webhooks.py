@@ -1,0 +1,146 @@
+"""Rows of webhooks: sealed, and vouched for by the installation's journal."""
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, text
+
+from service.errors import Altered, Conflict, NotFound, Unauthenticated
+from service.ledger.installation import installation_journal
+from service.ledger.journal.journal import Actor
+from service.ledger.notifications import webhooks
+from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.tables import Webhook
+from service.ledger.verification.verify_installation import verify_installation
+from tests.ledger.charging import SECRET
+from tests.ledger.notifications.hooks import change_webhook, make_webhook, remove_webhook
+from tests.ledger.writing import run
+
+
+def used(database: Database) -> list[WebhookRecord]:
+    """Return the webhooks to which messages are sent."""
+    with database.read() as connection:
+        seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
+        return webhooks.journalled(connection, SECRET, seen)
+
+
+def faults(database: Database) -> list[str]:
+    with database.read() as connection:
+        return [fault for fault in verify_installation(connection, SECRET) if fault.startswith("webhooks")]
+
+
+def row_of(database: Database, webhook_id: str) -> dict[str, Any]:
+    with database.read() as connection:
+        found = connection.execute(text("SELECT * FROM webhooks WHERE id = :id"), {"id": webhook_id})
+        return dict(found.mappings().one())
+
+
+def test_webhooks_are_entries_without_targets(database: Database) -> None:
+    made = make_webhook(database, url="https://hooks.agency.example/t0ken")
+    changed = change_webhook(database, made.id, url=None, mail=("ann@agency.example",))
+    assert used(database) == [changed]
+    assert faults(database) == []
+    remove_webhook(database, made.id)
+    assert used(database) == []
+    assert faults(database) == []
+    with database.read() as connection:
+        entries = [one for one in installation_journal.read(connection, SECRET) if one["kind"].startswith("webhook")]
+    assert [one["kind"] for one in entries] == ["webhook_made", "webhook_changed", "webhook_deleted"]
+    assert {one["actor"] for one in entries} == {"issuer's steward"}
+    assert "t0ken" not in str(entries)
+    assert "ann@" not in str(entries)
+
+
+def test_an_altered_row_is_refused_and_not_used(database: Database) -> None:
+    made = make_webhook(database)
+    run(database, "UPDATE webhooks SET url = 'https://elsewhere.example/'")
+    assert used(database) == []
+    assert faults(database) == [f"webhooks: the row of {made.id} does not follow from the installation's journal"]
+    with database.read() as connection, pytest.raises(Altered):
+        webhooks.read_webhook(connection, SECRET, made.id)
+
+
+def test_a_row_that_is_put_back_is_not_used(database: Database) -> None:
+    """It has its seal, but the journal has a later change."""
+    made = make_webhook(database)
+    before = row_of(database, made.id)
+    change_webhook(database, made.id, url="https://new.agency.example/")
+    run(database, "UPDATE webhooks SET url = :url, seal = :seal", url=before["url"], seal=before["seal"])
+    assert used(database) == []
+    assert len(faults(database)) == 1
+
+
+def test_a_deleted_webhook_that_is_put_back_is_not_used(database: Database) -> None:
+    made = make_webhook(database)
+    before = row_of(database, made.id)
+    remove_webhook(database, made.id)
+    database.write(lambda connection: connection.execute(insert(Webhook).values(before)), is_committed=lambda *_: False)
+    assert used(database) == []
+    assert len(faults(database)) == 1
+
+
+def test_a_missing_row_is_found(database: Database) -> None:
+    made = make_webhook(database)
+    run(database, "DELETE FROM webhooks")
+    assert faults(database) == [f"webhooks: the webhook {made.id} is missing"]
+
+
+def test_a_key_that_the_journal_does_not_know_makes_none(database: Database) -> None:
+    at, unknown = clock.now(), Actor("eve", "no such key")
+    with pytest.raises(Unauthenticated):
+        database.write(
+            lambda connection: webhooks.make(connection, SECRET, {}, at=at, by=unknown, seen=None),
+            is_committed=lambda *_: False,
+        )
+
+
+def test_there_are_at_most_so_many(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "MOST", 2)
+    first = make_webhook(database)
+    make_webhook(database)
+    with pytest.raises(Conflict, match="2 webhooks"):
+        make_webhook(database)
+    remove_webhook(database, first.id)
+    make_webhook(database)
+
+
+def test_an_unknown_webhook_is_not_found(database: Database) -> None:
+    make_webhook(database)
+    for act in (remove_webhook, change_webhook):
+        with pytest.raises(NotFound):
+            act(database, "unknown")
+
+
+def test_signatures_are_those_of_standard_webhooks(database: Database) -> None:
+    """By both secrets for a day after a rotation, and by the new one from then on."""
+    made = make_webhook(database)
+    old = webhooks.secret_of(SECRET, made.id, 1)
+    at = clock.now()
+    rotated = change_webhook(database, made.id, generation=2, rotated_at=at)
+    new = webhooks.secret_of(SECRET, made.id, 2)
+    later = clock.later(at, webhooks.OVERLAP)
+    assert [_signed(made, old, at), _signed(rotated, new, at), _signed(rotated, old, at)] == [True] * 3
+    assert [_signed(rotated, new, later), _signed(rotated, old, later)] == [True, False]
+    assert len({old, new, webhooks.secret_of(SECRET, "another", 1)}) == 3
+
+
+def _signed(webhook: WebhookRecord, secret: str, at: str) -> bool:
+    """Return whether a message is signed by a secret, as a receiver checks it."""
+    code = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), b"m1.1700000000.{}", hashlib.sha256).digest()
+    header = webhooks.signatures(SECRET, webhook, "m1", 1_700_000_000, "{}", at)
+    return f"v1,{base64.b64encode(code).decode()}" in header.split(" ")
+
+
+def test_the_secret_is_nowhere_in_the_database(database: Database) -> None:
+    made = make_webhook(database)
+    secret = webhooks.secret_of(SECRET, made.id, 1)
+    with database.read() as connection:
+        for table in ("webhooks", "installation_journal"):
+            stored = str(connection.execute(text(f"SELECT * FROM {table}")).all())
+            assert secret not in stored
+            assert secret.removeprefix("whsec_") not in stored

@@ -1,0 +1,92 @@
+"""The pages of webhooks: made, shown once, tested, paused, rotated and deleted."""
+
+from typing import Any
+
+from sqlalchemy import text
+
+from tests.api.calls import Client, json_of, make_key
+from tests.pages.visits import sign_in, submit
+
+_FIELDS = {"name": "approvals", "url": "https://hooks.agency.example/", "events": ["release.proposed", "budget.below"]}
+
+
+def _listed(api: Client) -> Any:
+    return json_of(api.get("/v1/webhooks"))["items"]
+
+
+def _make(steward: Client, **fields: Any) -> Any:
+    return submit(steward, "/webhooks", "/webhooks", **_FIELDS | {"below": "0.2"} | fields)
+
+
+def test_a_webhook_is_made_and_its_secret_shown_once(api: Client, steward: Client) -> None:
+    shown = _make(steward, accounts="persons, households").text
+    (made,) = _listed(api)
+    assert (made["events"], made["below"]) == (["release.proposed", "budget.below"], "0.2")
+    assert (made["accounts"], made["mail"]) == (["persons", "households"], None)
+    assert "whsec_" in shown
+    page = steward.get(f"/webhooks/{made['id']}").text
+    assert "whsec_" not in page
+    assert "https://hooks.agency.example/" in page
+    assert "approvals" in steward.get("/webhooks").text
+    assert made["id"] in steward.get("/webhooks.csv").text
+
+
+def test_a_refusal_is_shown_at_its_field(api: Client, steward: Client) -> None:
+    answer = _make(steward, url="http://hooks.agency.example/", below="")
+    assert answer.status_code == 422
+    assert 'id="url-fault"' in answer.text
+    assert 'value="http://hooks.agency.example/"' in answer.text
+    assert 'value="budget.below" checked' in answer.text
+    answer = _make(steward, events=[])
+    assert 'id="events-fault"' in answer.text
+    assert _listed(api) == []
+
+
+def test_the_form_offers_mail_where_there_is_a_server(steward: Client) -> None:
+    assert 'name="mail"' not in steward.get("/webhooks").text
+    app: Any = steward.app  # type: ignore[attr-defined]
+    app.state.settings = app.state.settings.model_copy(update={"smtp_host": "mail.agency.example"})
+    assert 'name="mail"' in steward.get("/webhooks").text
+    shown = _make(steward, url="", mail="ann@agency.example, bob@agency.example").text
+    assert "ann@agency.example, bob@agency.example" in shown
+    assert "/rotate" not in shown
+
+
+def test_a_webhook_is_tested_paused_rotated_and_deleted(api: Client, steward: Client) -> None:
+    _make(steward)
+    (made,) = _listed(api)
+    page = f"/webhooks/{made['id']}"
+    assert submit(steward, page, f"{page}/test").headers["Location"] == f"{page}?done=test"
+    (sent,) = json_of(api.get(f"/v1{page}/deliveries"))["items"]
+    shown = steward.get(f"{page}?done=test").text
+    assert sent["created_at"][:10] in shown
+    assert "&#34;type&#34;: &#34;test&#34;" in shown
+    assert submit(steward, page, f"{page}/active", active="no").headers["Location"] == f"{page}?done=inactive"
+    assert "(paused)" in steward.get(page).text
+    assert not _listed(api)[0]["active"]
+    submit(steward, page, f"{page}/active", active="yes")
+    assert _listed(api)[0]["active"]
+    assert "whsec_" in submit(steward, page, f"{page}/rotate").text
+    assert _listed(api)[0]["generation"] == 2
+    assert submit(steward, page, f"{page}/delete").headers["Location"] == "/webhooks?done=deleted"
+    assert _listed(api) == []
+    assert steward.get(page).status_code == 404
+
+
+def test_a_message_that_failed_is_tried_again(api: Client, steward: Client) -> None:
+    _make(steward)
+    page = f"/webhooks/{_listed(api)[0]['id']}"
+    submit(steward, page, f"{page}/test")
+    app: Any = steward.app  # type: ignore[attr-defined]
+    failed = text("UPDATE deliveries SET state = 'failed', due_at = NULL")
+    app.state.database.write(lambda connection: connection.execute(failed), is_committed=lambda *_: False)
+    (sent,) = json_of(api.get(f"/v1{page}/deliveries"))["items"]
+    action = f"{page}/deliveries/{sent['id']}/retry"
+    assert submit(steward, page, action).headers["Location"] == f"{page}?done=retry"
+    assert json_of(api.get(f"/v1{page}/deliveries"))["items"][0]["state"] != "failed"
+
+
+def test_only_stewards_see_them(api: Client, visitor: Client) -> None:
+    sign_in(visitor, make_key(api, "pipeline")["Authorization"].removeprefix("Bearer "))
+    assert visitor.get("/webhooks").status_code == 403
+    assert "Notifications" not in visitor.get("/").text
