@@ -20,7 +20,8 @@ ANSWER: dict[str, Any] = {
 """The content of an answer that may be a table, for ``responses``."""
 
 _ROWS = 1 << 14  # written at a time
-_FORMULA = re.compile(r"[=+\-@\t\r]")
+# at the beginning of a text, or of the next cell where a spreadsheet ends cells at semicolons; also in wide forms
+_FORMULA = re.compile('(^|;[ "]*)(?=[=+\\-@\\t\\r\uff1d\uff0b\uff0d\uff20])')
 _NUMBER = re.compile(r"[+-]?[0-9]+([./][0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -42,7 +43,7 @@ def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        value = "; ".join(map(str, value))
-    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
-        return f"'{value}"
+        return "; ".join(str(_cell(item)) for item in value)
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+        return _FORMULA.sub(r"\1'", value)
     return value

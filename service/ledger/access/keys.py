@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import Connection, func, insert, select, tuple_
 
-from service.errors import Conflict, InvalidInput, StartupRefused
+from service.errors import Conflict, Forbidden, InvalidInput, StartupRefused
 from service.ledger.access.key_events import Known, SeenKeys, keys_of, require_valid, sound_keys
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role
 from service.ledger.access.key_rows import (
@@ -73,6 +73,7 @@ def create_key(
         InvalidInput: the name is one of those that an identity provider gives, or could be confused with another, or
             the key would end before it begins.
         Unauthenticated: the installation's journal does not know the key of ``by`` as a valid one.
+        Forbidden: the name is that of the first principal, and the steward has another.
         ValueError: ``expires_at`` is not as the clock writes moments, so it would not compare with them.
     """
     if expires_at is not None and not clock.is_stamp(expires_at):
@@ -84,6 +85,8 @@ def create_key(
     if rotated_from is None and not is_distinct_name(name):  # a key that is older than this rule can still be rotated
         raise InvalidInput.at("/name", "expected printable text (NFKC) without leading, trailing or double spaces")
     _require_steward(connection, secret, by, at, seen)
+    if name == FIRST_PRINCIPAL and by is not None and by.name != name:  # whoever has its key makes keys as the operator
+        raise Forbidden(f"only the operator and {name} itself make and rotate keys of {name}: python -m service keys")
     key_id = str(uuid.uuid4())
     token = token_of(secret, key_id)
     reach = None if accounts is None else tuple(accounts)

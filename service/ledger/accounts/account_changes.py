@@ -19,7 +19,7 @@ from service.ledger.accounts.approvals import Approval, AskedRule, rules_above
 from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.cap_changes import CapsChange, require_same_kind, save_holds
 from service.ledger.accounts.lines import Line
-from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.accounts.two_persons import require_listed_people, require_other_person
 from service.ledger.accounts.waiting_changes import ChangedAccount, before_proposal, waiting_change
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
@@ -170,9 +170,9 @@ def _approved(
         return proposal
     if proposed.by.name == request.principal:
         return None
-    require_other_person(connection, request, proposed.by, "the change", keys, proposed.approved)
-    approval = Approval(proposed.by.name, proposed.approved, rules)
-    approval.require_one_who_may(request.principal, "the change")
+    known = require_other_person(connection, request, proposed.by, "the change", keys, proposed.approved)
+    standing = Approval(proposed.by.name, proposed.approved, rules)
+    approval = require_listed_people(standing, known, request.actor, "the change")
     if approval.has_no_need_of(request.principal):
         return None
     if not approval.is_met_with(request.principal):

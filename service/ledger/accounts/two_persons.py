@@ -1,14 +1,19 @@
 """Two-person control: one person proposes, and others, stewards or approvers, approve."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from service.errors import Forbidden
-from service.ledger.access.key_events import SeenKeys, people_behind, require_known, sound_keys
+from service.ledger.access.key_events import Known, SeenKeys, people_behind, require_known, sound_keys
+from service.ledger.accounts.approvals import Approval
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.journal.journal import Actor
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Request
+
+_BY_COMMAND = "The operator makes keys that no steward knows: python -m service keys create"
 
 
 def require_other_person(
@@ -18,7 +23,7 @@ def require_other_person(
     what: str,
     seen: SeenKeys | None,
     approved: Iterable[Actor] = (),
-) -> None:
+) -> Known:
     """Refuse an approval by one who proposed or approved, or whom the keys cannot tell from one of these.
 
     A principal that makes or rotates a key receives its token, and can act as the key's principal. So no principal may
@@ -28,6 +33,9 @@ def require_other_person(
         what: the proposed thing, for the message.
         seen: the keys that were read before the lock.
         approved: those that approved it already.
+
+    Returns:
+        All keys, by which the approval was judged.
 
     Raises:
         Forbidden: it is one principal, or one principal could have used both keys.
@@ -44,6 +52,38 @@ def require_other_person(
         if people_behind(known, other) & own:
             raise Forbidden(
                 f"expected a key that is unknown to every principal that could have {did} {what}: a principal that"
-                " makes or rotates a key knows it. The operator makes keys that no steward knows: python -m service"
-                " keys create"
+                f" makes or rotates a key knows it. {_BY_COMMAND}"
             )
+    return known
+
+
+def require_listed_people(approval: Approval, known: Known, actor: Actor, what: str) -> Approval:
+    """Return what counts of the approvals that a proposal has; refuse one more if it would not count.
+
+    A list names persons, and whoever makes a key can give it any name. So a key with a name of the list counts only if
+    nobody beside the list could have used it.
+
+    Args:
+        known: all keys.
+        actor: the one who approves now.
+        what: the proposed thing, for the message.
+
+    Raises:
+        Forbidden: it may not approve, or a principal that is not on the list of an account could have used its key.
+    """
+    approval.require_one_who_may(actor.name, what)
+    for rule in approval.rules:
+        if not _is_of_list(rule.approvers, known, actor):
+            raise Forbidden(
+                f"expected a key that only the approvers of {rule.account} could have used: a principal that makes or"
+                f" rotates a key knows it. {_BY_COMMAND}"
+            )
+    lists = [rule.approvers for rule in approval.rules]
+    return replace(
+        approval, given=tuple(one for one in approval.given if all(_is_of_list(rule, known, one) for rule in lists))
+    )
+
+
+def _is_of_list(rule: Approvers, known: Known, actor: Actor) -> bool:
+    """Return whether a list that names an actor names all who could have used its key."""
+    return rule.of is None or actor.name not in rule.of or people_behind(known, actor) <= set(rule.of)

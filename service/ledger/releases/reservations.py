@@ -12,7 +12,7 @@ from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.accounts.approvals import Approval, asking
 from service.ledger.accounts.lines import Line, ReservationsDue
-from service.ledger.accounts.two_persons import require_other_person
+from service.ledger.accounts.two_persons import require_listed_people, require_other_person
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided
 from service.ledger.journal.journal import Actor, has_entry
@@ -116,7 +116,7 @@ def approve(
     Raises:
         NotFound: the account has no such release.
         Forbidden: the approver proposed it, is none of those who may approve it, or could have used the key of the
-            proposer or of another approver.
+            proposer or of another approver; or somebody who is not on a list that names it could have used its key.
         Conflict: it was not proposed, or is voided or expired.
     """
 
@@ -132,13 +132,13 @@ def approve(
             if origin is None:
                 raise Conflict("the release was not proposed: it needs no approval")
             given = read_approvals(connection, line[-1], release)
-            require_other_person(connection, request, origin.by, "the release", keys, given)
+            known = require_other_person(connection, request, origin.by, "the release", keys, given)
             if release.state in ("reserved", "committed"):
                 return None
             if release.state != "proposed":
                 raise Conflict(f"the release is {release.state}; only a proposed release can be approved")
-            approval = Approval(origin.by.name, given, asking(line, origin.asking))
-            approval.require_one_who_may(request.principal, "the release")
+            standing = Approval(origin.by.name, given, asking(line, origin.asking))
+            approval = require_listed_people(standing, known, request.actor, "the release")
             if approval.has_no_need_of(request.principal):
                 return None
             if not approval.is_met_with(request.principal):

@@ -39,6 +39,22 @@ def test_a_number_and_a_plain_text_stay(text: str) -> None:
     assert _read("".join(written(["name", "x"], [[text, 1]])))[1:] == [[text, "1"]]
 
 
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ('a;=HYPERLINK("x")', 'a;\'=HYPERLINK("x")'),
+        ('a; "=1', "a; \"'=1"),
+        ("a;b;-c", "a;b;'-c"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("a;'=1", "a;'=1"),
+    ],
+)
+def test_a_formula_is_none_where_semicolons_end_cells(text: str, safe: str) -> None:
+    assert _read("".join(written(["name"], [[text]])))[1:] == [[safe]]
+    for row in csv.reader(io.StringIO("".join(written(["n"], [[text]]))), delimiter=";"):
+        assert [cell for cell in row if cell.startswith(("=", "+", "-", "@", "\uff1d"))] == []
+
+
 def test_a_long_table_comes_in_parts() -> None:
     parts = list(written(["n"], ([number] for number in range(40_000))))
     assert len(parts) == 3

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.api.http.list_answers import NEXT_CURSOR
+from service.api.openapi import examples
 from tests.api.calls import (
     Answer,
     Client,
@@ -32,6 +33,9 @@ _LISTS = {
     "/v1/proposals": "id",
     "/v1/keys": "id",
     "/v1/jobs": "id",
+    "/v1/scenarios": "id",
+    "/v1/webhooks": "id",
+    "/v1/webhooks/{webhook}/deliveries": "id",
 }
 """Each list, with a member by which its items are told apart."""
 
@@ -58,7 +62,12 @@ def names(client: Client) -> dict[str, str]:
         json_of(client.post(f"/v1/accounts/drawn/releases/{made['id']}/draws", json=body), 201)
     make_key(client, "auditor", "=somebody", accounts=["a"])
     make_key(client, "auditor", "somebody else")
-    return {"release": made["id"]}
+    for name in ("one", "two", "three"):
+        json_of(client.post("/v1/scenarios", json=examples.SCENARIO | {"name": name, "account": "a"}), 201)
+        webhook = json_of(client.post("/v1/webhooks", json=examples.WEBHOOK | {"name": name}), 201)["id"]
+        json_of(client.post(f"/v1/webhooks/{webhook}/test"), 202)
+    json_of(client.post(f"/v1/webhooks/{webhook}/test"), 202)
+    return {"release": made["id"], "webhook": webhook}
 
 
 def test_every_list_of_the_contract_is_a_table_too() -> None:

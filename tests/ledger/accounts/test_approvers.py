@@ -254,6 +254,42 @@ def _make(database: Database, name: str, by: Request | None = None) -> Request:
 
 
 @pytest.mark.parametrize("change", [False, True])
+def test_a_key_with_a_listed_name_counts_if_only_listed_persons_could_have_used_it(
+    database: Database, change: bool
+) -> None:
+    """The attack: a steward makes a key with the name of an approver."""
+    _open(database, approvers=Approvers(1, ("bob", "carol")))
+    ann, bob, mallory = (_make(database, name) for name in ("ann", "bob", "mallory"))
+    false, true = _make(database, "carol", by=mallory), _make(database, "carol", by=bob)
+    release = "" if change else _propose(database, request=ann)
+
+    def decide(request: Request) -> None:
+        _raise(database, request) if change else approve(database, release, request=request)
+
+    if change:
+        decide(ann)
+    with pytest.raises(Forbidden, match="a key that only the approvers of people could have used"):
+        decide(false)
+    with pytest.raises(Forbidden, match="expected one of the principals"):
+        decide(mallory)
+    decide(true)
+    assert (account_of(database).budget.cap == 2) if change else (release_of(database, release).state == "committed")
+
+
+def test_an_approval_from_before_a_list_counts_if_only_listed_persons_could_have_given_it(database: Database) -> None:
+    _open(database, approvers=Approvers(2))
+    ann, bob, dan, mallory = (_make(database, name) for name in ("ann", "bob", "dan", "mallory"))
+    release = _propose(database, request=ann)
+    assert approve(database, release, request=_make(database, "carol", by=mallory)).state == "proposed"
+    for one in (ann, bob, dan):
+        _set(database, Approvers(2, ("bob", "carol")), one)
+    assert approve(database, release, request=bob).state == "proposed"
+    assert approve(database, release, request=_make(database, "carol")).state == "committed"
+    with database.read() as connection:
+        assert verify(connection, "people").first_bad is None
+
+
+@pytest.mark.parametrize("change", [False, True])
 def test_no_two_approvers_are_of_one_person(database: Database, change: bool) -> None:
     _open(database)
     ann, bob, dan = (_make(database, name) for name in ("ann", "bob", "dan"))
@@ -692,7 +728,7 @@ def test_verification_finds_two_approvals_of_one_person(database: Database, monk
     carol = _make(database, "carol", by=bob)
     release = _propose(database, request=ann)
     approve(database, release, request=bob)
-    monkeypatch.setattr(reservations, "require_other_person", lambda *_: None)
+    monkeypatch.setattr(reservations, "require_other_person", lambda *_: {})
     approve(database, release, request=carol)
     with database.read() as connection:
         reason = "the release was approved twice, with keys that one principal could know"

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Forbidden, Unavailable
+from service.ledger.access import keys
 from service.ledger.access.key_events import keys_of, people_behind
 from service.ledger.access.key_records import FIRST_PRINCIPAL
 from service.ledger.access.keys import revoke_key
@@ -101,12 +102,22 @@ def test_one_who_made_both_keys_is_one_person(ledger: Database) -> None:
     assert not _approved(ledger, _make(ledger, "ann", by=head), _make(ledger, "bob", by=head))
 
 
-def test_the_first_key_is_the_operators_as_long_as_nobody_else_knows_it(ledger: Database) -> None:
+def test_the_first_key_is_the_operators_as_long_as_nobody_else_knows_it(
+    ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = _make(ledger, FIRST_PRINCIPAL)
-    ann, bob = _make(ledger, "ann", by=first), _make(ledger, "bob", by=_rotate(ledger, first, by=first))
+    ann, second = _make(ledger, "ann", by=first), _rotate(ledger, first, by=first)
+    bob = _make(ledger, "bob", by=second)
     assert _approved(ledger, ann, bob)
     assert not _approved(ledger, ann, _make(ledger, "puppet", by=ann))
-    _make(ledger, FIRST_PRINCIPAL, by=ann)
+    with pytest.raises(Forbidden, match="only the operator and first-steward itself"):
+        _make(ledger, FIRST_PRINCIPAL, by=ann)
+    with pytest.raises(Forbidden, match="only the operator and first-steward itself"):
+        _rotate(ledger, second, by=ann)
+    assert _approved(ledger, ann, bob)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(keys, "FIRST_PRINCIPAL", "")  # earlier versions let each steward make such a key
+        _make(ledger, FIRST_PRINCIPAL, by=ann)
     assert not _approved(ledger, ann, bob)
 
 
