@@ -159,6 +159,8 @@ def _release(day: Day) -> None:
     day.names["draw"] = day.ask("draw_mechanism")["draw"]
     day.ask("state_accuracy", confidence="0.9")
     day.ask("state_accuracy", confidence="0.9", accept="text/csv")
+    day.ask("state_family_accuracy", confidence="0.9")
+    day.ask("state_family_accuracy", confidence="0.9", accept="text/csv")
     day.ask("list_draws")
     day.ask("list_draws", accept="text/csv")
     day.ask("read_draw")

@@ -54,6 +54,7 @@ GROUPS = {
             "describe_release",
             "list_events",
             "state_accuracy",
+            "state_family_accuracy",
             "commit_release",
             "void_release",
             "approve_release",

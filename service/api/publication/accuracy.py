@@ -1,4 +1,4 @@
-"""The accuracy statement of a release: the margins of its noisy counts, beside its guarantee."""
+"""Accuracy statements of a release and of a family: the margins of noisy counts, beside the guarantee."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,12 +9,16 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.count_accuracy import CountAccuracy, count_accuracies
 from service.api.schemas.exact_numbers import number_down, stated
+from service.api.schemas.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.budgets import usual_delta
 from service.ledger.draws import partitions
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
+from service.privacy.accounting.guarantee import USUAL_ORDERS, guarantee
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plans.walking import Neighbouring, runs_of
+from service.privacy.plans.condensed import condense_sequence
+from service.privacy.plans.walking import Neighbouring, condense, runs_of
 
 _FACTS = ("account", "release", "name", "state", "unit", "neighbouring", "epsilon", "delta", "rho")
 _FIGURES = (
@@ -47,6 +51,30 @@ class AccuracyStatement(BaseModel):
     rho: float | None = Field(description="Rounded up; null: infinite.")
     confidence: float
     mechanisms: list[MechanismAccuracy]
+
+
+class FamilyStatement(BaseModel):
+    """The accuracy of several releases, and their loss together, for a publication."""
+
+    account: str
+    unit: str
+    neighbouring: Neighbouring
+    budget: BudgetModel
+    confidence: float
+    joint: GuaranteeBody = Field(
+        description="The loss of all releases together, at the account's delta and at the Rényi order of its budget;"
+        " its conversions are marked adaptive: false."
+    )
+    releases: list[AccuracyStatement]
+
+
+def joint_loss(owner: AccountRecord, releases: Sequence[ReleaseRecord]) -> dict[str, Any]:
+    """Return the loss of an account's releases together, as JSON; nothing is lost without releases."""
+    plan = condense_sequence((condense(release.plan), 1) for release in releases)
+    budget = owner.budget
+    orders = USUAL_ORDERS if budget.alpha is None else (budget.alpha,)
+    deltas = (usual_delta(budget),)
+    return guarantee_body(guarantee(plan, owner.neighbouring, deltas=deltas, orders=orders, adaptive=False))
 
 
 def statement_of(
@@ -86,6 +114,17 @@ def table_of(statement: Mapping[str, Any]) -> tuple[Sequence[str], Iterator[list
     confidence = {"confidence": statement["confidence"]}
     rows = ([*facts, *_in_table(figures | confidence)] for figures in statement["mechanisms"])
     return (*_FACTS, *_FIGURES), rows
+
+
+def table_of_family(
+    statements: Sequence[Mapping[str, Any]], joint: Mapping[str, Any]
+) -> tuple[Sequence[str], Iterator[list[Any]]]:
+    """Return the statements of a family as one table; each row ends with the loss of all releases together."""
+    (best,) = joint["best"]
+    least = best["fixed"] or {}
+    together = [least.get("epsilon"), best["delta"], None if joint["zcdp"] is None else joint["zcdp"]["rho"]]
+    rows = ([*row, *together] for statement in statements for row in table_of(statement)[1])
+    return (*_FACTS, *_FIGURES, "joint_epsilon", "joint_delta", "joint_rho"), rows
 
 
 def _with_partitions(

@@ -5,9 +5,11 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from service import __version__
+from service.api.schemas.count_accuracy import count_accuracies
 from service.api.schemas.exact_numbers import number_up
 from service.api.schemas.guarantees import cost_of, remaining_body
 from service.api.schemas.periods import statement_of
@@ -24,6 +26,7 @@ _MOST_ROWS = 100  # different mechanisms in the table
 _MOST_LINES = 60  # of the outline
 _MOST_NAMES = 3  # of equal mechanisms
 _LONGEST_FIGURE = 40  # characters
+_CONFIDENCE = Fraction(95, 100)  # of the margins
 
 _LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is hard to read
 
@@ -205,21 +208,31 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     Returns:
         A table in Markdown, followed by a paragraph.
     """
-    rows: dict[str, tuple[list[str], int, list[str]]] = {}
+    rows: dict[str, tuple[list[str], int, list[str], Mechanism]] = {}
     drawable = False
     for mechanism, times in runs_of(plan):
         drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
-        row, before, names = rows.setdefault(" ".join(cells), (cells, 0, []))
+        row, before, names, first = rows.setdefault(" ".join(cells), (cells, 0, [], mechanism))
         if mechanism.name is not None and len(names) < _MOST_NAMES:
             names.append(_code(mechanism.name))
-        rows[" ".join(cells)] = row, before + times, names
-    table = ["| mechanism | parameters | sensitivity | cells | times | such as |", "|---|---|---|---|---|---|"]
+        rows[" ".join(cells)] = row, before + times, names, first
+    table = [
+        "| mechanism | parameters | sensitivity | cells | times | such as | margin of error (95 %) |",
+        "|---|---|---|---|---|---|---|",
+    ]
     table += [
-        f"| {' | '.join(row)} | {times} | {', '.join(names)} |" for row, times, names in [*rows.values()][:_MOST_ROWS]
+        f"| {' | '.join(row)} | {times} | {', '.join(names)} | {_margin(first)} |"
+        for row, times, names, first in islice(rows.values(), _MOST_ROWS)
     ]
     more = [f"\n... and {len(rows) - _MOST_ROWS} more different mechanisms."] if len(rows) > _MOST_ROWS else []
     return "\n".join([*table, *more, "", _implementation(draws, drawable)])
+
+
+def _margin(mechanism: Mechanism) -> str:
+    """Return the margin of error of one noisy count; a dash where there is no figure."""
+    ((_, figures),) = count_accuracies([(mechanism, 1)], _CONFIDENCE, {})
+    return "-" if figures["moe"] is None else f"±{figures['moe']}"
 
 
 def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:

@@ -10,24 +10,38 @@ from service.api.http import csv_answers
 from service.api.http.accepted_types import JSON, prefers
 from service.api.http.dependencies import CurrentDatabase, Streamed, in_helpers, ok
 from service.api.http.kept_figures import costs_of
+from service.api.http.memory_room import Room
+from service.api.http.paging import with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
-from service.api.publication.accuracy import AccuracyStatement, statement_of, table_of
+from service.api.publication.accuracy import (
+    AccuracyStatement,
+    FamilyStatement,
+    joint_loss,
+    statement_of,
+    table_of,
+    table_of_family,
+)
 from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import ReleasePath
-from service.api.schemas.exact_numbers import Exact
+from service.api.schemas.exact_numbers import Exact, Label, number_down, stated
+from service.api.schemas.moments import Moment
+from service.errors import InvalidInput
 from service.ledger.accounts import accounts
+from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.releases.releases import Wanted, list_releases
 from service.ledger.storage import clock
 from service.ledger.verification.receipts import counted_partitions
 
-router = APIRouter(prefix="/v1/accounts/{account}/releases", route_class=StrictRoute)
+router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
+_MOST_RELEASES = 100  # of a family
 _MOST_STATED = 1_000_000  # more mechanisms than a plan has
 
 
 @router.get(
-    "/{release}/accuracy",
+    "/releases/{release}/accuracy",
     response_model=AccuracyStatement,
     responses={200: {"content": csv_answers.ANSWER}},
 )
@@ -66,3 +80,58 @@ def state_accuracy(
     if prefers(accept, csv_answers.MEDIA_TYPE):
         return Streamed(csv_answers.written(*table_of(statement)), media_type=csv_answers.MEDIA_TYPE)
     return ok(statement | {"mechanisms": list(statement["mechanisms"])})
+
+
+@router.get("/accuracy", response_model=FamilyStatement, responses={200: {"content": csv_answers.ANSWER}})
+@in_helpers
+def state_family_accuracy(
+    account: AccountPath,
+    request: Request,
+    database: CurrentDatabase,
+    principal: CurrentPrincipal,
+    take: Room,
+    tag: Annotated[
+        Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
+    ] = None,
+    name: Annotated[
+        Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
+    ] = None,
+    registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
+    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
+    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    confidence: Annotated[
+        Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
+    ] = "0.95",
+    accept: Annotated[str, Header(description=f"{csv_answers.MEDIA_TYPE} for a table; else JSON.")] = JSON,
+) -> Response:
+    """State the accuracy of a family of releases.
+
+    The family is the committed releases of the account that match all that is asked for, as in the list of releases; at
+    most 100. The answer has the statement of each, and the loss of all together: the composition of their plans, as
+    they turned out, whichever periods they read. It is no guarantee under adaptive choice, which only the budget gives.
+    """
+    require(principal, "auditor", account)
+    asked = read_confidence(confidence, "/query/confidence")
+    now = clock.now()
+    span = [None if moment is None else clock.stamp(moment) for moment in (since, before)]
+    wanted = Wanted(tag, "committed", name, registered_by, *span)
+    with database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        records = list_releases(connection, owner.chain, 0, _MOST_RELEASES, wanted, now, with_room(take))
+        if records.more:
+            raise InvalidInput.at(
+                "/query", f"expected a family of at most {_MOST_RELEASES} releases, got more: ask for fewer"
+            )
+        costs = costs_of(connection, request, owner, records)
+        drawn = [{one.mechanism: one for one in counted_partitions(connection, owner, record)} for record in records]
+    joint = joint_loss(owner, records)
+    statements = [
+        statement_of(owner, record, cost, found, asked)
+        for record, cost, found in zip(records, costs, drawn, strict=True)
+    ]
+    if prefers(accept, csv_answers.MEDIA_TYPE):
+        return Streamed(csv_answers.written(*table_of_family(statements, joint)), media_type=csv_answers.MEDIA_TYPE)
+    listed = [statement | {"mechanisms": list(statement["mechanisms"])} for statement in statements]
+    facts = {"unit": owner.unit, "neighbouring": owner.neighbouring.value, "budget": write_budget(owner.budget)}
+    stated_confidence = stated(asked, number_down)
+    return ok({"account": account, **facts, "confidence": stated_confidence, "joint": joint, "releases": listed})

@@ -169,6 +169,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}/releases/{release}"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/events"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/accuracy"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/accuracy"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/package"): (_ANYBODY, None),
     ("GET", "/v1/proposals"): (_ANYBODY, None),
     ("PATCH", "/v1/accounts/{account}/releases/{release}"): (_PIPELINE, {"metadata": {"notes": None}}),

@@ -3,9 +3,12 @@
 import csv
 import io
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
 
 from tests.api.calls import Client, json_of, make_key, open_account, pointers_of, problem_of, release
 
@@ -139,3 +142,51 @@ def test_a_statement_of_the_first_mechanisms(client: Client, stated: Any) -> Non
     assert len(list(csv.DictReader(io.StringIO(table, newline="")))) == 2
     for wrong in ("0", "-1", "1.5", "nan", "", "1000001", "9" * 40):
         assert pointers_of(client.get(path, params={"limit": wrong})) == ["/query/limit"]
+
+
+_FAMILY = "/v1/accounts/people/accuracy"
+
+
+def test_the_loss_of_a_family_is_that_of_its_releases_together(client: Client) -> None:
+    """The rho of Gaussian noise add up; the epsilon of 1e-6 is the analytic Gaussian mechanism's, by dp-accounting."""
+    open_account(client, budget={"definition": "approximate", "epsilon": "50", "delta": "1e-6"})
+    for number, variance in enumerate(("8", "12", "24")):
+        release(client, {"type": "gaussian", "sigma_squared": variance}, name=f"Wave {number}", tags=["wave"])
+    release(client, {"type": "gaussian", "sigma_squared": "1"}, name="other")
+    rho = sum(Fraction(1, 2 * variance) for variance in (8, 12, 24))
+    event = GaussianDpEvent(float(1 / (2 * rho)) ** 0.5)
+    expected = PLDAccountant().compose(event).get_epsilon(1e-6)
+    for query in ({"name": "wave"}, {"tag": "wave"}):
+        found = json_of(client.get(_FAMILY, params=query))
+        assert [one["name"] for one in found["releases"]] == ["Wave 0", "Wave 1", "Wave 2"]
+        for one in found["releases"]:
+            single = json_of(client.get(f"/v1/accounts/people/releases/{one['release']}/accuracy"))
+            assert one == single
+        joint = found["joint"]
+        assert rho <= Fraction(repr(joint["zcdp"]["rho"])) <= rho * (1 + Fraction(1, 10**15))
+        (best,) = joint["best"]
+        assert best["fixed"]["epsilon"] == pytest.approx(expected, rel=1e-3)
+        assert (best["adaptive"], best["delta"]) == (None, 1e-6)
+        table = client.get(_FAMILY, params=query, headers={"Accept": "text/csv"}).text
+        rows = list(csv.DictReader(io.StringIO(table, newline="")))
+        assert {float(row["joint_epsilon"]) for row in rows} == {best["fixed"]["epsilon"]}
+        assert [row["name"] for row in rows] == ["Wave 0", "Wave 1", "Wave 2"]
+
+
+def test_a_family_has_committed_releases_alone(client: Client) -> None:
+    open_account(client)
+    assert json_of(client.get(_FAMILY))["releases"] == []
+    held = release(client, {"type": "geometric", "epsilon": "0.1"}, reserve_for="PT10M")
+    assert held["state"] == "reserved"
+    assert json_of(client.get(_FAMILY))["releases"] == []
+
+
+def test_a_family_is_bounded_and_read_by_its_keys(client: Client) -> None:
+    open_account(client, budget={"definition": "pure", "epsilon": "50"})
+    for _ in range(101):
+        release(client, {"type": "geometric", "epsilon": "0.01"})
+    assert pointers_of(client.get(_FAMILY)) == ["/query"]
+    for wrong in ({"confidence": "nan"}, {"since": "x"}, {"tag": ""}, {"unknown": "1"}):
+        assert pointers_of(client.get(_FAMILY, params=wrong)) == [f"/query/{next(iter(wrong))}"]
+    problem_of(client.get(_FAMILY, headers=make_key(client, "auditor", accounts=["elsewhere"])), "forbidden")
+    problem_of(client.get("/v1/accounts/nobody/accuracy"), "not_found")

@@ -1,5 +1,6 @@
 """Registry entries: they follow the registry's own schema, and agree with the ledger."""
 
+import math
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -268,9 +269,13 @@ def test_every_node_of_a_plan_is_in_its_composition(embedded: Client) -> None:
     ]
     rows = [line.split(" | ") for line in said["implementation"]["mechanisms"].splitlines() if "geometric" in line]
     assert [(row[1], row[4], row[5]) for row in rows] == [
-        ("scale = 100", "6", "`a`, `b` |"),
-        ("scale = 50", "3", "`c` |"),
+        ("scale = 100", "6", "`a`, `b`"),
+        ("scale = 50", "3", "`c`"),
     ]
+    for row, scale in zip(rows, (100, 50), strict=True):  # the least margin, by the elementary tail of geometric noise
+        ratio, margin = math.exp(-1 / scale), int(row[6].removeprefix("±").removesuffix(" |"))
+        beyond = [2 * ratio ** (moe + 1) / (1 + ratio) for moe in (margin - 1, margin)]
+        assert beyond[1] <= 0.05 < beyond[0]
 
 
 def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:
