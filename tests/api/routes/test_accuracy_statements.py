@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from dp_accounting import GaussianDpEvent
-from dp_accounting.pld import PLDAccountant
+from dp_accounting import GaussianDpEvent  # type: ignore[import-untyped]
+from dp_accounting.pld import PLDAccountant  # type: ignore[import-untyped]
 
 from tests.api.calls import Client, json_of, make_key, open_account, pointers_of, problem_of, release
 
