@@ -72,7 +72,9 @@ def names(client: TestClient) -> dict[str, str]:
     webhook = json_of(client.post("/v1/webhooks", json=examples.WEBHOOK), 201)["id"]
     delivery = json_of(client.post(f"/v1/webhooks/{webhook}/test"), 202)["id"]
     made = {"account": account, "release": release, "draw": draw, "key": key, "job": job}
-    return made | {"webhook": webhook, "delivery": delivery}
+    other = make_key(client, "auditor")  # whose scenario can have the name of the examples' own
+    scenario = json_of(client.post("/v1/scenarios", json=_example("/v1/scenarios"), headers=other), 201)["id"]
+    return made | {"webhook": webhook, "delivery": delivery, "scenario": scenario}
 
 
 def test_the_committed_document_is_the_running_apps(client: TestClient) -> None:

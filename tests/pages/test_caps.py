@@ -65,7 +65,7 @@ def test_another_steward_approves_a_greater_cap(api: Client, steward: Client) ->
 def test_the_planner_asks_what_the_plan_reads(api: Client, steward: Client) -> None:
     _open(api, caps=[_CAP])
     open_account(api, "below", parent="capped")
-    row = {"kind": "tables", "table": "t", "geography": "state", "moe": "10"}
+    row = {"kind": "margins", "table": "t", "geography": "state", "moe": "10"}
     row |= {"confidence": "0.95", "cells": "1", "sensitivity": "1"}
     page = steward.get("/plan?account=below").text
     sent = row | {name: hidden(page, name) for name in ("csrf", "once")} | {"do": "plan", "account": "below"}

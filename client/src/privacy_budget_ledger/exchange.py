@@ -62,7 +62,7 @@ class Answer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the same request may get another answer later."""
+        """Return whether the same request may get another answer later."""
         return self.status in _BUSY
 
 

@@ -141,7 +141,7 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
         noise = _within_budget(body, budget, kind, queries)
     plan = allocation.sequence_plan(noise)
     amounts = [allocation.cost_in_own_unit(one) for one in noise]
-    tight = len(noise) <= MOST_TIGHT and kind is not DiscreteOsgt
+    tight = len(noise) <= MOST_TIGHT and not kind.OFFSET
     cost = guarantee(condense(plan), Neighbouring.ADD_REMOVE, deltas=(usual_delta(budget),), tight=tight)
     return ok(
         {
@@ -210,9 +210,9 @@ def _within_budget(
             "/budget", "expected a budget between 0.000001 and 10000, and an order of at most 1000000"
         )
     account = EmptyAccount.of(budget)
-    if kind is DiscreteOsgt and body.objective != "proportional":
+    if kind.OFFSET and body.objective != "proportional":
         raise InvalidInput.at("/objective", "expected proportional with discrete_osgt")
-    if kind is DiscreteOsgt and len(queries) > MOST_OFFSET:
+    if kind.OFFSET and len(queries) > MOST_OFFSET:
         raise InvalidInput.at("/queries", f"expected at most {MOST_OFFSET} queries with weights for discrete_osgt")
     try:
         if body.objective == "max_error":

@@ -69,7 +69,13 @@ _IF_LEDGER_INCLUDES = {
     "schema": {"type": "string", "pattern": "^[1-9][0-9]{0,14}:[0-9a-f]{64}$"},
 }
 
-_CONFLICTS = {("/v1/jobs/{job}", "delete"), ("/v1/keys/{key}/rotate", "post")}  # beside those of accounts
+_CONFLICTS = {  # beside those of accounts
+    ("/v1/jobs/{job}", "delete"),
+    ("/v1/keys/{key}/rotate", "post"),
+    ("/v1/scenarios", "post"),
+    ("/v1/scenarios/{scenario}", "put"),
+    ("/v1/webhooks/{webhook}/deliveries/{delivery}/retry", "post"),
+}
 # Further codes of a status, where an example shows them.
 _ALSO = {
     "budget_exceeded": {

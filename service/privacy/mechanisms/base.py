@@ -113,6 +113,8 @@ class Mechanism(Keyed, PlanElement, ABC):
     """True if its noise is integer, so that it can be drawn exactly; others are only accounted."""
     ADDITIVE: ClassVar[bool] = False
     """True if it adds noise to an answer, and so has a sensitivity, a noise scale and cells."""
+    OFFSET: ClassVar[bool] = False
+    """True if the noise has an offset beside its variance, as offset Gaussian tails have."""
     PARAMETER: ClassVar[str | None] = None
     """The field that alone determines its noise: ``scale`` or ``sigma_squared``; None if there is no such field."""
 

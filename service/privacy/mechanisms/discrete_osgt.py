@@ -27,6 +27,7 @@ class DiscreteOsgt(Discrete):
     """
 
     TYPE = "discrete_osgt"
+    OFFSET = True
     FIELDS = offset_tails(
         "Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).",
         "The offset of the tails, at least 0, in counts; 0 is the discrete Gaussian.",

@@ -26,6 +26,7 @@ class Osgt(Continuous):
     """
 
     TYPE = "osgt"
+    OFFSET = True
     FIELDS = offset_tails(
         "Of the density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).",
         "The offset of the tails, at least 0, in the unit of the noise; 0 is the Gaussian.",

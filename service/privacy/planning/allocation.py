@@ -126,7 +126,7 @@ def _of_variance(kind: QueryNoiseType, variance: Fraction) -> Fraction:
 
 @memoised(maxsize=4096)
 def _calibrated(kind: QueryNoiseType, margin: Fraction, confidence: Fraction) -> Fraction:
-    if kind is DiscreteOsgt:
+    if kind.OFFSET:
         return margin_to_offset_tails(int(margin), confidence)
     if kind.DRAWN:
         return (margin_to_scale if _has_scale(kind) else margin_to_sigma_squared)(int(margin), confidence)
@@ -145,7 +145,7 @@ def _has_scale(kind: QueryNoiseType) -> bool:
 
 def _with_parameter(kind: QueryNoiseType, query: WeightedQuery, parameter: Fraction) -> QueryNoise:
     sensitivity = int(query.sensitivity) if kind.DRAWN else query.sensitivity
-    if kind is DiscreteOsgt:
+    if kind.OFFSET:
         own: dict[str, Any] = {"sigma_squared": parameter, "m": usual_offset(parameter)}
     else:
         own = {str(kind.PARAMETER): parameter}
@@ -219,7 +219,7 @@ class EmptyAccount:
 
     def own_amount(self, kind: QueryNoiseType) -> Fraction | None:
         """Return the cap in the mechanism's own unit (epsilon or rho, nats); None if it is in another unit."""
-        if kind is DiscreteOsgt:
+        if kind.OFFSET:
             return None
         match self.budget.definition:
             case Definition.PURE if _has_scale(kind):

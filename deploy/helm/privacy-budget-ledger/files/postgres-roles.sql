@@ -81,5 +81,13 @@ GRANT SELECT, INSERT, UPDATE (occurrences, reserved), DELETE ON spending TO ledg
 GRANT SELECT, INSERT, UPDATE (
     state, permille, result, problem, attempts, worker, leased_until, ended_at, seal
 ), DELETE ON jobs TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (name, account, kind, mechanism, inputs, changed_at), DELETE ON scenarios
+    TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (
+    name, url, mail, events, accounts, below, active, generation, rotated_at, seal
+), DELETE ON webhooks TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (state, tries, due_at), DELETE ON deliveries TO ledger_application;
+GRANT SELECT, INSERT, DELETE ON delivery_tries, budgets_below TO ledger_application;
+GRANT SELECT, INSERT, UPDATE (seq, hash), DELETE ON followed_journals TO ledger_application;
 
 COMMIT;
