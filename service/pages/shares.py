@@ -26,7 +26,8 @@ async def show_shares(account: AccountStep, visit: SignedIn) -> Response:
 
 async def _share(visit: Visit, account: str, by: str) -> dict[str, Any] | None:
     """Return the shares with their picture; None where there is but one part, which tells nothing."""
-    shares = await get(visit, f"{address('accounts', account)}/shares", {"by": by, "with_picture": "true"})
+    path = f"{address('accounts', account)}/shares"
+    shares: dict[str, Any] = await get(visit, path, {"by": by, "with_picture": "true"})
     if len(shares["parts"]) + (shares["rest"] is not None) < 2 and by != "mechanism":
         return None
     picture = shares["picture"]

@@ -59,7 +59,7 @@ def test_the_shares_by_tag_and_by_mechanism_are_those_of_the_plan(client: Client
 @pytest.mark.parametrize("budget", _BUDGETS, ids=lambda budget: str(budget["definition"]))
 @pytest.mark.parametrize("by", ["account", "tag", "mechanism"])
 def test_the_shares_are_a_partition_of_what_the_history_says(client: Client, budget: Any, by: str) -> None:
-    plan = _PLAN if budget["definition"] != "pure" else _PLAN["parts"][0]  # type: ignore[index]
+    plan = _PLAN if budget["definition"] != "pure" else _PLAN["parts"][0]
     open_account(client, budget=budget)
     open_account(client, "child", budget, parent="people")
     open_account(client, "grandchild", _BUDGETS[0], parent="child")
