@@ -57,6 +57,7 @@ from service.api.routes import (
     release_events,
     releases,
     scenarios,
+    shares,
     verification,
     webhooks,
 )
@@ -104,6 +105,7 @@ _ROUTERS = (
     journal_streams.router,  # before the JSON route of the same address
     journals.router,
     history.router,
+    shares.router,
     tabulations.streams,
     tabulations.router,
     histograms.router,

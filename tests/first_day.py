@@ -168,6 +168,8 @@ def _release(day: Day) -> None:
     day.ask("read_balance", delta="1e-10")
     day.ask("read_history")
     day.ask("read_history", accept="text/csv")
+    day.ask("read_shares", by="tag")
+    day.ask("read_shares", by="tag", accept="text/csv")
     day.ask("report_account", since="2026-01-01T00:00:00Z")
     day.ask("report_account", since="2026-01-01T00:00:00Z", accept="text/csv")
     day.ask("read_journal", limit=2)

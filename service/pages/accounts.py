@@ -1,27 +1,96 @@
-"""The first page: what waits for the signed-in person, and the accounts with the used share of each budget."""
+"""The first page: what waits for the signed-in person, and the tree of accounts, which can be searched and sorted."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from fastapi import Response
 
-from service.pages.shell.api_client import Visit, address, get
+from service.pages.shell.api_client import Query, Refused, Visit, address, get
 from service.pages.shell.approval_texts import may_approve
 from service.pages.shell.layout import may, page
 
 _WAITING = 20
+_ROWS = 50
+_SEARCH = ("name", "state", "parent", "sort")
+_STATES = [("", "any"), ("open", "open"), ("closed", "closed")]
+_SORTS = {"": "name", "used": "most used", "left": "least left", "changed": "last change"}
+
+
+class Row(NamedTuple):
+    """An account of the tree; ``found`` says that the list has it, and not only accounts under it."""
+
+    account: Mapping[str, Any]
+    depth: int
+    found: bool
 
 
 async def accounts_page(visit: Visit) -> Response:
-    """Render one page of the list of accounts; the query may name a cursor and a parent account."""
+    """Render one page of the tree of accounts; the query may search, sort, and name a cursor."""
     parameters = visit.request.query_params
-    parent, cursor = parameters.get("parent"), parameters.get("cursor")
-    query = {"limit": 50, "cursor": cursor, "parent": parent, "with_gauge": "true"}
-    decides = may(visit.session.role, "approver") and not parent and not cursor
-    accounts, waiting = await asyncio.gather(get(visit, address("accounts"), query), _waiting(visit, decides=decides))
-    shown = {"accounts": accounts["items"], "next_cursor": accounts["next_cursor"], "parent": parent}
-    return page(visit.request, "accounts.html", shown | waiting)
+    asked = {name: parameters.get(name, "").strip() for name in _SEARCH}
+    cursor = parameters.get("cursor")
+    wanted = {name: text for name, text in asked.items() if text} | {"with_gauge": "true"}
+    query = {**wanted, "with_above": "true", "limit": _ROWS, "cursor": cursor}
+    decides = may(visit.session.role, "approver") and len(wanted) == 1 and not cursor
+    (accounts, faults), waiting = await asyncio.gather(_search(visit, query), _waiting(visit, decides=decides))
+    shown = {
+        "rows": tree_of(accounts["items"], accounts["above"]),
+        "next_cursor": accounts["next_cursor"],
+        "asked": asked,
+        "searched": any(asked[name] for name in ("name", "state", "parent")),
+        "states": _STATES,
+        "sorts": list(_SORTS.items()),
+        "sorted_by": {sort: "/?" + _written(asked | {"sort": sort}) for sort in _SORTS},
+        "more": _written(asked),
+        "table_query": wanted,
+        "faults": faults,
+    }
+    return page(visit.request, "accounts.html", shown | waiting, status=422 if faults else 200)
+
+
+def _written(asked: Mapping[str, str]) -> str:
+    return urlencode({name: text for name, text in asked.items() if text})
+
+
+def tree_of(items: Sequence[Mapping[str, Any]], above: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return accounts as a tree: each behind the one that it is under, the first found first.
+
+    Args:
+        items: what a list has, in its order.
+        above: the accounts above these, as far as the reader may see them.
+    """
+    by_name = {one["name"]: one for one in (*above, *items)}
+    found = {one["name"] for one in items}
+    below: dict[str | None, list[str]] = {}
+    placed: set[str] = set()
+    for one in items:
+        name: str | None = one["name"]
+        while name is not None and name not in placed:
+            placed.add(name)
+            parent = by_name[name]["parent"]
+            parent = parent if parent in by_name else None
+            below.setdefault(parent, []).append(name)
+            name = parent
+
+    def rows_under(parent: str | None, depth: int) -> Iterator[Row]:
+        for name in below.get(parent, ()):
+            yield Row(by_name[name], depth, name in found)
+            yield from rows_under(name, depth + 1)
+
+    return list(rows_under(None, 0))
+
+
+async def _search(visit: Visit, query: Query) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return the accounts that were found; none, and the faults by field, if a field of the search is wrong."""
+    try:
+        return await get(visit, address("accounts"), query), {}
+    except Refused as refused:
+        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
+        if not faults:
+            raise
+        return {"items": [], "above": [], "next_cursor": None}, faults
 
 
 async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:

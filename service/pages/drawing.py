@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
+from service.api.publication.noisy_tables import PARQUET
 from service.errors import InvalidInput
 from service.pages.account import AccountStep
 from service.pages.drawing_form import (
@@ -31,6 +32,8 @@ from service.pages.shell.whole_tables import as_file
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _NO_FILE = "expected a file with a line of names and a column count"
+_FILES = {"csv": CSV, "parquet": PARQUET}
+"""The media types of the file of noisy counts, by its ending."""
 _PROPOSED = "proposed"
 _NOT_OF_THE_FORM = (401, 403, 404)  # refusals of the key or of the account
 
@@ -51,20 +54,23 @@ async def preview(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Register the noise that was shown, draw the counts of the file, and send the noisy counts as a file.
 
-    Sending the same form again has no further effect: the answer is the same file.
+    Sending the same form again has no further effect: the answer is the same counts, as either kind of file.
     """
     typed, table, once = _typed(form), form.files.get("counts", b""), text_of(form, "once")
-    if not once:
-        raise InvalidInput.at("/once", "expected the button of the page")
+    ending = text_of(form, "file") or "csv"
+    if not once or ending not in _FILES:
+        raise InvalidInput.at("/file" if once else "/once", "expected the form of the page")
+    # A draw whose answer was lost may be committed: the same key again has it answered, and not charged twice.
+    kept: dict[str, Any] = {"once": once, "file": ending}
     if not table:
-        return await _preview(visit, account, typed, status=422, faults={"counts": _NO_FILE}, once=once)
+        return await _preview(visit, account, typed, status=422, faults={"counts": _NO_FILE}, **kept)
     found = await _account(visit, account)
     shown = text_of(form, "mechanism")
     release = release_of(typed, found, {})
     query = {name: release[name] for name in ("name", "tags")} | {"mechanism": shown}
     query |= {"periods": json.dumps(release["periods"])} if "periods" in release else {}
     query |= {"granularity": typed["granularity"]} if typed["granularity"] else {}
-    headers = {"content-type": CSV, "accept": CSV, "idempotency-key": once}
+    headers = {"content-type": CSV, "accept": _FILES[ending], "idempotency-key": once}
     path = f"{address('accounts', account)}/draws"
     answer = await ask(
         visit,
@@ -81,11 +87,10 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Respons
             raise refused
         faults = {"counts": "; ".join(detail for pointer, detail in refused.faults.items() if pointer[1:2].isdigit())}
         faults = faults_of(typed, refused.faults) | {name: text for name, text in faults.items() if text}
-        return await _preview(
-            visit, account, typed, status=refused.status, faults=faults, problem=refused.problem, once=once
-        )
+        problem = refused.problem
+        return await _preview(visit, account, typed, status=refused.status, faults=faults, problem=problem, **kept)
     await _describe(visit, account, answer.headers["x-release"], typed["purpose"], once)
-    return as_file(answer.body, f"noisy-{answer.headers['x-draw']}.csv")
+    return as_file(answer.body, f"noisy-{answer.headers['x-draw']}.{ending}", _FILES[ending])
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:
@@ -114,9 +119,12 @@ async def _preview(
     status: int = 200,
     faults: Mapping[str, str] | None = None,
     problem: Mapping[str, Any] | None = None,
-    once: str | None = None,
+    **kept: Any,
 ) -> Response:
-    """Render the form with the mechanism, its accuracy and its charge; after a refusal with its faults."""
+    """Render the form with the mechanism, its accuracy and its charge; after a refusal with its faults.
+
+    ``kept`` are variables of the template with what was sent.
+    """
     found = await _account(visit, account)
     wrong = _wrong(typed, found)
     if wrong:
@@ -126,8 +134,6 @@ async def _preview(
     except Refused as refused:
         wrong = faults_of(typed, refused.faults)
         return await _show(visit, account, typed, status=refused.status, faults=wrong, problem=refused.problem)
-    # A draw whose answer was lost may be committed: the same key again has it answered, and not charged twice.
-    kept = {} if once is None else {"once": once}
     return await _show(visit, account, typed, status=status, faults=faults, problem=problem, preview=shown, **kept)
 
 
@@ -187,6 +193,7 @@ async def _show(
         "faults": faults or {},
         "may_draw": may(visit.session.role, "pipeline"),
         "preview": None,
+        "file": "csv",
         "problem": None,
     }
     return page(visit.request, "draw.html", shown | context, status=status)

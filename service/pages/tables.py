@@ -13,7 +13,7 @@ from service.pages.shell.whole_tables import WholeTable
 router = APIRouter(include_in_schema=False)
 
 _LARGEST_PAGE = 1000
-_OF_ACCOUNT = {"releases": 1000, "journal": 1000, "periods": 1000, "report": 200, "history": None}
+_OF_ACCOUNT = {"releases": 1000, "journal": 1000, "periods": 1000, "report": 200, "history": None, "shares": None}
 """The tables of an account, with the largest page of each; None: it has no pages."""
 _OF_RELEASE = ("draws", "events")
 _OF_ALL = ("accounts", "proposals", "keys", "jobs", "scenarios", "webhooks")

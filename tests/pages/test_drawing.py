@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 from fastapi.testclient import TestClient
 
@@ -190,3 +191,23 @@ def test_unknown_and_closed_accounts(api: Client, steward: Client) -> None:
     assert "The account is closed" in steward.get(_PAGE).text
     assert f'href="{_PAGE}"' not in steward.get("/accounts/empty").text
     problem_of(api.get("/v1/accounts/nobody"), "not_found")
+
+
+def test_noisy_counts_are_saved_as_parquet(api: Client, steward: Client, wide: str) -> None:
+    shown = _preview(steward, wide, **_NEARLY_NONE)
+    form = form_of(shown, f"{wide}/counts")
+    assert form.fields["file"] == ["csv"]
+    files = {"counts": ("counts.csv", _TABLE, "text/csv")}
+    as_parquet, as_csv = (
+        steward.post(f"{wide}/counts", data=form.with_texts({"file": ending}), files=files)
+        for ending in ("parquet", "csv")
+    )
+    assert as_parquet.headers["Content-Type"] == "application/vnd.apache.parquet"
+    assert as_parquet.headers["Content-Disposition"].endswith(".parquet")
+    rows = pq.read_table(io.BytesIO(as_parquet.content)).to_pylist()
+    assert [(row["county"], row["noisy"], row["moe"]) for row in rows] == [("001", 12, 0), ("002", 918273645, 0)]
+    assert [str(row["noisy"]) for row in rows] == [line.split(",")[1] for line in as_csv.text.splitlines()[1:]]
+    assert len(_released(api, "wide")) == 1
+    refused = steward.post(f"{wide}/counts", data=form.with_texts({"file": "parquet"}), files={})
+    assert 'value="parquet" checked' in refused.text
+    assert steward.post(f"{wide}/counts", data=form.with_texts({"file": "pdf"}), files=files).status_code == 422

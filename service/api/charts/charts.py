@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT = 4.8, 3.3  # inches of a single panel: its texts are readable on a telephone too
+WIDTH, _HEIGHT = 4.8, 3.3  # inches of a single panel: its texts are readable on a telephone too
 _WIDTH_BESIDE, _HEIGHT_BESIDE = 5.2, 3.6  # of one of several
 _MOST_MARKS = 40  # points of a line with marks; more would run together
 _AN_HOUR = timedelta(hours=1)
@@ -57,7 +57,7 @@ def picture(panels: Sequence[Panel], kind: str, caption: Caption) -> Response:
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    width, height = (_WIDTH, _HEIGHT) if len(panels) == 1 else (_WIDTH_BESIDE, _HEIGHT_BESIDE)
+    width, height = (WIDTH, _HEIGHT) if len(panels) == 1 else (_WIDTH_BESIDE, _HEIGHT_BESIDE)
     figure = pictures.new_figure(width * columns, height * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, ax in zip(panels, axes, strict=False):

@@ -31,7 +31,11 @@ USUAL = JSON
 
 
 def answer_list(
-    accept: str, items: Sequence[dict[str, Any]], last: str | int | None, columns: Sequence[str]
+    accept: str,
+    items: Sequence[dict[str, Any]],
+    last: str | int | None,
+    columns: Sequence[str],
+    beside: Mapping[str, Any] | None = None,
 ) -> Response:
     """Return a page of a list in the form that the client prefers.
 
@@ -41,10 +45,11 @@ def answer_list(
         last: its last item, where others may follow.
         columns: of the table: the names of members, with dots those of members of members. A value that is an object,
             or a list of objects, is written as JSON.
+        beside: further members of the page, which a table leaves out.
     """
     if prefers(accept, csv_answers.MEDIA_TYPE):
         return table_answer(columns, items, None if last is None else write_cursor(last))
-    return ok(page(items, last))
+    return ok(page(items, last) | dict(beside or {}))
 
 
 def table_answer(columns: Sequence[str], items: Sequence[Mapping[str, Any]], next_cursor: str | None) -> Response:

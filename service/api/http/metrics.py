@@ -26,7 +26,7 @@ from service.api.http.problems import KINDS
 from service.errors import ServiceError
 from service.ledger import jobs
 from service.ledger.accounts import accounts
-from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.accounts import AccountRecord, Wanted
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.journal.journal import Kind
 from service.ledger.notifications import deliveries
@@ -245,9 +245,9 @@ def _accounts(observed: MetricSources) -> list[AccountRecord]:
     now, names, shown = clock.now(), sorted(observed.accounts), list[AccountRecord]()
     with observed.database.read() as connection:
         for first in range(0, len(names), _AT_ONCE):
-            some = frozenset(names[first : first + _AT_ONCE])
+            wanted = Wanted(only=frozenset(names[first : first + _AT_ONCE]))
             after = ""
-            while page := accounts.list_accounts(connection, after, _AT_ONCE, some):
+            while page := accounts.list_accounts(connection, after, _AT_ONCE, wanted):
                 shown += [in_list(connection, account, now) for account in page]
                 after = page[-1].name
     return shown

@@ -67,7 +67,7 @@ GROUPS = {
     ),
     "balance and history": Group(
         "The account's spending and its remaining budget, now, over time, and for each period that it counts by.",
-        ("read_balance", "read_history", "report_account", "list_periods"),
+        ("read_balance", "read_history", "read_shares", "report_account", "list_periods"),
     ),
     "trust": Group(
         "The account's journal with its signed head, receipts and exports. Others can check the ledger with them,"

@@ -17,6 +17,7 @@ from service.api.http.expected_head import HEADER
 from service.api.http.problems import KINDS, MEDIA_TYPE
 from service.api.openapi import examples
 from service.api.openapi.contents import GROUPS, PLACES
+from service.api.publication.noisy_tables import PARQUET
 from service.api.schemas.guarantees import DELTA_SAID
 
 DESCRIPTION = """\
@@ -103,6 +104,14 @@ _TABLE: dict[str, Any] = {
     },
     "example": "county,sex,count\r\n001,female,54571\r\n001,male,53010\r\n",
 }
+_PARQUET = {
+    "schema": {
+        "type": "string",
+        "format": "binary",
+        "description": "To a request with a table: the same table as Parquet, with labels as strings. Binary, so no"
+        " example is shown.",
+    }
+}
 _NOISY_TABLE = "county,sex,noisy,moe,confidence\r\n001,female,54569,6,0.95\r\n001,male,53013,6,0.95\r\n"
 _IDENTITY = {
     "X-Release": {"description": "The release's id, of an Arrow stream or a table.", "schema": {"type": "string"}},
@@ -161,10 +170,15 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any], *, table: bool = F
 
 
 def bulk_answer(status: int, *, table: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``."""
+    """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``.
+
+    A table that is drawn is answered as Parquet where the request asks for it.
+    """
     content: dict[str, dict[str, Any]] = {streams.MEDIA_TYPE: _STREAM}
     if table:
         content |= {csv_answers.MEDIA_TYPE: csv_answers.ANSWER[csv_answers.MEDIA_TYPE] | {"example": _NOISY_TABLE}}
+    if table and status == HTTPStatus.CREATED:
+        content |= {PARQUET: _PARQUET}
     return {status: {"content": content, "headers": dict(_IDENTITY)}}
 
 

@@ -1,6 +1,9 @@
-"""Noisy counts as tables of a publication package: CSV and Parquet with the same columns and rows."""
+"""Noisy counts as tables: those of a publication package, and drawn tables as Parquet.
 
-from collections.abc import Callable, Iterable, Iterator
+A package has CSV and Parquet with the same columns and rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
@@ -8,11 +11,13 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # likewise
 
 from service.api.http import csv_answers
 from service.api.publication.sink import Sink
+from service.api.schemas import count_tables
 from service.api.schemas.granularity import json_counts, unit_of
 from service.api.schemas.tabulation_responses import table_of
 from service.ledger.draws.stored_draws import DrawRecord
 from service.ledger.draws.tabulation_layout import Layout
 
+PARQUET = "application/vnd.apache.parquet"
 _TEXT, _COUNT = pa.dictionary(pa.int32(), pa.string()), pa.int64()
 COUNTS = pa.schema(
     [("draw", _TEXT), ("mechanism", _TEXT), ("partition", _TEXT), ("repetition", _COUNT), ("place", _COUNT)]
@@ -85,3 +90,26 @@ def as_parquet(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[bytes]
             writer.write_table(table)
             yield parts.taken()
     yield parts.taken()
+
+
+def drawn_as_parquet(
+    names: Sequence[str], parts: Iterable[Sequence[Sequence[object]]], *, whole: bool
+) -> Iterator[bytes]:
+    """Yield a drawn table as one Parquet file.
+
+    Args:
+        names: of its columns: labels, noisy counts, margins and confidences.
+        parts: lists of its rows.
+        whole: counts are integers; otherwise they are texts of exact numbers.
+    """
+    count = _COUNT if whole else pa.string()
+    types = {count_tables.NOISY: count, count_tables.MARGIN: count, count_tables.CONFIDENCE: pa.float64()}
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in names])
+    tables = (
+        pa.table(
+            [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)],
+            schema,
+        )
+        for rows in parts
+    )
+    yield from as_parquet(schema, tables)

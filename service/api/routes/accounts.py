@@ -1,12 +1,14 @@
 """Routes of accounts: open, list, read and change."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy import Connection
 
 from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_writers, ok, respond
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
@@ -24,9 +26,10 @@ from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
-from service.ledger.accounts import account_changes, account_opening, accounts, waiting_changes
+from service.ledger.accounts import account_changes, account_opening, account_order, accounts, waiting_changes
 from service.ledger.accounts.account_opening import NewAccount
-from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.accounts.account_order import Rank
+from service.ledger.accounts.accounts import AccountRecord, Wanted
 from service.ledger.accounts.approvals import Approval, approval_of_change
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
@@ -54,6 +57,7 @@ AccountPath = Annotated[
 ]
 
 
+State = Literal["open", "closed"]
 WithGauge = Annotated[
     bool, Query(description="Include the used part of the budget, on a scale on which equal releases are equal.")
 ]
@@ -99,7 +103,7 @@ class ChangeAccount(Short):
     """One change of an account: exactly one field beside the reason."""
 
     budget: BudgetModel | None = None
-    state: Literal["open", "closed"] | None = None
+    state: State | None = None
     approval_above: Exact | None = None
     approvers: ApproversModel | None = Field(
         None,
@@ -134,6 +138,11 @@ class AccountPage(BaseModel):
 
     items: list[AccountBody]
     next_cursor: str | None
+    above: list[AccountBody] | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_above=true: the accounts above the items that are not items themselves,"
+        " by name, as far as the key has access to them.",
+    )
 
 
 def _answer(account: AccountRecord, status: int = 200, approval: Approval | None = None) -> Answer:
@@ -203,7 +212,7 @@ _COLUMNS = (
     "budget.delta", "budget.declared_delta", "remaining.rho", "remaining.epsilon", "remaining.delta",
     "remaining.declared_delta", "counted", "counted_exact", "gauge.used", "gauge.used_exact", "gauge.releases",
     "allotted.accounts", "allotted.counted", "parent", "funding", "approval_above", "approvers.at_least",
-    "approvers.of", "description", "created_at", "head.seq", "head.hash",
+    "approvers.of", "description", "created_at", "changed_at", "head.seq", "head.hash",
 )  # fmt: skip
 
 
@@ -213,18 +222,33 @@ def list_accounts(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
+    name: Annotated[
+        Label | None, Query(description="Only accounts whose name contains this, whatever the case of ASCII letters.")
+    ] = None,
+    state: Annotated[State | None, Query(description="Only accounts in this state.")] = None,
     parent: Annotated[AccountName | None, Query(description="Only accounts directly under this one.")] = None,
     waiting: Annotated[bool, Query(description="Only accounts with a change that waits for other persons.")] = False,
+    sort: Annotated[
+        Literal["name", "used", "left", "changed"],
+        Query(
+            description="name; used: the greatest used part of the budget first, as the gauge has it; left: the least"
+            " remaining loss first, by the definition of the budget, since only losses of one definition compare;"
+            " changed: the latest journal entry first. Reservations count in the order until their expiry is recorded."
+        ),
+    ] = "name",
     with_gauge: WithGauge = False,
+    with_above: Annotated[bool, Query(description="Include the accounts above the items; not in a table.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
     accept: Accepted = USUAL,
 ) -> Response:
     """List accounts.
 
-    Accounts are sorted by name. A key that is limited to some accounts sees only those.
+    A list has the accounts that match all that is asked for. A key that is limited to some accounts sees only those.
+    Where accounts change between two pages of a list that is not sorted by name, it can lack or repeat some.
     """
     has_helpers, take_room = request.app.state.helpers is not None, with_room(take)
+    wanted = Wanted(principal.accounts, parent, waiting, name, state)
 
     def before_reading(size: int) -> None:
         take_room(size)
@@ -232,20 +256,64 @@ def list_accounts(
             raise AnswerInHelper
 
     with database.read() as connection:
-        after, only = read_cursor(cursor), principal.accounts
-        records = accounts.list_accounts(connection, after, limit, only, parent, before_reading, waiting=waiting)
-        now = clock.now()
-        waits = sum(one.proposed is not None for one in records)  # the accounts above each of these are read
-        many = _rules_of(records) > _MOST_RULES or waits > _MOST_WAITING
-        if has_helpers and (many or has_many_due(connection, records, now)):
-            raise AnswerInHelper
-        approvals = [approval_of_change(connection, account) for account in records]
-        present = [in_list(connection, account, now) for account in records]
-        shown = [
-            account_with_gauge(account, approval) if with_gauge else account_body(account, approval)
-            for account, approval in zip(present, approvals, strict=True)
-        ]
-    return answer_list(accept, shown, records[-1].name if records.more else None, _COLUMNS)
+        if sort == "name":
+            listed = accounts.list_accounts(connection, _read_name(cursor), limit, wanted, before_reading)
+            last = listed[-1].name if listed.more else None
+        else:
+            if has_helpers:
+                raise AnswerInHelper
+            ranks = account_order.first_ranked(connection, sort, _read_rank(cursor), limit, wanted)
+            listed = accounts.read_accounts(connection, [rank.name for rank in ranks], before_reading)
+            last = ranks[len(listed) - 1].write() if listed.more or len(ranks) == limit else None
+        shown = _shown(connection, listed, with_gauge=with_gauge, has_helpers=has_helpers)
+        above: dict[str, Any] = {}
+        if with_above:
+            names = account_order.names_above(connection, {one.name for one in listed}, principal.accounts)
+            found = accounts.read_accounts(connection, names, before_reading)
+            above["above"] = _shown(connection, found, with_gauge=with_gauge, has_helpers=has_helpers)
+    return answer_list(accept, shown, last, _COLUMNS, above)
+
+
+def _shown(
+    connection: Connection, listed: Sequence[AccountRecord], *, with_gauge: bool, has_helpers: bool
+) -> list[dict[str, Any]]:
+    """Return accounts as items of a list.
+
+    Raises:
+        AnswerInHelper: there is a helper, and this takes long.
+    """
+    now = clock.now()
+    waits = sum(one.proposed is not None for one in listed)  # the accounts above each of these are read
+    many = _rules_of(listed) > _MOST_RULES or waits > _MOST_WAITING
+    if has_helpers and (many or has_many_due(connection, listed, now)):
+        raise AnswerInHelper
+    approvals = [approval_of_change(connection, account) for account in listed]
+    changed = account_order.last_changes(connection, [account.id for account in listed])
+    present = [in_list(connection, account, now) for account in listed]
+    body = account_with_gauge if with_gauge else account_body
+    return [
+        body(account, approval) | {"changed_at": changed[account.id]}
+        for account, approval in zip(present, approvals, strict=True)
+    ]
+
+
+def _read_name(cursor: str | None) -> str:
+    last = read_cursor(cursor)
+    if " " in last:  # a rank, and no name
+        raise _other_sort()
+    return last
+
+
+def _read_rank(cursor: str | None) -> Rank | None:
+    last = read_cursor(cursor)
+    try:
+        return Rank.read(last) if last else None
+    except ValueError:
+        raise _other_sort() from None
+
+
+def _other_sort() -> InvalidInput:
+    return InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer with the same sort")
 
 
 def _rules_of(records: Iterable[AccountRecord]) -> int:

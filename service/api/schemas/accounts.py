@@ -106,6 +106,9 @@ class AccountBody(BaseModel):
         None, description="What the account has allotted to accounts under it; omitted where it never did."
     )
     created_at: str
+    changed_at: str | SkipJsonSchema[None] = Field(
+        None, description="Only in lists: the moment of the last journal entry."
+    )
     head: HeadBody
     periods: AccountPeriodsBody | SkipJsonSchema[None] = Field(
         None,

@@ -16,7 +16,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from service.api.http import csv_answers
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import LARGEST_INTEGER
 from service.api.schemas.granularity import count_text, json_counts, units_of
@@ -187,10 +186,15 @@ def _refused(line: int, place: int | None, detail: str) -> InvalidInput:
     return InvalidInput.at(f"/{line}/{place + 1}", f"line {line}, column {place + 1}: {detail}")
 
 
-def with_noisy(
+def names_with_noisy(table: CountTable) -> list[str]:
+    """Return the names of the columns of a table with noisy counts in place of the counts."""
+    return [*(NOISY if place == table.place else name for place, name in enumerate(table.columns)), MARGIN, CONFIDENCE]
+
+
+def rows_with_noisy(
     table: CountTable, noisy: NDArray[np.int64], unit: Fraction, margin: int, confidence: float
-) -> Iterator[str]:
-    """Yield the table with noisy counts in place of the counts, each with its margin of error.
+) -> Iterator[list[list[object]]]:
+    """Yield the rows of a table with noisy counts in place of the counts, each with its margin of error, in parts.
 
     Args:
         table: the table.
@@ -199,15 +203,8 @@ def with_noisy(
         margin: of error, in units of the granularity.
         confidence: of the margin.
     """
-    columns = [NOISY if number == table.place else name for number, name in enumerate(table.columns)]
     stated = [count_text(margin, unit), confidence]
-    yield from csv_answers.written([*columns, MARGIN, CONFIDENCE], _noisy_rows(table, noisy, unit, stated))
-
-
-def _noisy_rows(
-    table: CountTable, noisy: NDArray[np.int64], unit: Fraction, stated: Sequence[object]
-) -> Iterator[list[object]]:
     for start in range(0, len(table.rows), _PART):
         counts = json_counts(noisy[start : start + _PART].tolist(), unit)
-        for row, count in zip(table.rows[start : start + _PART], counts, strict=True):
-            yield [*row[: table.place], count, *row[table.place + 1 :], *stated]
+        rows = zip(table.rows[start : start + _PART], counts, strict=True)
+        yield [[*row[: table.place], count, *row[table.place + 1 :], *stated] for row, count in rows]

@@ -1,13 +1,13 @@
 """Accounts: the record of one, and how its row is read and written."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, literal, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, insert, literal, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
@@ -120,34 +120,66 @@ def head_numbers(connection: Connection, names: Sequence[str]) -> dict[str, int]
     return {row.name: row.head_seq for row in rows}
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The accounts that a list is asked for: those with all that is stated.
+
+    Attributes:
+        only: the names to include; None: all.
+        parent: the account directly above them.
+        waiting: only accounts with a change that waits for approval.
+        name: accounts whose name contains it, whatever the case of ASCII letters.
+        state: accounts that are in it.
+    """
+
+    only: frozenset[str] | None = None
+    parent: str | None = None
+    waiting: bool = False
+    name: str | None = None
+    state: str | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """Yield the conditions that the rows of these accounts meet."""
+        if self.only is not None:
+            yield Account.name.in_(self.only)
+        if self.parent is not None:
+            above = aliased(Account)
+            yield Account.parent_id == select(above.id).where(above.name == self.parent).scalar_subquery()
+        if self.waiting:
+            yield _LAST_KIND.in_(("change_proposed", "change_approved"))
+        if self.name is not None:
+            yield Account.name.contains(self.name.lower(), autoescape=True)  # names of accounts have no capitals
+        if self.state is not None:
+            yield Account.state == self.state
+
+
 def list_accounts(
     connection: Connection,
     after: str,
     limit: int,
-    only: frozenset[str] | None,
-    parent: str | None = None,
+    wanted: Wanted,
     before_reading: BeforeReading | None = None,
-    *,
-    waiting: bool = False,
 ) -> Page[AccountRecord]:
     """Return a page of accounts by name.
 
     Args:
         after: the name that the page follows; empty for the first page.
-        only: the names to include; None: all.
-        parent: the account directly above them; None: any.
-        waiting: only accounts with a change that waits for approval.
     """
-    query = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name > after).order_by(Account.name)
-    if only is not None:
-        query = query.where(Account.name.in_(only))
-    if parent is not None:
-        above = aliased(Account)
-        query = query.where(Account.parent_id == select(above.id).where(above.name == parent).scalar_subquery())
-    if waiting:
-        query = query.where(_LAST_KIND.in_(("change_proposed", "change_approved")))
+    query = _LISTED.where(Account.name > after, *wanted.conditions()).order_by(Account.name)
     rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
     return page_of(rows, partial(record_of, connection))
+
+
+def read_accounts(
+    connection: Connection, names: Sequence[str], before_reading: BeforeReading | None = None
+) -> Page[AccountRecord]:
+    """Return the accounts of these names in their order, or as many of the first as a page holds."""
+    place = case({name: number for number, name in enumerate(names)}, value=Account.name)
+    query = _LISTED.where(Account.name.in_(names)).order_by(place)
+    rows = rows_of(connection, query, _SIZE, len(names), before_reading=before_reading) if names else Page()
+    page = page_of(rows, partial(record_of, connection))
+    page.more = len(page) < len(names)
+    return page
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:
@@ -293,7 +325,8 @@ _LAST_KIND = _LAST.with_only_columns(Entry.kind).scalar_subquery()
 
 
 # Statements are built once, because building one costs more than running it.
-_BY_NAME = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED).where(Account.name == bindparam("name"))
+_LISTED = select(*COLUMNS, _METADATA.label("metadata"), _PROPOSED)
+_BY_NAME = _LISTED.where(Account.name == bindparam("name"))
 _LAST_CHANGE = (
     select(Entry.seq, Entry.hash)
     .where(Entry.account_id == bindparam("account"), up_to(Entry.seq, bindparam("head")), OF_CHANGES)

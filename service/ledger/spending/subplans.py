@@ -80,6 +80,11 @@ def is_allotted(subplan: str) -> bool:
     return subplan.startswith((_ALLOTTED_TO, f'{_CHARGED_TO}"all","plan":{_ALLOTTED_TO}'))
 
 
+def allotted_in(subplan: str) -> str:
+    """Return the name of the account to which a subplan of an account without periods allots."""
+    return str(json.loads(subplan)["allotted"])
+
+
 def periods_in(subplan: str) -> str:
     """Return the periods that a subplan of an account with periods is charged to, as canonical JSON.
 

@@ -12,10 +12,10 @@ from service.pages.shell.api_client import Query, Visit, disposition, relay
 _LINE = b"\n"
 
 
-def as_file(table: str | bytes, name: str) -> Response:
+def as_file(table: str | bytes, name: str, kind: str = MEDIA_TYPE) -> Response:
     """Return a table that a page has read or made as a file."""
     headers = {"Content-Disposition": disposition(name), "Cache-Control": "no-store"}
-    return Response(table, media_type=MEDIA_TYPE, headers=headers)
+    return Response(table, media_type=kind, headers=headers)
 
 
 class WholeTable(Response):

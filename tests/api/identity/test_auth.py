@@ -156,6 +156,7 @@ _ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}/periods"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/registry-entry"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/history"): (_ANYBODY, None),
+    ("GET", "/v1/accounts/{account}/shares"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/report"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/head"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/journal"): (_ANYBODY, None),

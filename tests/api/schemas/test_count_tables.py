@@ -3,11 +3,13 @@
 import csv
 import io
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 import pytest
 
-from service.api.schemas.count_tables import MOST_COLUMNS, CountTable, read_table, with_noisy
+from service.api.http import csv_answers
+from service.api.schemas.count_tables import MOST_COLUMNS, CountTable, names_with_noisy, read_table, rows_with_noisy
 from service.errors import InvalidInput, TooLarge
 
 _SECRET = "918273645"  # a count that no error may repeat
@@ -18,7 +20,8 @@ def _table(text: str | bytes, most: int = 10**6) -> CountTable:
 
 
 def _written(table: CountTable, noisy: list[int], unit: Fraction = Fraction(1)) -> list[list[str]]:
-    text = "".join(with_noisy(table, np.array(noisy, np.int64), unit, 3, 0.95))
+    rows = chain.from_iterable(rows_with_noisy(table, np.array(noisy, np.int64), unit, 3, 0.95))
+    text = "".join(csv_answers.written(names_with_noisy(table), rows))
     return list(csv.reader(io.StringIO(text, newline="")))
 
 

@@ -1,18 +1,22 @@
 """Draws over CSV: the body is a table of labels and counts, and the other fields are those of an Arrow draw's query."""
 
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
-from typing import Annotated
+from itertools import chain
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from numpy.typing import NDArray
 from python_multipart.multipart import parse_options_header
 
 from service.api.http import csv_answers
+from service.api.http.accepted_types import preferred
 from service.api.http.dependencies import Changing, Streamed, heavy_in_helpers, in_writers, replay_header
 from service.api.http.memory_room import room_of
 from service.api.http.request_parsing import StreamRoute
+from service.api.publication.noisy_tables import PARQUET, drawn_as_parquet
 from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.arrow_draws import Text, Texts, Upload, new_draw_of, selection_of
@@ -38,6 +42,9 @@ class CsvRoute(StreamRoute):
 # The operations are documented with their JSON twins, as those of ``arrow_draws`` are.
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=CsvRoute, include_in_schema=False)
 
+_OR_PARQUET: dict[int | str, dict[str, Any]] = {201: {"content": {PARQUET: {}}}}
+Accepted = Annotated[str, Header(alias="Accept")]
+
 
 async def _upload(request: Request) -> Upload:
     content_type = request.headers.get("content-type", "")
@@ -51,7 +58,7 @@ async def _upload(request: Request) -> Upload:
 Uploaded = Annotated[Upload, Depends(_upload)]
 
 
-@router.post("/draws")
+@router.post("/draws", responses=_OR_PARQUET)
 @heavy_in_helpers
 @in_writers
 def register_and_draw(
@@ -64,15 +71,17 @@ def register_and_draw(
     delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
     periods: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
     table = count_tables.read_table(upload.body, upload.most, upload.take)
     noisy, size = partial(_noisy, table), len(table.rows)
-    return _respond(table, draws.register(account, new_draw, change, noisy, size, f"/{count_tables.COUNT}", "/query"))
+    at = f"/{count_tables.COUNT}"
+    return _respond(table, draws.register(account, new_draw, change, noisy, size, at, "/query"), accept)
 
 
-@router.post("/releases/{release}/draws")
+@router.post("/releases/{release}/draws", responses=_OR_PARQUET)
 @heavy_in_helpers
 @in_writers
 def draw_mechanism(
@@ -84,21 +93,29 @@ def draw_mechanism(
     partition: Annotated[str | None, Query()] = None,
     repetition: Text = "0",
     granularity: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
     selection = selection_of(mechanism, partition, repetition, granularity)
     table = count_tables.read_table(upload.body, upload.most, upload.take)
     noisy, size, at = partial(_noisy, table), len(table.rows), f"/{count_tables.COUNT}"
-    return _respond(table, draws.draw_of(account, release, selection, change, noisy, size, at, "/query"))
+    return _respond(table, draws.draw_of(account, release, selection, change, noisy, size, at, "/query"), accept)
 
 
 def _noisy(table: CountTable, law: NoiseLaw, unit: Fraction, keystream: Keystream) -> NDArray[np.int64]:
     return add_noise(table.units(unit), law, keystream)
 
 
-def _respond(table: CountTable, drawn: AnsweredDraw) -> Response:
+def _respond(table: CountTable, drawn: AnsweredDraw, accept: str) -> Response:
     record = drawn.record
     headers = identity_of(record) | replay_header(drawn.answer)
     unit, margin = unit_of(record.mechanism), margin_of(record.mechanism)
-    noisy = count_tables.with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))
-    return Streamed(noisy, drawn.answer.status, headers, csv_answers.MEDIA_TYPE)
+    names = count_tables.names_with_noisy(table)
+    parts = count_tables.rows_with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))
+    kind = preferred(accept, (csv_answers.MEDIA_TYPE, PARQUET)) or csv_answers.MEDIA_TYPE
+    content: Iterator[bytes | str]
+    if kind == PARQUET:
+        content = drawn_as_parquet(names, parts, whole=unit == 1)
+    else:
+        content = csv_answers.written(names, chain.from_iterable(parts))
+    return Streamed(content, drawn.answer.status, headers, kind)

@@ -5,8 +5,10 @@ import io
 import json
 from typing import Any
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
 import pytest
 
+from service.api.publication.noisy_tables import PARQUET
 from tests.api.calls import (
     Answer,
     Client,
@@ -204,3 +206,60 @@ class TestInHelpers:
         refused = _register(client, table + f"x,{_SECRET}x\n")
         assert pointers_of(refused) == ["/5002/2"]
         assert _SECRET not in refused.text
+
+
+def _parquet(client: Client, **query: Any) -> Answer:
+    parameters = {"name": "d", "mechanism": json.dumps(NEARLY_NONE)} | query
+    headers = {"Content-Type": "text/csv", "Accept": PARQUET, "Idempotency-Key": "k"}
+    return client.post("/v1/accounts/people/draws", content=_TABLE, params=parameters, headers=headers)
+
+
+def test_a_table_is_answered_as_parquet_with_the_same_rows(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    answer = _parquet(client)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (201, PARQUET)
+    table = pq.read_table(io.BytesIO(answer.content))
+    assert [str(field.type) for field in table.schema] == ["string", "string", "int64", "int64", "double"]
+    stated = [[*row.values()] for row in table.to_pylist()]
+    assert (table.column_names, stated) == (
+        ["county", "sex", "noisy", "moe", "confidence"],
+        [["001", "female", 12, 0, 0.95], ["001", "male", -3, 0, 0.95]],
+    )
+    again = _register(client, key="k")  # the same request, whose answer has another form
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert [row["noisy"] for row in _rows(again)] == ["12", "-3"]
+    assert _spent(client) == 1
+
+
+def test_counts_with_a_granularity_are_texts_in_parquet(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    made = release(client, {**NEARLY_NONE, "granularity": "0.5", "name": "m"})
+    answer = client.post(
+        f"/v1/accounts/people/releases/{made['id']}/draws",
+        content="county,count\r\n001,1.5\r\n",
+        params={"mechanism": "m"},
+        headers={"Content-Type": "text/csv", "Accept": f"{PARQUET}, text/csv;q=0.5"},
+    )
+    (row,) = pq.read_table(io.BytesIO(answer.content)).to_pylist()
+    assert row == {"county": "001", "noisy": "1.5", "moe": "0.0", "confidence": 0.95}
+
+
+def test_a_long_table_is_one_parquet_file(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    table = "area,count\n" + "".join(f"{number},{number}\n" for number in range(20_000))
+    query = {"name": "d", "mechanism": json.dumps(NEARLY_NONE)}
+    headers = {"Content-Type": "text/csv", "Accept": PARQUET}
+    answer = client.post("/v1/accounts/people/draws", content=table, params=query, headers=headers)
+    read = pq.read_table(io.BytesIO(answer.content))
+    assert read.column("noisy").to_pylist() == list(range(20_000))
+    assert read.column("area").to_pylist() == [str(number) for number in range(20_000)]
+
+
+def test_other_requests_are_not_answered_as_parquet(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    body = {"name": "d", "mechanism": NEARLY_NONE, "counts": [1]}
+    answer = client.post("/v1/accounts/people/draws", json=body, headers={"Accept": "image/png"})
+    problem_of(answer, "not_acceptable")
+    headers = {"Content-Type": "text/csv", "Accept": "*/*"}
+    query = {"name": "e", "mechanism": json.dumps(NEARLY_NONE)}
+    assert _rows(client.post("/v1/accounts/people/draws", content=_TABLE, params=query, headers=headers))
