@@ -98,12 +98,12 @@ def test_accounts_are_listed_by_name(database: Database) -> None:
     for name in ("b", "a", "c", "B-", "_"):
         open_account(database, name.lower())
     with database.read() as connection:
-        names = [account.name for account in accounts.list_accounts(connection, "", 10, None)]
+        names = [account.name for account in accounts.list_accounts(connection, "", 10, accounts.Wanted())]
         assert sorted(names) == ["_", "a", "b", "b-", "c"]
         for start in range(5):
-            page = accounts.list_accounts(connection, names[start], 2, None)
+            page = accounts.list_accounts(connection, names[start], 2, accounts.Wanted())
             assert [account.name for account in page] == names[start + 1 : start + 3]
-        some = accounts.list_accounts(connection, "", 10, frozenset({"c", "a", "zzz"}))
+        some = accounts.list_accounts(connection, "", 10, accounts.Wanted(only=frozenset({"c", "a", "zzz"})))
         assert [account.name for account in some] == ["a", "c"]
 
 

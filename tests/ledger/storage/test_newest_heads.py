@@ -147,7 +147,7 @@ def put_row(database: Database, row: dict[str, Any]) -> None:
 _READS: dict[str, Callable[[Database], object]] = {
     "balance": account_of,
     "head": lambda database: signer_of(SECRET).sign_head("people", account_of(database).head),
-    "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, None)),
+    "list": lambda database: _read(database, lambda found: accounts.list_accounts(found, "", 10, accounts.Wanted())),
     "line": lambda database: _read(database, lambda found: lines.line_above(found, "people")),
     "export": lambda database: exported(database, signer_of(SECRET)),
     "dry run": lambda database: charges.dry_run(database, prepared(database, PLAN)),

@@ -141,9 +141,9 @@ def _read(database: Database, release: str) -> None:
         partitions.drawn_for(connection, [release, "another"])
         past_releases.omitted_parts_at(connection, account.id, release, 2)
         registry.largest_budget(connection, account)
-        accounts.list_accounts(connection, "", 10, None)
-        accounts.list_accounts(connection, "", 10, frozenset({"people"}))
-        accounts.list_accounts(connection, "", 10, None, "people")
+        accounts.list_accounts(connection, "", 10, accounts.Wanted())
+        accounts.list_accounts(connection, "", 10, accounts.Wanted(only=frozenset({"people"})))
+        accounts.list_accounts(connection, "", 10, accounts.Wanted(parent="people"))
         journal.entries(connection, account.id, 1, 10, until=9)
         spending_history.spending_history(connection, account, 10)
         jobs.list_jobs(connection, "ann", ("", ""), 10, None, lambda _: None)
@@ -157,7 +157,7 @@ def _read(database: Database, release: str) -> None:
         recorded_releases.read_recorded(connection, account, release)
         releases.list_proposals(connection, (0, 0), 10, None, now, lambda _: None)
         releases.list_proposals(connection, (account.id, 1), 10, frozenset({"people"}), now, lambda _: None)
-        accounts.list_accounts(connection, "", 10, None, waiting=True)
+        accounts.list_accounts(connection, "", 10, accounts.Wanted(waiting=True))
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
