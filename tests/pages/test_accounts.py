@@ -6,7 +6,7 @@ import re
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.pages.accounts import tree_of
-from tests.api.calls import Client, application, client_of, make_key, open_account
+from tests.api.calls import STEWARD, Client, application, client_of, make_key, open_account
 from tests.pages.visits import sign_in
 
 _SANDBOX = "<code>python -m service sandbox</code>"
@@ -34,6 +34,9 @@ def test_every_page_has_the_notice_of_the_installation(database: Database, secre
         for path in ("/", "/guide/concepts", "/no-such-page"):
             text = client.get(path, headers={"Accept": "text/html"}).text
             assert '<aside class="notice" aria-label="Notice">For &lt;trials&gt; only</aside>' in text, path
+        client.post("/sign-in", data={"key": STEWARD})
+        for path in ("/", "/plan"):
+            assert "For &lt;trials&gt; only</aside>" in client.get(path).text, path
     with client_of(application(database, secret)) as client:
         assert "notice" not in client.get("/").text
 

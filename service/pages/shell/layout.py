@@ -72,7 +72,7 @@ def page(
         "navigation": [entry for entry in NAVIGATION if entry.role is None or may(role, entry.role)],
         "here": request.url.path,
         "version": __version__,
-        "notice": request.app.state.settings.notice,
+        "banner": request.app.state.settings.notice,
         "problem": None,
     }
     render = partial(_ENVIRONMENT.get_template(template).render, surroundings | (context or {}))
