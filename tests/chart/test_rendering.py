@@ -61,8 +61,9 @@ def _server(objects: _Objects) -> dict[str, Any]:
 
 
 def _settings(objects: _Objects) -> Settings:
+    secrets = {one["name"]: "s" * 40 for one in _server(objects)["env"] if "valueFrom" in one}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _environment(_server(objects)).items():
+        for name, value in (secrets | _environment(_server(objects))).items():
             patch.setenv(name, value)
         assert unknown_variables() == []
         return read_settings()

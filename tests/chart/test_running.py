@@ -23,7 +23,12 @@ from tests.processes import PATIENCE, ROOT, service
 
 pytestmark = pytest.mark.chart
 
-_PASSWORDS = {"ledger-owner": "owner's", "ledger-application": "application's", "ledger-client": "client's"}
+_PASSWORDS = {
+    "ledger-owner": "owner's",
+    "ledger-application": "application's",
+    "ledger-client": "client's",
+    "ledger-mail": "mail's",
+}
 
 
 @pytest.fixture(scope="module")
