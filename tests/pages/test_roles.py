@@ -150,3 +150,16 @@ def test_every_form_has_an_operation_behind_it(eventful: Client) -> None:
     found = [one for one in iter_route_contexts(application.routes) if not str(one.path).startswith(("/v1", "/docs"))]
     assert {str(one.path) for one in found if "POST" in (one.methods or ())} == set(_BEHIND)
     assert {operation for operation in _BEHIND.values() if operation} <= set(ALLOWED)
+
+
+def test_nothing_is_offered_that_the_state_of_an_account_forbids(steward: Client, api: Client) -> None:
+    budget = {"definition": "approximate", "epsilon": "1", "delta": "1e-7"}
+    open_account(api, "above", budget | {"declared_delta": "1e-7", "delta": "1e-6"})
+    open_account(api, "fixed", budget, parent="above", funding="allotted")
+    shown = steward.get("/accounts/fixed").text
+    assert "was allotted by above, and is fixed" in shown
+    assert 'action="/accounts/fixed/budget"' not in shown
+    assert 'action="/accounts/fixed/state"' in shown
+    assert 'href="/new-account?parent=fixed"' in shown
+    json_of(api.patch("/v1/accounts/fixed", json={"state": "closed"}))
+    assert 'href="/new-account?parent=fixed"' not in steward.get("/accounts/fixed").text
