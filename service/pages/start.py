@@ -52,7 +52,7 @@ async def sign_in(request: Request) -> Response:
             raise malformed from None
         return _sign_in(request, onward, fault=_NOT_A_KEY)
     response = RedirectResponse(local_address(onward), 303)
-    remember(request, response, new_session(key, caller["name"], caller["role"], hours))
+    remember(request, response, new_session(key, caller["name"], caller["role"], hours, caller["accounts"]))
     return response
 
 

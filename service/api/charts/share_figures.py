@@ -46,7 +46,8 @@ def shares_picture(body: dict[str, Any], kind: str) -> Response:
     axes.barh(rows, lengths, color=colours, height=0.7)
     axes.set_yticks(rows, [_cut(part_label(body["by"], part)) for part in parts])
     axes.set_ylim(len(parts) - 0.4 if parts else 1, -0.6)
-    axes.set(title=f"Spent, by {body['by']}", xlabel=f"{figure} (nats)" + ("" if body["adds_up"] else ", each by itself"))
+    unit = f"{figure} (nats)" if body["adds_up"] else f"{figure} (nats), each by itself"
+    axes.set(title=f"Spent, by {body['by']}", xlabel=unit)
     axes.grid(visible=True, axis="x", linewidth=0.3)
     axes.set_axisbelow(True)
     axes.locator_params(axis="x", nbins=5)

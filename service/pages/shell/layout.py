@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from service import __version__
 from service.ledger.access.key_records import Role, includes
 from service.pages.shell import approval_texts, figures, period_texts
-from service.pages.shell.session import csrf_token, session_of
+from service.pages.shell.session import Session, csrf_token, session_of
 
 WEB = Path(__file__).parents[2] / "web"
 
@@ -28,18 +28,24 @@ PICTURES_WITHIN = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 
 
 class Entry(NamedTuple):
-    """A link of the navigation; ``role`` is the lowest role that sees it. None: every visitor, signed in or not."""
+    """A link of the navigation.
+
+    Attributes:
+        role: the lowest role that sees it; None: every visitor, signed in or not.
+        limited: those see it too whose key is limited to some accounts.
+    """
 
     path: str
     label: str
     role: Role | None = None
+    limited: bool = True
 
 
 NAVIGATION = (
     Entry("/", "Accounts", "auditor"),
     Entry("/plan", "Planner", "auditor"),
     Entry("/empirical", "Empirical loss", "steward"),
-    Entry("/keys", "Keys", "steward"),
+    Entry("/keys", "Keys", "steward", limited=False),
     Entry("/webhooks", "Notifications", "steward"),
     Entry("/guide", "Guide"),
     Entry("/docs", "HTTP interface"),
@@ -64,12 +70,11 @@ def page(
         policy: the Content-Security-Policy.
     """
     session = session_of(request)
-    role = None if session is None else session.role
     surroundings = {
         "session": session,
         "csrf": "" if session is None else csrf_token(request.app.state.secret, session),
         "once": f"page-{uuid.uuid4()}",
-        "navigation": [entry for entry in NAVIGATION if entry.role is None or may(role, entry.role)],
+        "navigation": [entry for entry in NAVIGATION if entry.role is None or _leads(session, entry, entry.role)],
         "here": request.url.path,
         "version": __version__,
         "banner": request.app.state.settings.notice,
@@ -95,6 +100,10 @@ class _Page(Response):
         self.body = (await to_thread.run_sync(self._render)).encode()
         self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
+
+
+def _leads(session: Session | None, entry: Entry, least: Role) -> bool:
+    return session is not None and may(session.role, least) and (entry.limited or session.accounts is None)
 
 
 def may(role: Role | None, least: Role) -> bool:

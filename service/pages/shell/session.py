@@ -5,6 +5,7 @@ issuer signed the user in, it contains the user's principal instead: the token w
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fastapi import Request, Response
@@ -34,7 +35,8 @@ class Session:
         role: its role, for display; ``/v1`` decides what the principal may do.
         expires: seconds since 1970.
         configuration: the configuration of the issuer that signed the user in; empty for a key.
-        accounts: the only accounts that the issuer admits the user to; None: all.
+        accounts: the only accounts that the user reaches, for display where a key says which they are; None: all. Empty
+            where a key has so many that they do not fit into a cookie.
     """
 
     key: str = field(repr=False)
@@ -44,6 +46,10 @@ class Session:
     configuration: str = ""
     accounts: tuple[str, ...] | None = None
 
+    def reaches(self, account: str) -> bool:
+        """Return whether the user may read an account. This decides what is shown; ``/v1`` decides what is allowed."""
+        return self.accounts is None or account in self.accounts
+
     @property
     def principal(self) -> Principal | None:
         """The principal for whom an issuer vouched; None where the key says who it is."""
@@ -52,7 +58,7 @@ class Session:
         return Principal(None, self.name, self.role, None if self.accounts is None else frozenset(self.accounts))
 
 
-def new_session(key: str, name: str, role: Role, hours: int) -> Session:
+def new_session(key: str, name: str, role: Role, hours: int, accounts: Sequence[str] | None = None) -> Session:
     """Return a session that begins now.
 
     Args:
@@ -60,8 +66,12 @@ def new_session(key: str, name: str, role: Role, hours: int) -> Session:
         name: the principal.
         role: its role.
         hours: the lifetime.
+        accounts: the only accounts that the key reaches; None: all.
     """
-    return Session(key, name, role, int(clock.seconds()) + 3600 * hours)
+    reach = None if accounts is None else tuple(accounts)
+    if reach is not None and len(json.dumps([name, reach])) > _LONGEST_IDENTITY:
+        reach = ()
+    return Session(key, name, role, int(clock.seconds()) + 3600 * hours, "", reach)
 
 
 def issued_session(identity: Identity, configuration: str, hours: int) -> Session:

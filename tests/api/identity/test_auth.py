@@ -145,7 +145,7 @@ _APPROVER, _STEWARD = "approver steward", "steward"
 _SCENARIO = examples.SCENARIO | {"account": "people"}
 
 # For each operation: the roles, and a body with which it succeeds.
-_ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
+ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts"): (_ANYBODY, None),
     ("POST", "/v1/accounts"): (_STEWARD, _NEW),
     ("GET", "/v1/accounts/{account}"): (_ANYBODY, None),
@@ -228,7 +228,7 @@ def test_every_operation_is_in_the_table(shared_client: TestClient) -> None:
     application: Any = shared_client.app
     found = [route for route in iter_route_contexts(application.routes) if str(route.path).startswith("/v1")]
     answered = {(method, str(route.path)) for route in found for method in route.methods or ()}
-    assert sorted(_ALLOWED) == _OPERATIONS == sorted(answered)
+    assert sorted(ALLOWED) == _OPERATIONS == sorted(answered)
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def _at(path: str, names: dict[str, str]) -> str:
 def test_each_role_may_what_the_contract_says(
     shared_client: Client, roles: dict[str, dict[str, str]], placed: dict[str, str], method: str, path: str, role: str
 ) -> None:
-    allowed, body = _ALLOWED[method, path]
+    allowed, body = ALLOWED[method, path]
     answer = shared_client.request(
         method, _at(path, placed), json=_for(shared_client, role, path, body), headers=roles[role]
     )
@@ -331,7 +331,7 @@ def test_a_limited_key_reaches_its_accounts_only(
     shared_client: Client, names: dict[str, str], method: str, path: str
 ) -> None:
     """Other accounts are refused if they exist and if they do not: a limited key learns nothing of them."""
-    body = _for(shared_client, "limited", path, _ALLOWED[method, path][1])
+    body = _for(shared_client, "limited", path, ALLOWED[method, path][1])
     elsewhere = make_key(shared_client, "steward", accounts=["elsewhere", "people-2"])
     for account in ("people", "nobody"):
         address = path.format_map(names | {"account": account})
@@ -351,7 +351,7 @@ def test_keys_that_are_revoked_or_limited_elsewhere(
     shared_client: Client, placed: dict[str, str], method: str, path: str
 ) -> None:
     """The body would be accepted, so only the key can be the reason."""
-    body, address = _ALLOWED[method, path][1], _at(path, placed)
+    body, address = ALLOWED[method, path][1], _at(path, placed)
     made = json_of(shared_client.post("/v1/keys", json={"name": "n", "role": "steward"}), 201)
     json_of(shared_client.get("/v1/accounts", headers=bearer(made["key"])))
     assert shared_client.delete(f"/v1/keys/{made['id']}").status_code == 204
