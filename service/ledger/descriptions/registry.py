@@ -10,7 +10,7 @@ from service.ledger.journal.chains import chained
 from service.ledger.journal.entries import AccountOpened, BudgetChanged, read_text
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.spending.worst_windows import as_worst_window
-from service.ledger.storage.tables import Account, Draw
+from service.ledger.storage.tables import Account, Draw, Entry
 from service.privacy.accounting.privacy_filter import Budget, shortfalls
 from service.privacy.accounting.totals import Totals
 
@@ -43,14 +43,19 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
 
 
 def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
-    """Return the number of draws of a release, or of an account and those under it.
+    """Return the number of draws of a release, or of an account and those under it, which have entries in the journal.
 
     Args:
+        account_id: the account, or the one that the release is charged to.
         release_id: None for the account and those under it.
     """
-    query = select(func.count()).select_from(Draw)
+    own = (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq) & (Entry.release_id == Draw.release_id)
+    drawn = select(Entry.account_id, Entry.seq).select_from(Draw).join(Entry, own & (Entry.kind == "drawn")).distinct()
+    entries = drawn.join(Account, (Account.id == Draw.account_id) & (Account.head_seq >= Entry.seq))
     if release_id is not None:
-        return connection.execute(query.where(Draw.release_id == release_id)).scalar_one()
+        entries = entries.where(Draw.release_id == release_id, Draw.account_id == account_id)
+        return connection.execute(select(func.count()).select_from(entries.subquery())).scalar_one()
     below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
     below = below.union(select(Account.id).where(Account.parent_id == below.c.id))
-    return connection.execute(query.where(Draw.account_id.in_(select(below.c.id)))).scalar_one()
+    entries = entries.where(Draw.account_id.in_(select(below.c.id)))
+    return connection.execute(select(func.count()).select_from(entries.subquery())).scalar_one()

@@ -18,6 +18,7 @@ from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
 from service.ledger.draws.partitions import PartitionsPerMechanism
+from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout
 from service.ledger.journal.journal import Head, has_entry
 from service.ledger.journal.linked_heads import contains
@@ -351,6 +352,8 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mech
 
 def _outline(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawOutline:
     layout = _checked(connection, row)
+    if row.noisy_removed_at is not None and not is_removal(row.noisy_removed_at, row.created_at):
+        raise draw_rows.altered(row.id)
     return DrawOutline(
         id=row.id,
         release_id=row.release_id,

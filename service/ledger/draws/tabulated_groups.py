@@ -24,6 +24,7 @@ from service.ledger.draws.tabulation_layout import Layout, by_branch
 from service.ledger.spending import kept_figures
 from service.ledger.spending.kept_figures import KeptFigures
 from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Draw, KnownCost, Release, Tabulation
 from service.ledger.storage.transaction import secret_of
 from service.privacy.partitions import distinct
@@ -177,15 +178,18 @@ def marked_of(connection: Connection, account_id: int) -> set[str]:
 
 
 def _mark(connection: Connection, draw_id: str) -> None:
-    kept_figures.write(connection, secret_of(connection), [_mark_of(draw_id)])
+    secret = secret_of(connection)
+    kept_figures.write(connection, secret, [_mark_of(secret, draw_id)])
 
 
-def _mark_of(draw_id: str) -> KeptFigures:
-    return KeptFigures(_RECORDED + draw_id, "", "")
+def _mark_of(secret: Secret, draw_id: str) -> KeptFigures:
+    """Return the mark, which holds for a version of the ledger: rows of an earlier one may have been given up."""
+    return KeptFigures(_RECORDED + draw_id, secret.version, "")
 
 
 def _is_marked(connection: Connection, row: Row[*tuple[Any, ...]]) -> bool:
-    return row.seal is not None and kept_figures.is_kept(secret_of(connection), _mark_of(row.id), row.seal)
+    secret = secret_of(connection)
+    return row.seal is not None and kept_figures.is_kept(secret, _mark_of(secret, row.id), row.seal)
 
 
 def _pieces(level: Level, layout: Layout) -> Iterator[tuple[int, list[str]]]:

@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from service.errors import AlreadyDrawn, Conflict, Gone
+from service.errors import AlreadyDrawn, Altered, Conflict, Gone
 from service.ledger.accounts.accounts import read_account
+from service.ledger.descriptions import registry
 from service.ledger.draws import retention, stored_draws
 from service.ledger.draws.retention import remove_noisy
 from service.ledger.draws.stored_draws import DrawOutline, DrawRecord
 from service.ledger.installation.signing import Signer
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
+from service.ledger.storage.tables import Draw
 from service.ledger.verification.export_reader import BadExport
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import Verdict, verify
@@ -162,6 +164,28 @@ def test_verification_does_not_take_a_fault_for_a_removal(database: Database, at
         found = verify(connection, "people")
     assert found.first_bad is not None
     assert "noisy counts" in found.first_bad.reason
+
+
+def test_a_moment_of_removal_before_the_draw_is_not_shown(database: Database) -> None:
+    open_account(database)
+    release = _drawn(database, 1)
+    remove_noisy(database, _LATER, "1970-01-01T00:00:00.000000Z")
+    with pytest.raises(Altered):
+        _listed(database, release)
+
+
+def test_only_draws_with_an_entry_are_counted(database: Database) -> None:
+    """The attack: rows that let a registry entry state draws that never were."""
+    open_account(database)
+    release, account = _drawn(database, 2), account_of(database)
+    names = ", ".join(
+        column.name for column in Draw.__table__.columns if column.name not in ("id", "seq", "repetition")
+    )
+    copied = f"INSERT INTO draws (id, seq, repetition, {names}) SELECT 'false', 99, 8, {names} FROM draws WHERE seq = 3"
+    run(database, copied)
+    with database.read() as connection:
+        assert registry.count_draws(connection, account.id, release) == 2
+        assert registry.count_draws(connection, account.id, None) == 2
 
 
 def test_the_older_version_cannot_hold_what_is_no_more(database: Database) -> None:

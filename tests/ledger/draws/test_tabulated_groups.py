@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from sqlalchemy import Connection, text
 from service.errors import AlreadyDrawn, Unavailable
 from service.ledger.draws import choice_branches, tabulated_groups
 from service.ledger.draws.tabulation_layout import Layout
+from service.ledger.spending import kept_figures
 from service.ledger.storage.database import Database
+from service.ledger.storage.transaction import secret_of
 from service.ledger.verification.verify import verify
 from service.privacy.planning.levels import find_level
 from service.privacy.plans.notation import read_plan
@@ -189,6 +192,18 @@ def test_a_mark_without_the_secret_counts_for_nothing(people: Database, cut: str
     assert tabulated_groups.record_left(people, _LATER, _GOING) == 1
     assert (_rows(people), _marks(people)) == (2 * _MANY, 2)
     assert _is_valid(people)
+
+
+def test_a_mark_holds_for_its_version_of_the_ledger(people: Database, cut: str) -> None:
+    """The attack: groups whose rows were given up by a restore would be drawn again by the mark that was kept."""
+    assert tabulated_groups.record_left(people, _LATER, _GOING) == 1
+    with people.read() as connection:
+        draw_id = connection.execute(text("SELECT id FROM draws WHERE release_id = :of"), {"of": cut}).scalar_one()
+        seal = connection.execute(text("SELECT seal FROM known_costs WHERE subject LIKE 'recorded %'")).scalar_one()
+        present = secret_of(connection)
+    for version, holds in (("", True), ("after a restore", False)):
+        secret = replace(present, version=version)
+        assert kept_figures.is_kept(secret, tabulated_groups._mark_of(secret, draw_id), seal) is holds
 
 
 def test_a_mark_that_is_taken_away_lets_no_group_be_drawn_again(people: Database) -> None:

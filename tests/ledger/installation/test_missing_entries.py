@@ -1,5 +1,6 @@
 """Entries of the high-water mark that a ledger lacks."""
 
+from service.ledger.installation.high_water import second_version
 from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries, present_heads
 from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage.database import Database
@@ -38,6 +39,17 @@ def test_entries_that_a_ledger_lacks_are_found(database: Database) -> None:
         for name, (head, said) in cases.items():
             (missing,) = missing_entries(connection, heads | {name: head}, last_entries(connection))
             assert str(missing) == said
+
+
+def test_a_second_version_is_missing_whatever_an_account_is_called(database: Database) -> None:
+    """The attack: on SQLite a row has the name under which the mark holds another version of a journal."""
+    open_account(database)
+    head, name = account_of(database).head, second_version("people")
+    with database.read() as connection:
+        ((account_id, *_),) = last_entries(connection, ["people"])
+        accounts = [*last_entries(connection), (account_id, name, head.seq, head.hash, head.hash)]
+        (missing,) = missing_entries(connection, {"people": head, name: head}, accounts)
+    assert missing.journal == name
 
 
 def test_more_journals_than_one_statement_takes(database: Database) -> None:
