@@ -1,5 +1,7 @@
 """Entries of the high-water mark that a ledger lacks."""
 
+from typing import Any
+
 from service.ledger.installation.high_water import second_version
 from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries, present_heads
 from service.ledger.journal.journal import BEFORE_FIRST, Head
@@ -46,9 +48,9 @@ def test_a_second_version_is_missing_whatever_an_account_is_called(database: Dat
     open_account(database)
     head, name = account_of(database).head, second_version("people")
     with database.read() as connection:
-        ((account_id, *_),) = last_entries(connection, ["people"])
-        accounts = [*last_entries(connection), (account_id, name, head.seq, head.hash, head.hash)]
-        (missing,) = missing_entries(connection, {"people": head, name: head}, accounts)
+        (own,) = last_entries(connection, ["people"])
+        other: Any = (own[0], name, head.seq, head.hash, head.hash)
+        (missing,) = missing_entries(connection, {"people": head, name: head}, [own, other])
     assert missing.journal == name
 
 
