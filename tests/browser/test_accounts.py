@@ -22,10 +22,13 @@ def _pages(client: Client) -> dict[str, str]:
     found = {one["name"]: f"/accounts/persons/releases/{one['id']}" for one in listed}
     return {
         "accounts": "/",
+        "accounts-found": "/?name=pers&sort=used",
         "account": "/accounts/persons",
         "account-empty": "/accounts/empty",
         "account-approximate": "/accounts/households",
         "releases": "/accounts/persons/releases",
+        "shares": "/accounts/nation/shares",
+        "shares-approximate": "/accounts/households/shares",
         "tags": "/accounts/persons/tags",
         "journal": "/accounts/persons/journal?verify=1",
         "report": "/accounts/persons/report",

@@ -1,4 +1,4 @@
-"""How an account's spent loss divides: among the accounts under it, the tags, or the types of mechanisms.
+"""The parts of an account's spent loss: the accounts under it, the tags, or the types of mechanisms.
 
 Each summand of a charged plan belongs to one part, so the losses of the parts add up wherever losses do: in all
 definitions but (epsilon, delta).
@@ -32,7 +32,7 @@ _MOST_ROWS = 100_000  # of their spending
 
 
 class PartKey(NamedTuple):
-    """What a part is about.
+    """The subject of a part.
 
     Attributes:
         names: an account; the tags that its summands carry, all of them; or the types of their mechanisms. Empty for
