@@ -13,9 +13,9 @@ from service.api.http import csv_answers
 from service.api.publication import accuracy, allocation, noisy_tables, registry_entry
 from service.api.publication.archive import Archive
 from service.api.schemas.draw_responses import outline_body
-from service.errors import Conflict, Gone, Incomplete
+from service.errors import Altered, Conflict, Gone, Incomplete
 from service.ledger.accounts.accounts import AccountRecord, read_account
-from service.ledger.descriptions.registry import count_draws
+from service.ledger.descriptions.registry import as_recorded
 from service.ledger.draws.draw_entries import entries_of_draws
 from service.ledger.draws.partitions import DrawnFor
 from service.ledger.draws.stored_draws import (
@@ -28,7 +28,8 @@ from service.ledger.draws.stored_draws import (
 )
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.installation.signing import Signer
-from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.journal.entries import Drawn
+from service.ledger.releases.recorded_releases import numbers_of_later, read_recorded
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.storage.database import Database
 from service.ledger.storage.paging import Page
@@ -68,7 +69,11 @@ This is the publication package of the release {name!r} in the account {account!
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A committed release with what is stated of it, at a head of its account."""
+    """A committed release with what is stated of it, at a head of its account.
+
+    Attributes:
+        drawn: the numbers of the journal's entries of all its draws.
+    """
 
     owner: AccountRecord
     release: ReleaseRecord
@@ -76,6 +81,7 @@ class Publication:
     accuracy: dict[str, Any]
     entry: dict[str, Any] | None
     lacks: tuple[str, ...]
+    drawn: tuple[int, ...]
 
 
 def number_of_counts(connection: Connection, release_id: str) -> int:
@@ -104,20 +110,21 @@ def publication_of(
         Altered: something is not as the service wrote it.
     """
     owner = read_account(connection, account)
-    release = read_recorded(connection, owner, release_id).seen(at)
+    owner, release = as_recorded(connection, owner, read_recorded(connection, owner, release_id).seen(at))
     if release.state != "committed":
         raise Conflict(f"the release is {release.state}; only a committed release has a publication package")
     receipt = receipt_of(connection, owner, release_id, at)
     cost = cost_of(owner, release)
-    drawn = {one["mechanism"]: DrawnFor(**one) for one in receipt["partitions"]}
-    stated = accuracy.statement_of(owner, release, cost, drawn, confidence)
+    partitions = {one["mechanism"]: DrawnFor(**one) for one in receipt["partitions"]}
+    stated = accuracy.statement_of(owner, release, cost, partitions, confidence)
+    drawn = tuple(numbers_of_later(connection, owner, release, [Drawn.KIND]))
     entry, lacks = None, tuple[str, ...]()
     try:
-        entry = registry_entry.release_entry(owner, release, count_draws(connection, owner.id, release_id))
+        entry = registry_entry.release_entry(owner, release, len(drawn))
     except Incomplete as incomplete:
         lacks = incomplete.missing
     listed = stated | {"mechanisms": list(stated["mechanisms"])}
-    return Publication(owner, release, receipt | {"cost": cost}, listed, entry, lacks)
+    return Publication(owner, release, receipt | {"cost": cost}, listed, entry, lacks, drawn)
 
 
 def packed(database: Database, signer: Signer, published: Publication) -> Iterator[bytes]:
@@ -207,14 +214,21 @@ class _Draws:
                     raise Gone(draw.id, draw.noisy_removed_at or "")
 
     def _pages(self, read: Callable[[Connection, AccountRecord, int], Page[D]]) -> Iterator[tuple[Connection, list[D]]]:
-        last, more, end = 0, True, self._published.owner.head.seq
-        while more and last < end:
+        """Yield pages of the draws, which are all that the journal has; rows only find them.
+
+        Raises:
+            Altered: a draw is missing.
+        """
+        drawn, place, last = self._published.drawn, 0, 0
+        while place < len(drawn):
             with self._database.read() as connection:
                 page = read(connection, read_account(connection, self._published.owner.name), last)
-                if not page:
-                    return
-                last, more = page[-1].head.seq, page.more
-                yield connection, [draw for draw in page if draw.head.seq <= end]
+                draws = [draw for draw in page if draw.head.seq <= drawn[-1]]
+                numbers = tuple(draw.head.seq for draw in draws)
+                if not draws or numbers != drawn[place : place + len(draws)]:
+                    raise Altered("a draw of the release", f"a draw with an entry after {last} of the account")
+                place, last = place + len(draws), numbers[-1]
+                yield connection, draws
 
     def _outlines(self, connection: Connection, _: AccountRecord, after: int) -> Page[DrawOutline]:
         return list_outlines(connection, self._published.release.id, after, _PAGE, _COUNTS, self.mechanisms)

@@ -17,8 +17,11 @@ from service.api.schemas.guarantees import read_delta
 from service.errors import Conflict
 from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import usual_delta
-from service.ledger.descriptions.registry import count_draws, largest_budget
-from service.ledger.releases.recorded_releases import read_recorded
+from service.ledger.descriptions.description_rows import recorded_metadata
+from service.ledger.descriptions.registry import as_recorded, count_draws, largest_budget
+from service.ledger.journal.entries import Drawn
+from service.ledger.journal.journal import BEFORE_FIRST
+from service.ledger.releases.recorded_releases import numbers_of_later, read_recorded
 from service.ledger.releases.settlement import present_account
 from service.ledger.spending import spending
 from service.ledger.storage import clock
@@ -52,8 +55,8 @@ def read_release_entry(
     now = clock.now()
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        record = read_recorded(connection, owner, release).seen(now)
-        drawn = count_draws(connection, owner.id, release)
+        owner, record = as_recorded(connection, owner, read_recorded(connection, owner, release).seen(now))
+        drawn = len(numbers_of_later(connection, owner, record, [Drawn.KIND]))
     if record.state in ("voided", "expired"):
         raise Conflict(f"the release is {record.state}: none of it was published")
     return _answer(request, release_entry(owner, record, drawn))
@@ -88,7 +91,8 @@ def read_account_entry(
         committed, held = spending.counts(connection, record)
         now = present_account(connection, record, clock.now())
         largest = largest_budget(connection, now.account)
-        drawn = count_draws(connection, record.id, None)
+        drawn = count_draws(connection, record.id)
+        metadata = recorded_metadata(connection, record.chain, None, BEFORE_FIRST)
     owner, plan = now.account, spending.as_plan(committed + (held - now.expired))
     known = {
         "name": account,
@@ -99,7 +103,7 @@ def read_account_entry(
         "composition": texts.of_account(owner),
         "mechanisms": texts.mechanisms(plan, owner.neighbouring, drawn),
     }
-    entry = entry_of(known, owner.metadata, owner.unit, texts.adjacency(owner))
+    entry = entry_of(known, metadata, owner.unit, texts.adjacency(owner))
     RegistryEntry.model_validate(entry)
     return _answer(request, entry)
 

@@ -9,7 +9,9 @@ from service.errors import Altered
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal.chains import last_chained
 from service.ledger.journal.entries import Described, read_text
+from service.ledger.journal.entries_about import entries_about
 from service.ledger.journal.journal import AccountHead, Head, entry_hash, up_to
+from service.ledger.journal.linked_heads import contains
 from service.ledger.storage.tables import Account, Description, Entry
 
 _described, _previous, _owner = aliased(Entry), aliased(Entry), aliased(Account)
@@ -82,6 +84,32 @@ def before_description(connection: Connection, account: AccountHead, release_id:
         return None
     read_metadata(text, f"account {account.name!r}")
     return Head(read_text(text[2 * _DIGITS :]).seq - 1, text[:_DIGITS])
+
+
+def recorded_metadata(connection: Connection, account: AccountHead, release_id: str | None, after: Head) -> Metadata:
+    """Return the metadata of an account or one of its releases, by the last of all texts that describe it.
+
+    A row finds its description, and may be hidden or older. The first call of a process walks along the journal from
+    ``after``; later ones only along what was added.
+
+    Args:
+        account: with a head that this process knows to be committed.
+        release_id: None for the metadata of the account itself.
+        after: a head before all descriptions, which the journal contains.
+
+    Raises:
+        Altered: the journal has a later description than the row, or lacks that of the row.
+    """
+    of = f"account {account.name!r}" if release_id is None else f"release {release_id!r}"
+    numbers = entries_about(connection, account, release_id, after, [Described.KIND])[Described.KIND]
+    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
+    metadata = read_metadata(text, of)
+    last = None if text is None else Head(read_text(text[2 * _DIGITS :]).seq, text[_DIGITS : 2 * _DIGITS])
+    if (last and last.seq) != (numbers[-1] if numbers else None):
+        raise Altered("the description", f"the last entry that describes {of}", "its row does not find it")
+    if last is not None and not contains(connection, account, [last]):
+        raise Altered("the description", f"the last entry that describes {of}")
+    return metadata
 
 
 def metadata_since(

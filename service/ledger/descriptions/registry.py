@@ -6,9 +6,11 @@ from sqlalchemy import Connection, func, select
 
 from service.errors import Conflict
 from service.ledger.accounts.accounts import AccountRecord
+from service.ledger.descriptions.description_rows import recorded_metadata
 from service.ledger.journal.chains import chained
 from service.ledger.journal.entries import AccountOpened, BudgetChanged, read_text
 from service.ledger.journal.journal import BEFORE_FIRST
+from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage.tables import Account, Draw, Entry
 from service.privacy.accounting.privacy_filter import Budget, shortfalls
@@ -42,19 +44,24 @@ def largest_budget(connection: Connection, account: AccountRecord) -> Budget:
     return largest
 
 
-def count_draws(connection: Connection, account_id: int, release_id: str | None) -> int:
-    """Return the number of draws of a release, or of an account and those under it, which have entries in the journal.
+def as_recorded(
+    connection: Connection, account: AccountRecord, release: ReleaseRecord
+) -> tuple[AccountRecord, ReleaseRecord]:
+    """Return an account and its release with their metadata by the journal's texts, which rows only find.
 
-    Args:
-        account_id: the account, or the one that the release is charged to.
-        release_id: None for the account and those under it.
+    Raises:
+        Altered: the journal has other descriptions than the rows find.
     """
+    own = recorded_metadata(connection, account.chain, None, BEFORE_FIRST)
+    about = recorded_metadata(connection, account.chain, release.id, release.head)
+    return replace(account, metadata=own), replace(release, metadata=about)
+
+
+def count_draws(connection: Connection, account_id: int) -> int:
+    """Return the number of draws of an account and those under it which have entries in their journals."""
     own = (Entry.account_id == Draw.account_id) & (Entry.seq == Draw.seq) & (Entry.release_id == Draw.release_id)
     drawn = select(Entry.account_id, Entry.seq).select_from(Draw).join(Entry, own & (Entry.kind == "drawn")).distinct()
     entries = drawn.join(Account, (Account.id == Draw.account_id) & (Account.head_seq >= Entry.seq))
-    if release_id is not None:
-        entries = entries.where(Draw.release_id == release_id, Draw.account_id == account_id)
-        return connection.execute(select(func.count()).select_from(entries.subquery())).scalar_one()
     below = select(Account.id).where(Account.id == account_id).cte(recursive=True)
     below = below.union(select(Account.id).where(Account.parent_id == below.c.id))
     entries = entries.where(Draw.account_id.in_(select(below.c.id)))

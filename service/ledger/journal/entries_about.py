@@ -24,9 +24,9 @@ from service.ledger.storage.walked_journals import WalkedJournal
 
 
 def entries_about(
-    connection: Connection, account: AccountHead, release_id: str, after: Head, kinds: Iterable[Kind]
+    connection: Connection, account: AccountHead, release_id: str | None, after: Head, kinds: Iterable[Kind]
 ) -> dict[Kind, list[int]]:
-    """Return the numbers of a release's entries after its first one, by kind.
+    """Return the numbers of a release's entries after its first one, by kind, or of those about no release.
 
     A process walks along each entry once. A later call walks only along what was added since, and what is older.
 
@@ -90,7 +90,7 @@ def _digests(
     return np.array(digests, np.uint64)
 
 
-def _filed(kind: Kind, release_id: str) -> str:
+def _filed(kind: Kind, release_id: str | None) -> str:
     """Return the part of an entry's text that states its kind and its release."""
     return f',"kind":{canonical(kind)},"release":{canonical(release_id)},'
 

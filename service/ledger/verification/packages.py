@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, BinaryIO
@@ -18,6 +19,8 @@ from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.entries import Drawn, read
 from service.ledger.verification.receipts import check_receipt
+from service.privacy.planning.levels import find_level
+from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
 
@@ -41,7 +44,8 @@ def check_package(file: BinaryIO, public_key: str) -> dict[str, Any]:
 
     The holder of the public key's secret signed the list of the files, and each file is as the list states it. The
     receipt is valid, and states the plan of the package. Each draw has the journal entry that it states, of this
-    release; its noisy counts, in CSV and in Parquet, are those whose hash the entry has.
+    release; its noisy counts, in CSV and in Parquet, are those whose hash the entry has. The draws are for as many
+    partitions as the receipt states, except where tabulations have more.
 
     Args:
         file: a ZIP archive, which can be rewound.
@@ -114,16 +118,23 @@ def _check_facts(manifest: dict[str, Any], receipt: dict[str, Any], plan: Any) -
 
 
 def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
-    """Compare the entries of the draws with the tables of noisy counts."""
-    units = {one.name or "": one.unit for one in mechanisms_of(read_plan(receipt["release"]["plan"]))}
+    """Compare the entries of the draws with the tables of noisy counts, and with the receipt's counters."""
+    plan = read_plan(receipt["release"]["plan"])
+    units = {one.name or "": one.unit for one in mechanisms_of(plan)}
+    levels, partitions = set[str](), Counter[tuple[str, int]]()
     expected: dict[str, dict[str, tuple[Drawn, Fraction]]] = {COUNTS: {}, GROUPS: {}}
     with archive.open(DRAWS) as lines:
         for line in io.TextIOWrapper(lines, "utf-8"):
             stated = json.loads(line)
             drawn = _drawn(stated, receipt)
             table = COUNTS if drawn.level is None else GROUPS
+            if drawn.level is not None:
+                levels.add(drawn.level)
+            elif drawn.partition:
+                partitions[drawn.mechanism, drawn.repetition] += 1
             if stated["noisy_removed_at"] is None:
                 expected[table][drawn.draw] = drawn, units[drawn.mechanism]
+    _check_partitions(plan, levels, partitions, receipt)
     for table, draws in expected.items():
         readers = {f"{table}.csv": _from_csv, f"{table}.parquet": _from_parquet}
         for name, rows in readers.items():
@@ -132,6 +143,28 @@ def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
             if draws:
                 with archive.open(name) as opened:
                     _compare(name, draws, rows(opened))
+
+
+def _check_partitions(plan: Plan, levels: set[str], listed: Counter[tuple[str, int]], receipt: dict[str, Any]) -> None:
+    """Compare the numbers of drawn partitions with the receipt's.
+
+    Args:
+        levels: those with a tabulation. Its groups are not in its entry, so that the receipt has more.
+        listed: the draws that are no tabulations, by mechanism and repetition.
+
+    Raises:
+        BadSignature: a number is another one.
+    """
+    places = [find_level(plan, name) for name in levels]
+    tabulated = {one.name for place in places if place for one in (place.total, place.step_1, place.step_2)}
+    found: dict[str, int] = {}
+    for (mechanism, _), number in listed.items():
+        found[mechanism] = max(number, found.get(mechanism, 0))
+    stated = {one["mechanism"]: one["drawn"] for one in receipt["partitions"]}
+    for name in sorted(found.keys() | stated.keys()):
+        here, there = found.get(name, 0), stated.get(name, 0)
+        if here > there or (here < there and name not in tabulated):
+            raise BadSignature(f"{DRAWS} has draws for {here} partitions of {name!r}, but {RECEIPT} for {there}")
 
 
 def _drawn(stated: dict[str, Any], receipt: dict[str, Any]) -> Drawn:

@@ -24,6 +24,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.packages import check_package
 from tests.api.calls import json_of, make_key, open_account, pages_of, problem_of, release
+from tests.ledger.writing import unprotected
 
 _PLAN = {
     "type": "sequence",
@@ -285,7 +286,9 @@ def test_files_that_disagree_are_refused_although_they_are_signed(
         ),
         ({"noisy-counts.csv": table + line + b"\r\n"}, "twice"),
         ({"noisy-counts.parquet": None}, "expected noisy-counts.parquet"),
-        ({"draws.jsonl": b"".join(lines[1:])}, "does not have"),
+        ({"draws.jsonl": b"".join(lines[1:])}, "1 partitions of 'County/total', but receipt.json for 2"),
+        ({"draws.jsonl": b"".join(lines[:-1])}, "does not have"),
+        ({"draws.jsonl": b"".join([lines[0], *lines])}, "3 partitions of 'County/total', but receipt.json for 2"),
         ({"draws.jsonl": files["draws.jsonl"].replace(b'"size": 2,', b'"size": 3,')}, None),
         ({"draws.jsonl": files["draws.jsonl"].replace(b'"repetition":0', b'"repetition":1')}, None),
         ({"plan.json": files["plan.json"].replace(b"0.05", b"0.06")}, "plan.json is not the plan"),
@@ -299,6 +302,49 @@ def test_files_that_disagree_are_refused_although_they_are_signed(
             check_package(io.BytesIO(altered), key)
         else:
             assert reason in _refusal(altered, key), changed
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "",
+        "WHERE partition = ''",
+        "WHERE seq = (SELECT min(seq) FROM draws)",
+        "WHERE seq = (SELECT max(seq) FROM draws)",
+    ],
+)
+def test_a_package_without_all_draws_is_not_made(
+    client: TestClient, drawn: Any, database: Database, hidden: str
+) -> None:
+    """The attack: whoever writes the database hides draws for the moment in which the package is made."""
+    unprotected(database, "draws", f"DELETE FROM draws {hidden}")
+    broken_off = _package(client, drawn)
+    assert "expected a whole ZIP archive" in _refusal(broken_off, _key(client))
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "DELETE FROM descriptions WHERE seq = (SELECT max(seq) FROM descriptions)",  # earlier metadata
+        "DELETE FROM descriptions WHERE release_id IS NOT NULL",
+        "DELETE FROM descriptions WHERE release_id IS NULL",
+        "UPDATE descriptions SET release_id = NULL WHERE seq = (SELECT max(seq) FROM descriptions)",
+    ],
+)
+def test_no_document_has_other_metadata_than_the_journal(
+    client: TestClient, drawn: Any, database: Database, shown: str
+) -> None:
+    at = f"{_PATH}/{drawn['id']}"
+    json_of(client.patch("/v1/accounts/people", json={"metadata": {"intended_use": "of all"}}))
+    for use in ("early", "late"):
+        metadata = examples.RELEASE_CHANGE["metadata"] | {"description": "Totals.", "intended_use": use}
+        json_of(client.patch(at, json={"metadata": metadata}))
+    entry = json_of(client.get(f"{at}/registry-entry", headers={"Accept": "application/json"}))
+    assert entry["deployment"]["basic"]["intended_use"] == "late"
+
+    unprotected(database, "descriptions", shown)
+    for path in (f"{at}/registry-entry", f"{at}/package"):
+        assert "the description is not as" in problem_of(client.get(path), "unavailable")["detail"]
 
 
 def test_who_may_have_one_and_of_what(client: TestClient, drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:

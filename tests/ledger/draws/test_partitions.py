@@ -190,7 +190,7 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
     seal(database)
     with database.read() as connection:
         assert partitions.total(connection, ids[0]) == (0, 0)
-        assert registry.count_draws(connection, ids[0], None) == 0
+        assert registry.count_draws(connection, ids[0]) == 0
         with pytest.raises(Conflict, match="has no root"):
             lines.line_above(connection, "people")
 
