@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from sqlalchemy import make_url
 
-from service.errors import Conflict, InvalidInput, StartupRefused
+from service.errors import Altered, Conflict, InvalidInput, StartupRefused
 from service.installation import (
     high_water_file,
     open_installation,
@@ -18,11 +18,10 @@ from service.installation import (
     settings_of_command,
     writing,
 )
-from service.ledger.access.key_lives import lives_of
+from service.ledger.access.key_lives import KeyLives, lives_of
 from service.ledger.accounts import accounts
 from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.installation.high_water import HighWaterFile, Mark
-from service.ledger.installation.ledger_versions import start_version
 from service.ledger.installation.mark_check import check_clock
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.installation.signing import signer_of
@@ -66,12 +65,12 @@ def verify(
     kept_heads = [] if head is None else [_head(head)]
     settings = settings_of_command()
     database, secret = open_to_verify(settings)
-    mark, fault = _mark(high_water_file(settings, secret))
-    bad, verified = fault is not None, 0
+    mark, mark_fault = _mark(high_water_file(settings, secret))
+    bad, verified = mark_fault is not None, 0
     with database.read() as connection:
         lives = lives_of(connection)
-    if fault is not None:
-        typer.echo(f"the high-water mark: {fault}")
+    if mark_fault is not None:
+        typer.echo(f"the high-water mark: {mark_fault}")
     if not account:
         if mark is not None:
             typer.echo(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
@@ -81,23 +80,33 @@ def verify(
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, last_entries(connection)))
         bad = bad or bool(unlike or faults)
-        for fault in unlike:
-            typer.echo(f"the database: {fault}")
-        for fault in faults or ["all valid"]:
-            typer.echo(f"the installation: {fault}")
+        for one in unlike:
+            typer.echo(f"the database: {one}")
+        for one in faults or ["all valid"]:
+            typer.echo(f"the installation: {one}")
     for name in account or _names(database):
         verified += 1
         heads = kept_heads if mark is None else [*kept_heads, *mark.entries_of(name)]
-        with database.read() as connection:
-            verdict = verify_account(connection, name, heads, lives, one_of_all=not account)
-        first = verdict.first_bad
-        bad = bad or first is not None
-        typer.echo(f"{name}: {verdict.entries} entries, all valid" if first is None else f"{name}: {first}")
+        entries, fault = _verified(database, name, heads, lives, one_of_all=not account)
+        bad = bad or fault is not None
+        typer.echo(f"{name}: {entries} entries, all valid" if fault is None else f"{name}: {fault}")
     database.close()
     if not verified:
         typer.echo("the ledger has no accounts")
     if bad:
         raise typer.Exit(_BAD)
+
+
+def _verified(
+    database: Database, name: str, heads: Sequence[Head], lives: KeyLives, *, one_of_all: bool
+) -> tuple[int, str | None]:
+    """Return the number of an account's entries, and the first fault in words; None: there is none."""
+    try:
+        with database.read() as connection:
+            verdict = verify_account(connection, name, heads, lives, one_of_all=one_of_all)
+    except Altered as altered:  # a value that cannot even be read
+        return 0, altered.for_operator
+    return verdict.entries, None if verdict.first_bad is None else str(verdict.first_bad)
 
 
 def _mark(file: HighWaterFile) -> tuple[Mark | None, str | None]:
@@ -251,7 +260,6 @@ def import_export(file: FileArgument, public_key: KeyOption = None) -> None:
     """
     # The imported ledger may be older than the high-water mark: the next start refuses it until it is acknowledged.
     with writing(settings_of_command(), begin=True, require_mark=False) as (database, secret):
-        start_version(database, secret, "an export is imported")
         heads = rebuild(database, lambda: file.open("rb"), public_key or signer_of(secret).public_key)
     for name, head in heads.items():
         typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")

@@ -21,6 +21,7 @@ from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import load_secret
+from service.ledger.storage.tables import Draw
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.ledger import charging
 from tests.ledger.charging import bind_as_before, charge, half_price, migrate_unsealed, unseal
@@ -113,6 +114,27 @@ def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, sai
         ended = run(copy, *arguments)
         assert (ended.returncode, ended.stdout) == (1, "")
         assert re.fullmatch(rf"error: the file \S+: the database lacks {missing}: .*\n", ended.stderr)
+
+
+def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: texts that are no texts, and rows that are there twice, of which no command may say nothing."""
+    unreadable = _tampered(home, tmp_path / "one", "UPDATE journal SET body = CAST(X'ff' AS TEXT) WHERE seq = 3")
+    lines = said(unreadable, "verify", code=1).splitlines()
+    told = "a text in the column 'body' is not as the service wrote it: it is not UTF-8; run verify"
+    assert ["the installation: all valid", f"people: {told}"] == lines[1:]
+    assert said(unreadable, "export", code=1).splitlines()[-1] == f"error: {told}"
+    names = ", ".join(column.name for column in Draw.__table__.columns if column.name not in ("id", "repetition"))
+    for number, change in enumerate(
+        (
+            "UPDATE draws SET id = X'ff'",
+            "DELETE FROM draws",
+            f"INSERT INTO draws (id, repetition, {names}) SELECT 'another', 8, {names} FROM draws",
+        )
+    ):
+        changed = _tampered(home, tmp_path / f"draw {number}", change)
+        assert "people: the first bad entry is 4: " in said(changed, "verify", code=1)
+        refused = said(changed, "export", code=1).splitlines()[-1]
+        assert refused.startswith("error: entry 4 of account 'people', or the row of its draw, is not as the service")
 
 
 def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:

@@ -17,7 +17,6 @@ from service.ledger.access.key_lives import lives_of
 from service.ledger.installation import installation_journal
 from service.ledger.installation.sealing import Owner, SealedRows, seal_again, sealed_rows
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account
 from service.ledger.verification.verify import verify
@@ -70,24 +69,19 @@ def begin_version(connection: Connection, secret: Secret, new: NewVersion) -> No
         raise Conflict("rows of the ledger changed at the same moment: run the command again")
 
 
-def start_version(database: Database, secret: Secret, reason: str) -> None:
-    """Begin a version of an installation without accounts, into which those of another ledger are imported.
+def start_version(connection: Connection, secret: Secret, reason: str) -> Secret:
+    """Begin a version of an installation without accounts, in the transaction that imports those of another ledger.
 
-    Somebody may have kept rows of that ledger, which may have had the same secret. Nothing is done where there are
-    accounts.
+    Somebody may have kept rows of that ledger, which may have had the same secret.
+
+    Returns:
+        The secret with the new version, by which the imported rows are sealed.
     """
-    with database.read() as connection:
-        if connection.execute(select(Account.id).limit(1)).first() is not None:
-            return
-        new = prepare_version(connection, secret, verified=True)
+    new = prepare_version(connection, secret, verified=True)
+    begin_version(connection, secret, new)
     content = {"reason": reason, "mark": None} | new.content
-
-    def work(connection: Connection) -> None:
-        begin_version(connection, secret, new)
-        installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=clock.now())
-
-    database.write(work, is_committed=lambda *_: False)
-    database.secret = replace(secret, version=new.name)
+    installation_journal.append(connection, secret, "mark_acknowledged", content, actor=None, at=clock.now())
+    return replace(secret, version=new.name)
 
 
 def _faults(connection: Connection, secret: Secret) -> dict[Owner, str]:

@@ -19,11 +19,11 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
 
-from service.errors import NotFound
+from service.errors import Altered, NotFound
 from service.ledger.accounts import account_rows
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
-from service.ledger.journal.journal import Head
+from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
 from service.privacy.accounting.pricing import ACCOUNTANT
@@ -101,17 +101,31 @@ def _entries(database: Database, member: ExportedAccount, after: int, until: int
         if not page:
             return  # the database has lost them, which the file's reader will report
         for entry in page:
-            yield _line({"entry": entry.body, "hash": entry.hash})
-            if entry.kind == "drawn":
-                with database.read() as connection:
-                    draw = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).one()
-                removed = draw.noisy_removed_at
-                yield _line(
-                    {"draw": draw.id, "noisy": _encoded(draw.noisy) if removed is None else None}
-                    | ({} if removed is None else {"noisy_removed_at": removed})
-                    | ({} if draw.layout is None else {"layout": _encoded(draw.layout)})
-                )
+            try:
+                yield from _lines(database, member, entry)
+            except (TypeError, ValueError):
+                row = f"entry {entry.seq} of account {member.name!r}, or the row of its draw,"
+                raise Altered("an entry of the journal", row) from None
         after = page[-1].seq
+
+
+def _lines(database: Database, member: ExportedAccount, entry: JournalEntry) -> Iterator[str]:
+    """Yield the line of an entry, and that of its draw.
+
+    Raises:
+        TypeError: a value is of another type than what the service writes.
+        ValueError: there is not one row of the draw.
+    """
+    yield _line({"entry": entry.body, "hash": entry.hash})
+    if entry.kind == "drawn":
+        with database.read() as connection:
+            (draw,) = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).all()
+        removed = draw.noisy_removed_at
+        yield _line(
+            {"draw": draw.id, "noisy": _encoded(draw.noisy) if removed is None else None}
+            | ({} if removed is None else {"noisy_removed_at": removed})
+            | ({} if draw.layout is None else {"layout": _encoded(draw.layout)})
+        )
 
 
 _DRAW = (

@@ -17,6 +17,7 @@ from service.ledger.draws import branch_rows, draw_rows, partitions, places, tab
 from service.ledger.draws.tabulations import tabulated, write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
+from service.ledger.installation.ledger_versions import start_version
 from service.ledger.journal.account_state import AccountState, ends_by_itself
 from service.ledger.journal.chains import UNREADABLE
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, Registration, Rows
@@ -29,7 +30,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NewEntry
 from service.ledger.storage.tables import Account, Base, Description, Draw, Entry, Hold, Release, ReleaseTag
-from service.ledger.storage.transaction import note_entries, secret_of
+from service.ledger.storage.transaction import bound_secret, note_entries, secret_of
 from service.ledger.verification.export_reader import BadExport, CheckedEntry, DrawnCounts, Reader
 from service.privacy.accounting.totals import Totals
 from service.privacy.mechanisms import Mechanism
@@ -40,7 +41,7 @@ _AT_ONCE = 1000  # rows that wait to be written together
 
 
 def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: str) -> dict[str, Head]:
-    """Import an export into a ledger without accounts; return the heads of the accounts.
+    """Import an export into a ledger without accounts, as a new version of it; return the heads of the accounts.
 
     Args:
         open_file: opens the export at its start, anew for each attempt of the transaction.
@@ -52,12 +53,14 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
         BadExport: the file is not whole or not as it was signed by the holder of ``public_key``; nothing is imported.
         Conflict: there are accounts already.
     """
+    bound = bound_secret(database)
 
     def work(connection: Connection) -> dict[str, Head]:
         lock_installation(connection)
         if connection.execute(select(Account.id).limit(1)).first() is not None:
             raise Conflict("expected a ledger without accounts: an import makes a ledger and never changes one")
-        note_nothing_to_adopt(connection, secret_of(connection), clock.now())  # whichever version bound it
+        note_nothing_to_adopt(connection, bound, clock.now())  # whichever version bound it
+        database.secret = start_version(connection, bound, "an export is imported")
         with open_file() as file:
             reader = Reader(file, public_key)
             writer = _Writer(connection, reader)
@@ -72,7 +75,11 @@ def rebuild(database: Database, open_file: Callable[[], BinaryIO], public_key: s
         found = zip(ids, heads.values(), strict=True)
         return all(account is not None and has_entry(connection, account, head) for account, head in found)
 
-    return database.write(work, is_committed=is_committed)
+    try:
+        return database.write(work, is_committed=is_committed)
+    except BaseException:
+        database.secret = bound
+        raise
 
 
 def _take(writer: "_Writer", reader: Reader, entered: CheckedEntry) -> None:

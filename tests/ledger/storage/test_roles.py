@@ -277,6 +277,18 @@ def test_any_character_may_stand_in_the_password(postgresql_url: str) -> None:
         assert owner.execute(stored, [APPLICATION]).fetchone() == first
 
 
+def test_a_large_object_of_the_role_does_not_hold_up_the_script(postgresql_url: str, url: str) -> None:
+    """Every role may make one; only the database's administrator could forbid it."""
+    with _connected(libpq_url(url)) as role:
+        made = role.execute("SELECT lo_create(0)").fetchone()
+        assert made is not None
+        try:
+            done = run_script(postgresql_url)
+        finally:
+            role.execute("SELECT lo_unlink(%s)", made)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("given", "taken", "reason"),
     [

@@ -4,6 +4,7 @@ Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."),
 operator also gets the words of errors that contain no values: no connection, or a file that cannot be used.
 """
 
+import re
 import sqlite3
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -12,7 +13,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.errors import Conflict, ServiceError, Unavailable
+from service.errors import Altered, Conflict, ServiceError, Unavailable
 from service.ledger.storage.connections.location import DatabaseLocation, place_of_file
 
 
@@ -75,6 +76,7 @@ _POSTGRESQL_KINDS = {
 }
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
+_UNREADABLE, _NOT_UTF8 = "unreadable", re.compile("Could not decode to UTF-8 column '([a-z_]+)'")
 
 
 _MAY_WRITE = "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR, and that this user may write there"
@@ -121,6 +123,8 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     """Return the meaning of an error of the SQLite driver."""
     code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have no code
     if code is None:
+        if unreadable := _NOT_UTF8.match(str(error)):
+            return Failure(FailureKind.UNAVAILABLE, _UNREADABLE, unreadable[1])
         return Failure(FailureKind.FAULT, type(error).__name__)
     name = str(error.sqlite_errorname)
     if code in _SQLITE_RACES:
@@ -144,6 +148,10 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
         return RuntimeError(f"the database refused a statement ({failure.code})")
     if failure.kind is FailureKind.RACE:
         return Conflict("another request was making the same change at the same time")
+    if failure.code == _UNREADABLE:
+        return Altered(
+            "a text of the database", f"a text in the column {failure.reason!r}", "it is not UTF-8; run verify"
+        )
     if failure.code in _FULL:
         return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
