@@ -18,6 +18,7 @@ from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
+from service.pages.release_search import ReleaseSearch, faults_of, read_search
 from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -52,8 +53,6 @@ _NO_CAP = {
 _NO_REASONS = dict.fromkeys(
     ("budget_reason", "approval_reason", "approvers_reason", "state_reason", "reject_reason"), ""
 )
-_DAYS = ("since", "before")
-_SEARCH = ("state", "tag", "name", "registered_by", *_DAYS)
 _STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
@@ -277,37 +276,32 @@ async def picture(account: AccountStep, which: Annotated[str, Path()], visit: Si
 @router.get("/releases")
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's releases, each with its cost."""
-    path, parameters = address("accounts", account), visit.request.query_params
-    asked = {name: parameters.get(name, "").strip() for name in _SEARCH}
-    fixed: dict[str, str | int | None] = {**_BRIEFLY, "limit": _ROWS, "cursor": parameters.get("cursor")}
-    query = fixed | {name: text or None for name, text in asked.items()}
-    query |= {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
-    account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query))
-    in_table = {name: text for name, text in query.items() if text and name not in ("limit", "cursor")}
+    path, search = address("accounts", account), read_search(visit, "state")
+    cursor = visit.request.query_params.get("cursor")
+    query: Query = {**_BRIEFLY, **search.query, "limit": _ROWS, "cursor": cursor}
+    account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query, search))
     shown = {
         "account": account_body,
-        "table_query": in_table,
+        "table_query": {**_BRIEFLY, **search.query},
+        "family_query": {name: text for name, text in search.asked.items() if text and name != "state"},
         "releases": releases["items"],
         "next_cursor": releases["next_cursor"],
         "states": _STATES,
-        "asked": asked,
-        "more": urlencode({name: text for name, text in asked.items() if text}),
+        "asked": search.asked,
+        "more": urlencode({name: text for name, text in search.asked.items() if text}),
         "faults": faults,
     }
     return page(visit.request, "releases.html", shown, status=422 if faults else 200)
 
 
 async def _search(
-    visit: Visit, path: str, query: Mapping[str, str | int | None]
+    visit: Visit, path: str, query: Query, search: ReleaseSearch
 ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """Return the releases that were found; none, and the faults by field, if a field of the search is wrong."""
     try:
         return await get(visit, f"{path}/releases", query), {}
     except Refused as refused:
-        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
-        if not faults:
-            raise
-        return {"items": [], "next_cursor": None}, faults
+        return {"items": [], "next_cursor": None}, faults_of(refused, search)
 
 
 @router.get("/tags")

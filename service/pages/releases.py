@@ -9,7 +9,6 @@ from fastapi.responses import RedirectResponse
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep, refusal
-from service.pages.confidences import CONFIDENCES, confidence_of
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 from service.pages.shell.api_client import WITHOUT_PLAN, Refused, Relayed, SignedIn, TooLong, Visit, act, address, get
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -20,7 +19,6 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
 _EVENTS = 50
-_MECHANISMS = 500
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -67,37 +65,6 @@ async def download_package(account: AccountStep, release: ReleaseStep, visit: Si
     """Send the release's signed publication package as a file."""
     path = address("accounts", account, "releases", release, "package")
     return Relayed(visit, path, accept="application/zip", download=f"package-{release}.zip")
-
-
-@router.get("/releases/{release}/accuracy")
-async def show_accuracy(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """Render the release's accuracy statement, for a publication."""
-    asked = confidence_of(visit)
-    account_body, statement = await asyncio.gather(
-        get(visit, address("accounts", account)),
-        get(
-            visit,
-            address("accounts", account, "releases", release, "accuracy"),
-            {"confidence": asked, "limit": _MECHANISMS + 1},
-        ),
-    )
-    shown = {
-        "account": account_body,
-        "release": statement,
-        "asked": asked,
-        "percent": CONFIDENCES[asked],
-        "confidences": list(CONFIDENCES.items()),
-        "most": _MECHANISMS,
-    }
-    return page(visit.request, "accuracy.html", shown)
-
-
-@router.get("/releases/{release}/accuracy.csv")
-async def accuracy_table(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> Response:
-    """Send the release's accuracy statement as a file."""
-    path = address("accounts", account, "releases", release, "accuracy")
-    query = {"confidence": confidence_of(visit)}
-    return Relayed(visit, path, query, accept=CSV, download=f"accuracy-{release}.csv")
 
 
 @router.get("/draws/{draw}.csv")

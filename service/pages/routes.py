@@ -3,6 +3,7 @@
 from service.pages import (
     account,
     account_opening,
+    accuracy,
     approvers,
     caps,
     descriptions,
@@ -36,6 +37,7 @@ ROUTERS = (
     shares.router,
     drawing.router,
     releases.router,
+    accuracy.router,
     descriptions.router,
     planner.router,
     scenarios.router,

@@ -37,6 +37,7 @@ def _pages(client: Client) -> dict[str, str]:
         "release-held": found["held"],
         "release-drawn": found["county totals"],
         "accuracy": f"{found['county totals']}/accuracy",
+        "accuracy-family": "/accounts/persons/accuracy?since=2000-01-01",
         "description": "/accounts/persons/description",
         "description-release": f"{found['redistricting']}/description",
         "new-account": "/new-account?parent=nation",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.api.routes import accuracy_statements
 from tests.api.calls import Client, json_of
 
 
@@ -29,6 +30,40 @@ def test_the_statement_is_shown_at_a_confidence(api: Client, steward: Client, dr
         shown = " ".join(steward.get(f"{drawn['at']}/accuracy", params={"confidence": confidence}).text.split())
         assert f"with a probability of at least {percent}." in shown
         assert f"±{stated['mechanisms'][0]['moe']}" in shown
+
+
+def test_a_family_is_stated_together(api: Client, steward: Client) -> None:
+    at = "/accounts/persons/accuracy"
+    assert f'href="{at}"' in steward.get("/accounts/persons/releases").text
+    assert f'href="{at}?name=county"' in steward.get("/accounts/persons/releases", params={"name": "county"}).text
+    for query in ({}, {"name": "county"}, {"name": "a", "since": "2000-01-01", "confidence": "0.9"}):
+        asked = query | ({"since": "2000-01-01T00:00:00Z"} if "since" in query else {})
+        stated = json_of(api.get(f"/v1{at}", params=asked))
+        page = steward.get(at, params=query)
+        assert page.status_code == 200
+        shown = " ".join(page.text.split())
+        for release in stated["releases"]:
+            assert f'href="/accounts/persons/releases/{release["release"]}/accuracy">{release["name"]}</a>' in shown
+            assert all(f"±{one['moe']}" in shown for one in release["mechanisms"] if isinstance(one["moe"], int))
+        number = len(stated["releases"])
+        assert (f"These are the {number} committed releases" if number > 1 else "the one committed release") in shown
+        table = _rows(steward.get(f"{at}.csv", params=query).text)
+        assert [row["release"] for row in table] == [
+            release["release"] for release in stated["releases"] for _ in release["mechanisms"]
+        ]
+        assert {float(row["joint_rho"]) for row in table} == {stated["joint"]["zcdp"]["rho"]}
+
+
+def test_a_family_that_is_none(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = "/accounts/persons/accuracy"
+    assert "There are no such committed releases." in steward.get(at, params={"name": "no such"}).text
+    wrong = steward.get(at, params={"since": "yesterday"})
+    assert wrong.status_code == 422
+    assert 'id="since-fault"' in wrong.text
+    monkeypatch.setattr(accuracy_statements, "_MOST_RELEASES", 1)
+    many = steward.get(at)
+    assert many.status_code == 422
+    assert "expected a family of at most 1 releases, got more: ask for fewer" in many.text
 
 
 def test_another_confidence_is_the_usual_one(steward: Client, drawn: Any) -> None:

@@ -102,6 +102,12 @@ def state_family_accuracy(
     confidence: Annotated[
         Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
     ] = "0.95",
+    limit: Annotated[
+        int | None,
+        Query(
+            ge=1, le=_MOST_STATED, description="State only so many mechanisms of each release, the first of its plan."
+        ),
+    ] = None,
     accept: Annotated[str, Header(description=f"{csv_answers.MEDIA_TYPE} for a table; else JSON.")] = JSON,
 ) -> Response:
     """State the accuracy of a family of releases.
@@ -126,8 +132,9 @@ def state_family_accuracy(
         drawn = [{one.mechanism: one for one in counted_partitions(connection, owner, record)} for record in records]
     joint = joint_loss(owner, records)
     statements = [
-        statement_of(owner, record, cost, found, asked)
+        statement | {"mechanisms": islice(statement["mechanisms"], limit)}
         for record, cost, found in zip(records, costs, drawn, strict=True)
+        for statement in [statement_of(owner, record, cost, found, asked)]
     ]
     if prefers(accept, csv_answers.MEDIA_TYPE):
         return Streamed(csv_answers.written(*table_of_family(statements, joint)), media_type=csv_answers.MEDIA_TYPE)

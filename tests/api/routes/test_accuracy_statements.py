@@ -181,6 +181,15 @@ def test_a_family_has_committed_releases_alone(client: Client) -> None:
     assert json_of(client.get(_FAMILY))["releases"] == []
 
 
+def test_a_family_of_the_first_mechanisms(client: Client, stated: Any) -> None:
+    whole = json_of(client.get(_FAMILY))
+    assert stated["id"] in [one["release"] for one in whole["releases"]]
+    cut = [one | {"mechanisms": one["mechanisms"][:2]} for one in whole["releases"]]
+    assert json_of(client.get(_FAMILY, params={"limit": "2"})) == whole | {"releases": cut}
+    for wrong in ("0", "1.5", "1000001"):
+        assert pointers_of(client.get(_FAMILY, params={"limit": wrong})) == ["/query/limit"]
+
+
 def test_a_family_is_bounded_and_read_by_its_keys(client: Client) -> None:
     open_account(client, budget={"definition": "pure", "epsilon": "50"})
     for _ in range(101):
