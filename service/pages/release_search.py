@@ -10,7 +10,7 @@ FIELDS = ("tag", "name", "registered_by", *_DAYS)
 
 
 class ReleaseSearch(NamedTuple):
-    """What a visitor asks for.
+    """The fields of a search of releases, and its query.
 
     Attributes:
         asked: the fields as they were typed; empty where nothing is asked for.
