@@ -15,6 +15,7 @@ from service.cli import acknowledge, key_commands, ledger_commands, package_comm
 from service.cli.configuration import reference
 from service.errors import ServiceError
 from service.installation import naming, open_place, settings_of_command
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.storage.migrate import migrate as migrate_database
 from service.memory_privacy import forbid_dumps
 from service.settings import logged
@@ -158,6 +159,9 @@ def main() -> None:
         app()
     except ServiceError as error:
         typer.echo(f"error: {error.for_operator or error}", err=True)
+        raise SystemExit(1) from None
+    except BrokenChain as broken:
+        typer.echo(f"error: the installation's journal is not sound: {broken}; run verify", err=True)
         raise SystemExit(1) from None
 
 

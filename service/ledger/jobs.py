@@ -270,7 +270,7 @@ def altered(connection: Connection, secret: Secret) -> Iterator[str]:
     for row in connection.execute(select(*_COLUMNS).where(Job.state == "succeeded").order_by(Job.id)):
         try:
             sealed = is_sealed(secret, _record(row))
-        except ValueError:  # invalid JSON
+        except (TypeError, ValueError):  # invalid JSON, or a value of another type
             sealed = False
         if not sealed:
             yield row.id
@@ -360,7 +360,7 @@ def _record(row: Row[*tuple[Any, ...]]) -> JobRecord:
         row.principal,
         parameters or {},
         cast("State", row.state),  # the table's check admits no other
-        row.permille / 1000,
+        row.permille / 1000 if isinstance(row.permille, int) else 0.0,  # SQLite takes any type in any column
         _json(row.result),
         _problem(row.problem),
         row.created_at,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from service.__main__ import main
+from service.cli import ledger_commands
 from service.ledger.accounts import account_rows
 from service.ledger.installation.high_water import HighWaterFile
 from service.ledger.journal.journal import Head
@@ -22,6 +23,7 @@ from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import load_secret
 from service.ledger.storage.tables import Draw
+from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.ledger import charging
 from tests.ledger.charging import bind_as_before, charge, half_price, migrate_unsealed, unseal
@@ -116,12 +118,44 @@ def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, sai
         assert re.fullmatch(rf"error: the file \S+: the database lacks {missing}: .*\n", ended.stderr)
 
 
+def test_what_is_away_while_the_ledger_is_verified_is_verified(
+    home: Path, tmp_path: Path, said: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: the row of an account is taken away once the ledger was compared with its mark."""
+    copy = shutil.copytree(home, tmp_path / "copy")
+
+    def hide(*given: Any) -> Any:
+        with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+            triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+            for (name,) in triggers:
+                connection.execute(f"DROP TRIGGER {name}")
+            connection.execute("DELETE FROM accounts")
+            connection.execute("DELETE FROM installation_journal")
+            connection.commit()
+        return verify_installation(*given)
+
+    monkeypatch.setattr(ledger_commands, "verify_installation", hide)
+    assert said(copy, "verify").endswith("the installation: all valid\npeople: 4 entries, all valid\n")
+    monkeypatch.undo()
+    assert said(copy, "verify", code=1).endswith("the ledger has no accounts\n")
+
+
+@pytest.mark.parametrize("value", ["'x'", "X'ff'", "1e300"])
+def test_a_row_of_another_type_ends_no_verification(home: Path, tmp_path: Path, said: Command, value: str) -> None:
+    row = f"('j', 'x', '{{}}', 'succeeded', {value}, 1, '2026-11-27T00:00:00.000000Z')"
+    names = "id, principal, parameters, state, permille, attempts, created_at"
+    copy = _changed(home, tmp_path / "copy", f"INSERT INTO jobs ({names}) VALUES {row}")
+    told = "the installation: jobs: the result of j is not as the service wrote it"
+    assert said(copy, "verify", code=1).splitlines()[1:] == [told, "people: 4 entries, all valid"]
+
+
 def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) -> None:
     """The attack: texts that are no texts, and rows that are there twice, of which no command may say nothing."""
     unreadable = _tampered(home, tmp_path / "one", "UPDATE journal SET body = CAST(X'ff' AS TEXT) WHERE seq = 3")
     lines = said(unreadable, "verify", code=1).splitlines()
+    bad = "people: the first bad entry is 1: from here on, a text of the journal or of its rows is not UTF-8"
+    assert ["the installation: all valid", bad] == lines[1:]
     told = "a text in the column 'body' is not as the service wrote it: it is not UTF-8; run verify"
-    assert ["the installation: all valid", f"people: {told}"] == lines[1:]
     assert said(unreadable, "export", code=1).splitlines()[-1] == f"error: {told}"
     names = ", ".join(column.name for column in Draw.__table__.columns if column.name not in ("id", "repetition"))
     for number, change in enumerate(

@@ -43,7 +43,7 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
         while rows := connection.execute(query.where(Entry.seq > last.seq)).all():
             for entry in map(JournalEntry._make, rows):
                 check_link(last, entry)
-                _check_filing(entry)
+                check_filing(entry)
                 last = Head(entry.seq, entry.hash)
                 yield entry
     except BrokenChain as broken:
@@ -83,7 +83,7 @@ def _of_kinds(
     return (entry for entry in entries if entry.kind in kinds and entry.release_id == release_id)
 
 
-def _check_filing(entry: JournalEntry) -> None:
+def check_filing(entry: JournalEntry) -> None:
     """Compare the columns that find an entry with its text, in which no quoted name follows these members.
 
     Raises:

@@ -5,22 +5,32 @@ release for a moment. What is signed therefore needs all entries that the texts 
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, select
 
-from service.ledger.journal import chains
+from service.ledger.journal import chains, linked_heads
 from service.ledger.journal.canonical_json import canonical
-from service.ledger.journal.journal import AccountHead, Head, Kind
-from service.ledger.journal.linked_heads import texts_after
+from service.ledger.journal.entries import ParsedEntry, read_text
+from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Head, JournalEntry, Kind
 from service.ledger.storage.chain_points import is_point
 from service.ledger.storage.database import Database
 from service.ledger.storage.newest_heads import KnownHead
+from service.ledger.storage.tables import Entry
 from service.ledger.storage.transaction import DATABASE
 from service.ledger.storage.walked_journals import WalkedJournal
+
+_HASHES = select(Entry.seq, Entry.hash).where(
+    Entry.account_id == bindparam("account"), Entry.seq.in_(bindparam("numbers", expanding=True))
+)
+_ENTRIES = (
+    select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
+    .where(Entry.account_id == bindparam("account"), Entry.seq.in_(bindparam("numbers", expanding=True)))
+    .order_by(Entry.seq)
+)
 
 
 def entries_about(
@@ -42,6 +52,36 @@ def entries_about(
     """
     walked = _walked(connection, account, after)
     return {kind: walked.numbers(_digest(_filed(kind, release_id)), after.seq) for kind in kinds}
+
+
+def entries_at(
+    connection: Connection, account: AccountHead, numbers: Sequence[int], others: Iterable[Head] = ()
+) -> list[ParsedEntry]:
+    """Return entries of a journal by their numbers, in ascending order, each linked with the account's head.
+
+    Args:
+        account: with a head that this process knows to be committed.
+        others: heads that the journal must contain, too.
+
+    Raises:
+        Altered: the journal lacks one, or its text is not as the service wrote it.
+    """
+    before = [number - 1 for number in numbers if number > 1]
+    rows = connection.execute(_ENTRIES, {"account": account.id, "numbers": numbers}).all()
+    hashes = {0: BEFORE_FIRST.hash} | dict(
+        connection.execute(_HASHES, {"account": account.id, "numbers": before}).all()
+    )
+    if [row.seq for row in rows] != sorted(numbers):
+        raise chains.altered(account.id, account.head.seq, "an entry before it is missing")
+    try:
+        for entry in map(JournalEntry._make, rows):
+            chains.check_link(Head(entry.seq - 1, hashes.get(entry.seq - 1, "")), entry)
+            chains.check_filing(entry)
+    except (TypeError, ValueError) as broken:
+        raise chains.altered(account.id, entry.seq, broken) from None
+    if not linked_heads.contains(connection, account, [*others, *(Head(row.seq, row.hash) for row in rows)]):
+        raise chains.altered(account.id, account.head.seq, "the texts do not lead to the head")
+    return [read_text(row.body) for row in rows]
 
 
 def _walked(connection: Connection, account: AccountHead, after: Head) -> WalkedJournal:
@@ -79,7 +119,7 @@ def _digests(
     if first.seq >= last.seq:
         return np.array([], np.uint64)
     end, digests = first, array("Q")
-    for head, body in texts_after(connection, account.id, Head(first.seq, first.hash), last.seq):
+    for head, body in linked_heads.texts_after(connection, account.id, Head(first.seq, first.hash), last.seq):
         start = body.rfind(',"kind":')
         digests.append(_digest(body[start : body.find('"seq":', start)]))
         end = KnownHead(account.name, head.seq, head.hash)

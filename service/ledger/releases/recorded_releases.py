@@ -23,7 +23,7 @@ from service.ledger.journal.entries import (
     read,
     read_text,
 )
-from service.ledger.journal.entries_about import entries_about
+from service.ledger.journal.entries_about import entries_about, entries_at
 from service.ledger.journal.entry_texts import PriceKey
 from service.ledger.journal.journal import Actor, Head, Kind, hash_before
 from service.ledger.journal.linked_heads import contains
@@ -35,10 +35,6 @@ _STEPS: tuple[Kind, ...] = ("approved", "committed", "voided", "expired")
 _TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _END = re.compile(r',"kind":"([a-z_]+)","release":"([^"]*)","seq":([0-9]+),"time":"[^"]*"\}\Z')
 _AT_ONCE = 500  # entries that are read together
-_HASHES = select(Entry.seq, Entry.hash).where(
-    Entry.account_id == bindparam("account"), Entry.seq.in_(bindparam("numbers", expanding=True))
-)
-_ENTRIES = _HASHES.add_columns(Entry.kind, Entry.release_id, Entry.body).order_by(Entry.seq)
 _APPROVALS = (
     select(Entry.seq, Entry.body, Entry.hash)
     .where(OF_APPROVALS, Entry.release_id == bindparam("release"), Entry.account_id == bindparam("account"))
@@ -220,17 +216,7 @@ def entries_of(
     numbers: Sequence[int],
 ) -> Iterator[ParsedEntry]:
     """Yield entries about a release by their numbers, as ``numbers_of_later`` gives them; raise as it does."""
-    rows = connection.execute(_ENTRIES, {"account": account.id, "numbers": numbers}).all()
-    if not contains(connection, account.chain, [release.head, *(Head(row.seq, row.hash) for row in rows)]):
-        raise release_rows.altered(release.id)
-    before = _hashes(connection, account.id, [number - 1 for number in numbers])
-    filed = [row.seq for row in rows if row.kind in kinds and row.release_id == release.id]
-    if filed != list(numbers) or not all(is_hashed(before.get(row.seq - 1, ""), row.body, row.hash) for row in rows):
+    entries = entries_at(connection, account.chain, numbers, [release.head])
+    if not all(one.release == release.id and one.content.KIND in kinds for one in entries):
         raise release_rows.altered(release.id, _MISFILED)
-    yield from (read_text(row.body) for row in rows)
-
-
-def _hashes(connection: Connection, account_id: int, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the stored hashes of some entries by their numbers."""
-    rows = connection.execute(_HASHES, {"account": account_id, "numbers": numbers}).all()
-    return {row.seq: row.hash for row in rows}
+    yield from entries

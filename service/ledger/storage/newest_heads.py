@@ -120,6 +120,12 @@ class NewestHeads:
         known = self._heads.get(account)
         return 0 if known is None else known.head.seq
 
+    def accounts(self, moment: int) -> set[str]:
+        """Return the accounts whose journals a transaction that began after ``moment`` must see."""
+        with self._changing:
+            names = list(self._heads)
+        return {name for name in names if name != INSTALLATION and self.committed(name, moment) is not None}
+
     def committed(self, account: str, moment: int) -> KnownHead | None:
         """Return the newest known head of a journal that a transaction which began after ``moment`` must see."""
         known = self._heads.get(account)

@@ -112,6 +112,12 @@ def newest_known(connection: Connection, account: str) -> KnownHead | None:
     return info[DATABASE].newest.committed(account, info[SINCE]) if SINCE in info else None
 
 
+def accounts_known(connection: Connection) -> set[str]:
+    """Return the accounts of which this process knows entries that this transaction must find."""
+    info = connection.info
+    return info[DATABASE].newest.accounts(info[SINCE]) if SINCE in info else set()
+
+
 def require_written(result: CursorResult[Any], number: int) -> None:
     """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
 

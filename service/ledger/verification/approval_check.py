@@ -9,21 +9,24 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
+from service.errors import ServiceError
+from service.ledger.accounts.accounts import read_account
 from service.ledger.accounts.approvers import ANYBODY, Approvers
 from service.ledger.journal.account_state import AccountState, HeldRelease, ProposedChange
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries import AccountOpened, Approved, ApproversChanged, Decided, ParsedEntry, read_text
-from service.ledger.journal.journal import Actor
+from service.ledger.journal.entries import AccountOpened, Approved, ApproversChanged, Decided, ParsedEntry
+from service.ledger.journal.entries_about import entries_about, entries_at
+from service.ledger.journal.journal import BEFORE_FIRST, Actor
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage import clock
-from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 
 _TOLERANCE = timedelta(seconds=60)
 """The difference between clocks."""
 TOO_FEW = "fewer persons approved than the account asks for"
 UNAPPROVED = "the account asks for approvals, and this has none"
+UNKNOWN = "the approvals that an account above it asks for are unknown: that account is not as the service wrote it"
 UNMET = "fewer persons approved the change than an account above it asks for"
 
 
@@ -132,31 +135,32 @@ def check_approvals(connection: Connection, parent: str | None, own: ApprovalChe
         own: the check of all its entries.
 
     Raises:
-        BadRow: a change met none of the rules that an account above can have had.
+        BadRow: a change met none of the rules that an account above can have had, or these are unknown.
     """
     if not own.decisions:
         return
-    for rules in _rules_above(connection, parent):
+    try:
+        all_rules = list(_rules_above(connection, parent))
+    except ServiceError:
+        raise BadRow(own.decisions[0].seq, UNKNOWN) from None
+    for rules in all_rules:
         for decision in own.decisions:
             if not _is_met(rules, decision):
                 raise BadRow(decision.seq, UNMET)
 
 
 def _rules_above(connection: Connection, parent: str | None) -> Iterator[list[StatedRule]]:
-    """Yield the rules that each account above had, as its journal states them.
+    """Yield the rules that each account above had, by the texts of its journal up to its sealed head.
 
-    An account without its first entry has none here; its own verification finds that.
+    Raises:
+        Unavailable: an account above is not as the service wrote it.
     """
     seen = set[str]()
     while parent is not None and parent not in seen:  # an attacker may have made a cycle
         seen.add(parent)
-        account = select(Account.id).where(Account.name == parent).scalar_subquery()
-        query = select(Entry.body).where(Entry.account_id == account).order_by(Entry.seq)
-        first = connection.execute(query.where(Entry.seq == 1)).scalar_one_or_none()
-        if first is None:
-            return
-        later = connection.execute(query.where(OF_CHANGES, Entry.kind == ApproversChanged.KIND)).scalars()
-        entries = [read_text(body) for body in (first, *later)]
+        above = read_account(connection, parent).chain
+        later = entries_about(connection, above, None, BEFORE_FIRST, [ApproversChanged.KIND])[ApproversChanged.KIND]
+        entries = entries_at(connection, above, [1, *later])
         stated = ((one.time, one.content) for one in entries)
         yield [
             StatedRule(at, content.approvers)

@@ -23,9 +23,11 @@ from service.errors import Altered, NotFound
 from service.ledger.accounts import account_rows
 from service.ledger.installation.signing import Signer
 from service.ledger.journal import journal
+from service.ledger.journal.entries import Drawn, read_text
 from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Draw, Tabulation
+from service.ledger.storage.transaction import accounts_known
 from service.privacy.accounting.pricing import ACCOUNTANT
 
 STATEMENT = "export"
@@ -46,12 +48,15 @@ class ExportedAccount:
 def members(connection: Connection, names: Collection[str] | None = None) -> list[ExportedAccount]:
     """Return every account, ancestors first; with ``names``, the whole families that share releases with these.
 
+    Every account that this process knows must be there: somebody who writes the database could leave one out of an
+    export for a moment, and its releases would be forgotten by whoever imports it.
+
     Returns:
         Each account before those under it.
 
     Raises:
         NotFound: there is no account of such a name.
-        Unavailable: the row of one is not as the service wrote it.
+        Unavailable: the row of one is not as the service wrote it, or is missing.
     """
     columns = (Account.id, Account.name, Account.parent_id)
     roots: dict[int, int] = {}
@@ -70,6 +75,9 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
         above = exported.get(row.parent)
         depth = 0 if above is None else above.depth + 1
         exported[row.name] = ExportedAccount(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
+    absent = min(accounts_known(connection) - exported.keys(), default=None) if names is None else None
+    if absent is not None:
+        raise Altered("the ledger", f"account {absent!r}", "it had entries, and there is no row of it; run verify")
     return list(exported.values())
 
 
@@ -103,7 +111,7 @@ def _entries(database: Database, member: ExportedAccount, after: int, until: int
         for entry in page:
             try:
                 yield from _lines(database, member, entry)
-            except (TypeError, ValueError):
+            except (AttributeError, KeyError, TypeError, ValueError):
                 row = f"entry {entry.seq} of account {member.name!r}, or the row of its draw,"
                 raise Altered("an entry of the journal", row) from None
         after = page[-1].seq
@@ -114,17 +122,18 @@ def _lines(database: Database, member: ExportedAccount, entry: JournalEntry) -> 
 
     Raises:
         TypeError: a value is of another type than what the service writes.
-        ValueError: there is not one row of the draw.
+        ValueError: there is not one row of the draw, or the entry has invalid content.
     """
     yield _line({"entry": entry.body, "hash": entry.hash})
     if entry.kind == "drawn":
         with database.read() as connection:
             (draw,) = connection.execute(_DRAW, {"account": member.id, "seq": entry.seq}).all()
-        removed = draw.noisy_removed_at
+        content = read_text(entry.body).content  # a layout may also have been put beside the draw of one partition
+        is_tabulation, removed = isinstance(content, Drawn) and content.level is not None, draw.noisy_removed_at
         yield _line(
             {"draw": draw.id, "noisy": _encoded(draw.noisy) if removed is None else None}
             | ({} if removed is None else {"noisy_removed_at": removed})
-            | ({} if draw.layout is None else {"layout": _encoded(draw.layout)})
+            | ({"layout": _encoded(draw.layout)} if is_tabulation else {})
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
+from sqlalchemy.exc import DBAPIError
 
 from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
@@ -29,6 +30,7 @@ from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.journal.replay import caps_of
 from service.ledger.releases import reservation_rows
 from service.ledger.spending.spending_rows import is_sum
+from service.ledger.storage.connections.failures import is_unreadable
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
@@ -91,6 +93,11 @@ def verify(
             (check_below if one_of_all else check_line)(connection, audit.chain, account)
     except BadRow as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
+    except DBAPIError as error:
+        if not is_unreadable(error):
+            raise
+        good = audit.chain.head.seq
+        return Verdict(good, BadEntry(good + 1, "from here on, a text of the journal or of its rows is not UTF-8"))
     except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
         return Verdict(good, BadEntry(good + 1, "the entry or one of its rows has invalid content"))

@@ -4,7 +4,7 @@ Keys are checked against the journal in both directions, because an old row that
 differs from the journal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection, select
 
@@ -12,7 +12,7 @@ from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_and_misuses
 from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
-from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.notifications import deliveries, webhooks
 from service.ledger.storage.secret import Secret
@@ -38,12 +38,20 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         if installation_journal.ledger_version(connection, secret) != secret.version:
             yield "installation_journal: it names another version of the ledger than at the beginning of this check"
         yield from _sealed_again(connection, secret)
-        yield from (fault for _, fault in key_faults(connection, secret, known))
-        yield from webhooks.faults(connection, secret)
-    yield from stored_answer_faults(connection, secret)
-    for job_id in jobs.altered(connection, secret):
-        yield f"jobs: the result of {job_id} is not as the service wrote it"
-    yield from deliveries.faults(connection, secret)
+        yield from _readable("api_keys", (fault for _, fault in key_faults(connection, secret, known)))
+        yield from _readable("webhooks", webhooks.faults(connection, secret))
+    yield from _readable("stored_answers", stored_answer_faults(connection, secret))
+    altered = (f"jobs: the result of {job} is not as the service wrote it" for job in jobs.altered(connection, secret))
+    yield from _readable("jobs", altered)
+    yield from _readable("deliveries", deliveries.faults(connection, secret))
+
+
+def _readable(table: str, faults: Iterable[str]) -> Iterator[str]:
+    """Yield the faults of a table's rows, the last of which is a row that cannot be read."""
+    try:
+        yield from faults
+    except UNREADABLE:  # SQLite takes any type in any column
+        yield f"{table}: a row has invalid content"
 
 
 def _is_new(connection: Connection) -> bool:

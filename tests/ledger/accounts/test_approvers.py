@@ -30,6 +30,7 @@ from service.ledger.releases.releases import read_release
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.migrate import migrate
+from service.ledger.verification import approval_check
 from service.ledger.verification.export_reader import BadExport
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
@@ -685,6 +686,19 @@ def test_verification_and_imports_find_a_change_that_an_account_above_did_not_ap
         assert verify(connection, "agency").valid
     with pytest.raises(BadExport, match=reason):
         _import(exported(database, signer), signer, tmp_path)
+    first = entries_of(database, "agency")[0].body
+    for changed, unknown in (
+        (first.replace('"dan"', '"bob"'), True),
+        (first.replace('"agency"', '"agenci"'), True),
+        (first, False),
+    ):
+        unprotected(
+            database, "journal", "UPDATE journal SET body = :body WHERE account_id = 1 AND seq = 1", body=changed
+        )
+        with database.read() as connection:
+            found = verify(connection, "people").first_bad
+        assert found is not None
+        assert found.reason == (approval_check.UNKNOWN if unknown else reason)
 
 
 def test_a_change_may_have_met_an_earlier_rule_within_the_difference_of_clocks(

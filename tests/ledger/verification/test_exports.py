@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 
-from service.errors import Conflict, NotFound, Unavailable
+from service.errors import Altered, Conflict, NotFound, Unavailable
 from service.ledger.accounts import account_rows
 from service.ledger.draws import count_codec
 from service.ledger.installation.sealing import sealed_rows
@@ -43,6 +43,8 @@ from tests.ledger.ledgers import (
     exported,
     play,
 )
+from tests.ledger.verification.test_draw_check import as_owner
+from tests.ledger.writing import run
 
 _SAME = (
     "accounts",
@@ -129,6 +131,33 @@ def test_a_family_is_exported_together_and_another_is_not(database: Database, si
         members = exports.members(connection, ["a.1"])
     lines = [json.loads(line) for line in exports.export(database, signer, members, clock.now())]
     assert {chains.read_body(line["entry"])["account"] for line in lines[1:]} == {"a", "a.1", "a.2", "a.1.1"}
+
+
+def test_an_export_of_all_accounts_lacks_none(database_url: str, database: Database) -> None:
+    """The attack: the row of an account is away for the moment in which the accounts are looked up."""
+    open_account(database, "a")
+    open_account(database, "b")
+    assert entries_of(database, "b")
+    with as_owner(database_url) as owner:
+        owner.execute(text("DELETE FROM accounts WHERE name = 'b'"))
+    with database.read() as connection, pytest.raises(Altered, match="the ledger is not as the service wrote it"):
+        exports.members(connection)
+    with database.read() as connection:
+        assert [member.name for member in exports.members(connection, ["a"])] == ["a"]
+
+
+def test_a_layout_beside_a_draw_that_is_no_tabulation_is_not_exported(
+    database: Database, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: any role that may add rows could make exports that nobody can import."""
+    everything(database, Clock(monkeypatch))
+    before = exported(database, signer)
+    run(
+        database,
+        "INSERT INTO tabulations (draw_id, layout) SELECT id, (SELECT layout FROM tabulations LIMIT 1) FROM draws"
+        " WHERE id NOT IN (SELECT draw_id FROM tabulations)",
+    )
+    assert exported(database, signer) == before
 
 
 def test_the_heads_that_are_signed_are_those_whose_seals_were_checked(

@@ -135,6 +135,11 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     return Failure(FailureKind.UNAVAILABLE, name, str(error))
 
 
+def is_unreadable(error: SQLAlchemyError) -> bool:
+    """Return whether a statement failed because a stored text is not UTF-8."""
+    return failure_of(error).code == _UNREADABLE
+
+
 def file_not_accessible(path: Path, error: OSError) -> ServiceError | RuntimeError:
     """Return the error for a file that this process cannot access."""
     return refusal(Failure(FailureKind.UNAVAILABLE, "SQLITE_CANTOPEN", error.strerror or ""), place_of_file(path))
