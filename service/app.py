@@ -70,6 +70,7 @@ from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.installation.mark_check import remember_marked
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.storage.database import Database, open_database
+from service.ledger.storage.schema import require_parsed_schema
 from service.ledger.storage.secret import Secret
 from service.notifications.notifier import Notifier
 from service.pages import routes, start
@@ -200,7 +201,7 @@ def helper_app(settings: Settings, url: str, secret: Secret, mark: HighWaterFile
     """
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
-    database.secret = secret
+    database.secret, database.begun = secret, require_parsed_schema
     if mark is not None:
         remember_marked(database, mark)
     app = _application(settings, database, secret, mark)

@@ -22,7 +22,7 @@ from service.ledger.storage.connections.failures import file_not_accessible
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.migrate import prepare
-from service.ledger.storage.schema import hold_schema, require_schema
+from service.ledger.storage.schema import hold_schema, require_parsed_schema, require_schema
 from service.ledger.storage.secret import Secret, load_secret
 from service.ledger.verification.adoption import adopt
 from service.settings import Settings, read_settings
@@ -78,7 +78,7 @@ def open_installation(
             marked = BEFORE_FIRST if mark is None else mark.heads.get(INSTALLATION, BEFORE_FIRST)
             bootstrap = settings.bootstrap_key.get_secret_value() if settings.bootstrap_key else None
             adopt(database, secret, bootstrap, marked=marked)
-            database.begun = lambda _: None  # from now on the mark's keeper looks at the schema
+            database.begun = require_parsed_schema  # from now on the mark's keeper looks at the schema, too
     return database, secret
 
 

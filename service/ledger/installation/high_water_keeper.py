@@ -32,7 +32,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.newest_heads import KnownHead
-from service.ledger.storage.schema import unexpected
+from service.ledger.storage.schema import OtherSchema, unexpected
 
 _PAUSE = 0.5  # seconds between checks for committed entries
 _REFRESH = 120  # checks after which the time is written even if nothing was committed
@@ -270,9 +270,12 @@ class MarkKeeper:
             if (replaced := self._files.replaced()) is not None:
                 self._database.stop(_OTHER_FILES, event=_OTHER_FILES, file=replaced)
             self._remember_marked()  # first, so that it is known whatever the database answers
-            with self._database.look() as connection:
-                fault = unexpected(connection)
-                present = installation_journal.sealed_head(connection, self.file.secret)
+            try:
+                with self._database.look() as connection:
+                    fault = unexpected(connection)
+                    present = installation_journal.sealed_head(connection, self.file.secret)
+            except OtherSchema as other:
+                fault, present = other.fault, None
             if present is not None:
                 self._database.newest.add([KnownHead(INSTALLATION, present.seq, present.hash)])
             self._database.paused = None if fault is None else _OTHER_SCHEMA

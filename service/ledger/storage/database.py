@@ -230,6 +230,9 @@ class Database:
             with self.pools.asker.connect() as connection:
                 if self.kind == "postgresql":
                     connection.exec_driver_sql(session_settings(connection, wait=AT_ONCE, limit=_LONGEST))
+                else:
+                    begin_read(connection, AT_ONCE, _LONGEST)
+                    self.begun(connection)
                 return connection.execute(statement, parameters).one_or_none()
 
         return _persistent(answer, self.place)

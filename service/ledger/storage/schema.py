@@ -9,6 +9,7 @@ databases of both kinds.
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, text
 from sqlalchemy.exc import ProgrammingError
 
-from service.errors import StartupRefused
+from service.errors import StartupRefused, Unavailable
 from service.ledger.storage.connections.engines import schema_of, set_search_path
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import LAST_ROWID, Base
@@ -42,6 +43,7 @@ _LYING = (
     "object ",
 )
 _SHOWN = 5
+_PARSED = "parsed_schema"  # the key of the number of the schema that a connection read and that was compared
 _TABLES = [*Base.metadata.tables, LAST_ROWID, "alembic_version"]
 
 # SQLite compares names and types without case and up to a NUL character, and keeps a trigger's table as the trigger's
@@ -314,7 +316,45 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
             connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
         except ProgrammingError:
             raise StartupRefused("a table of the ledger is missing, or this role may not read it") from None
+    else:
+        _parse_again(connection)
     _require(connection, to_read=to_read)
+
+
+class OtherSchema(Unavailable):
+    """A refusal: the database has another schema than the migrations make; ``fault`` says in words which."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__("the database's tables are not as the service made them", retry_after=60, for_operator=fault)
+        self.fault = fault
+
+
+def require_parsed_schema(connection: Connection) -> None:
+    """Refuse another schema of an SQLite file in the transaction in which a connection reads it, which this begins.
+
+    A connection keeps the schema that it read until a number in the file changes. Whoever writes the file can change
+    the schema without the number: a trigger that was there when a connection read it would stay in force, and no later
+    look would find it.
+
+    Raises:
+        OtherSchema: the schema differs.
+    """
+    raw = connection.connection.driver_connection
+    if not isinstance(raw, sqlite3.Connection):
+        return
+    (version,) = raw.execute("PRAGMA schema_version").fetchone()
+    if connection.info.get(_PARSED) == version:
+        return
+    _parse_again(connection)
+    fault = unexpected(connection)
+    if fault is not None:
+        raise OtherSchema(fault)
+    connection.info[_PARSED] = version
+
+
+def _parse_again(connection: Connection) -> None:
+    """Have a connection to an SQLite file read its schema in the present transaction."""
+    connection.exec_driver_sql("PRAGMA writable_schema = RESET")
 
 
 def _require(connection: Connection, *, to_read: bool) -> None:

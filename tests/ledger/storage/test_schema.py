@@ -1,17 +1,26 @@
 """The schema is held against the migrations': whatever is missing, changed or added is found and named."""
 
 import json
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, select, text
 
 from service.errors import StartupRefused
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, migrate
-from service.ledger.storage.schema import EXPECTED, present_schema, require_schema, schema_faults
+from service.ledger.storage.schema import (
+    EXPECTED,
+    OtherSchema,
+    present_schema,
+    require_parsed_schema,
+    require_schema,
+    schema_faults,
+)
+from service.ledger.storage.tables import Job
 from tests.ledger.writing import run
 from tests.postgres_server import installed, libpq_url
 
@@ -415,3 +424,39 @@ def test_a_dump_that_is_restored_has_the_same(postgresql_url: str) -> None:
     database = open_database(postgresql_url)
     assert _faults(database) == []
     database.close()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("number_is_put_back", [False, True])
+def test_a_trigger_that_is_no_longer_in_the_file_is_in_force_nowhere(
+    database_url: str, database: Database, number_is_put_back: bool
+) -> None:
+    """The attack: connections keep what they read of the schema until its number changes, and deleting changes none."""
+    path = str(make_url(database_url).database)
+    with (
+        closing(open_database(database_url)) as later,
+        closing(sqlite3.connect(path, isolation_level=None)) as attacker,
+    ):
+        database.begun = later.begun = require_parsed_schema
+        run(database, "UPDATE jobs SET state = state")
+        (number,) = attacker.execute("PRAGMA schema_version").fetchone()
+        attacker.execute("BEGIN")
+        attacker.execute("CREATE TRIGGER more BEFORE INSERT ON jobs BEGIN SELECT RAISE(IGNORE); END")
+        if number_is_put_back:
+            attacker.execute(f"PRAGMA schema_version = {number}")
+        attacker.execute("COMMIT")
+        for one in (later,) if number_is_put_back else (database, later):
+            with pytest.raises(OtherSchema) as refused:
+                run(one, "UPDATE jobs SET state = state")
+            assert "the trigger more on jobs" in refused.value.fault
+            with pytest.raises(OtherSchema), one.read():
+                pass
+            with pytest.raises(OtherSchema):
+                one.ask(select(Job.id), {})
+        attacker.execute("PRAGMA writable_schema = ON")
+        attacker.execute("DELETE FROM sqlite_master WHERE name = 'more'")
+        names = "id, principal, parameters, state, permille, attempts, created_at"
+        for number, one in enumerate((database, later)):
+            run(one, f"INSERT INTO jobs ({names}) VALUES ('{number}', 'ann', '{{}}', 'queued', 0, 0, '')")
+        with database.read() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM jobs")) == 2
