@@ -241,5 +241,14 @@ class Altered(Unavailable):
         )
 
 
+class OtherSchema(Unavailable):
+    """A refusal: the database has another schema than the migrations make; ``fault`` says in words which."""
+
+    def __init__(self, fault: str) -> None:
+        """Make the error."""
+        super().__init__("the database's tables are not as the service made them", retry_after=60, for_operator=fault)
+        self.fault = fault
+
+
 class StartupRefused(ServiceError):
     """A start that must not go on: the database is not migrated, or belongs to another installation's secret."""

@@ -371,6 +371,14 @@ def test_targets_in_absolute_form_are_their_paths(serve: Serve) -> None:
     assert told == ["/readyz", "/v1/keys", "/", "/", "/healthz"]
 
 
+@pytest.mark.parametrize("name", ["Accept", "Cookie", "X-Other"])
+def test_long_headers_are_refused_before_they_are_read(client: Client, name: str) -> None:
+    """Nobody needs a key to send them, and every route would look at them."""
+    refused = client.get("/healthz", headers={name: "a," * 30_000})
+    assert problem_of(refused, "bad_request")["detail"] == "expected headers of at most 16384 bytes together"
+    assert client.get("/healthz", headers={name: "a," * 7_000}).status_code == 200
+
+
 def test_a_body_of_two_lengths_is_refused(serve: Serve) -> None:
     """RFC 9112, 6.1: a proxy on the way may have used the other length, and taken the rest for another request."""
     _, client = serve()

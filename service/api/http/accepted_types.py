@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from service.errors import NotAcceptable
 
 JSON = "application/json"
+_MOST_RANGES = 50  # and characters: of longer headers, only the first ranges count
+_LONGEST = 1000
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 
 
@@ -55,7 +57,7 @@ def _is_admitted(accept: str, media_type: str) -> bool:
 
 def _ranges(accept: str) -> Iterator[tuple[str, float]]:
     """Yield each media range of the header with its weight."""
-    for wish in accept.split(","):
+    for wish in accept[:_LONGEST].split(",")[:_MOST_RANGES]:
         name, *parameters = (part.strip().lower() for part in wish.split(";"))
         yield name, _weight(parameters)
 

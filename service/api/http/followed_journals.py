@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from weakref import WeakValueDictionary
 
 from anyio import to_thread
 
@@ -32,6 +33,7 @@ class FollowedJournals:
         self._database, self._most = database, most
         self._streams: Counter[str] = Counter()  # by principal
         self._accounts: Counter[str] = Counter()  # waiting streams by account
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()  # by principal
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._heads: dict[str, int] = {}
@@ -60,6 +62,10 @@ class FollowedJournals:
             if not self._streams[principal]:
                 del self._streams[principal]
 
+    def turn(self, principal: str) -> asyncio.Lock:
+        """Return the lock in which the streams of a principal read, and send long entries, one after the other."""
+        return self._turns.setdefault(principal, asyncio.Lock())
+
     async def wait(self, account: str, seq: int, seconds: float) -> bool:
         """Wait until an account's journal has an entry after this number, for so many seconds at most.
 
@@ -79,6 +85,13 @@ class FollowedJournals:
             if not self._accounts[account]:
                 del self._accounts[account]
         return self._heads.get(account, 0) > seq
+
+    async def rest(self, seconds: float) -> None:
+        """Wait so many seconds, or until the server stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.ending:
+                    await self._news.wait()
 
     def end(self) -> None:
         """End all streams, because the server stops; called in the event loop."""

@@ -35,6 +35,9 @@ _OTHER_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors
 _OTHER_HEADERS = ((b"content-security-policy", _OTHER_POLICY), (b"referrer-policy", b"no-referrer"))
 
 
+LARGEST_HEADERS = 1 << 14  # bytes: as many as the server reads of headers that come in parts
+
+
 class OuterMiddleware:
     """ASGI middleware for request ids, security headers, and one log line per request without body or query string.
 
@@ -74,6 +77,8 @@ class OuterMiddleware:
             app = _no_room
         elif b"content-length" in headers and b"transfer-encoding" in headers:
             app = _two_lengths
+        elif sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST_HEADERS:
+            app = _long_headers
         self.metrics.in_progress += 1
         try:
             await app(scope, receive, send_with_headers)
@@ -141,6 +146,13 @@ async def _two_lengths(scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a body with two lengths: a server on the way may have read another end of it, and so other requests."""
     answer = problems.problem("bad_request", "expected Content-Length or Transfer-Encoding, not both", scope["path"])
     answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+async def _long_headers(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse headers that would take long to read: nobody needs a key to send them."""
+    detail = f"expected headers of at most {LARGEST_HEADERS} bytes together"
+    answer = problems.problem("bad_request", detail, scope["path"])
     await answer(scope, receive, send)
 
 

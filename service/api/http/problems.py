@@ -146,6 +146,7 @@ _CODES: dict[type[ServiceError], str] = {
     errors.TooManyRequests: "too_many_requests",
     errors.Unavailable: "unavailable",
     errors.Altered: "unavailable",
+    errors.OtherSchema: "unavailable",
 }
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_media_type"}
 

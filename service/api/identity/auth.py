@@ -1,6 +1,7 @@
 """Authentication of bearer keys and of an issuer's tokens, with three roles, before any other work on a request."""
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated
@@ -20,6 +21,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 
 SIGNED_IN = "signed_in"  # in the state of a request that a page makes in process: whom the issuer vouched for
+SIGNED_IN_UNTIL = "signed_in_until"  # beside it: seconds since 1970
 AGAIN = "again"  # in the state of a request: the function that authenticates its caller again
 _PAUSE = 1.0  # seconds that a request waits when its key's clients hang up too often
 _THREADS = 8  # a separate pool: authentication goes on while all other threads wait
@@ -71,12 +73,25 @@ class Authentication:
             self.throttle.count_invalid(address)
             raise
         state = scope.setdefault("state", {})
-        state[AGAIN] = partial(self._principal, token, self.threads)
+        state[AGAIN] = partial(self._again, scope, token)
         state["principal"], state[GIVEN_UP] = principal, partial(self.throttle.count_abandoned, token)
         visit = state.get(PAGE, state)
         if not visit.get("counted"):  # a page counts as one request, with all its calls
             self.throttle.count_valid(token, principal.key_id or principal.name)
             visit["counted"] = True
+
+    async def _again(self, scope: Scope, token: str) -> Principal:
+        """Return the caller of a long request once more, as far as it still has its rights.
+
+        Raises:
+            Unauthenticated: the key, the token or the session has ended.
+        """
+        signed_in: Principal | None = scope["state"].get(SIGNED_IN)
+        if signed_in is None:
+            return await self._principal(token, self.threads)
+        if time.time() >= scope["state"][SIGNED_IN_UNTIL]:
+            raise Unauthenticated("the session has ended")
+        return signed_in
 
     async def _principal(self, token: str, threads: ThreadPoolExecutor) -> Principal:
         if not token:

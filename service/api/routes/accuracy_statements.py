@@ -125,9 +125,8 @@ def state_family_accuracy(
         owner = accounts.read_account(connection, account)
         records = list_releases(connection, owner.chain, 0, _MOST_RELEASES, wanted, now, with_room(take))
         if records.more:
-            raise InvalidInput.at(
-                "/query", f"expected a family of at most {_MOST_RELEASES} releases, got more: ask for fewer"
-            )
+            most = f"at most {_MOST_RELEASES}" if len(records) == _MOST_RELEASES else "fewer or shorter"
+            raise InvalidInput.at("/query", f"expected a family of {most} releases, got more: ask for fewer")
         costs = costs_of(connection, request, owner, records)
         drawn = [{one.mechanism: one for one in counted_partitions(connection, owner, record)} for record in records]
     joint = joint_loss(owner, records)

@@ -29,6 +29,8 @@ from service.ledger.storage.database import Database
 _PAGE = 100  # entries that are read at once
 _CHARACTERS = 1 << 18  # of them; a single entry may have more
 _A_CHARACTER = 8  # bytes that one takes at most while it is read and sent: four as text, and its event
+_LONG = 1 << 19  # bytes of events that are sent at once, and above which the next ones wait
+_REST, _LONGEST_REST = 50, 30.0  # the rest after long ones: as many times as long as they took to read; seconds
 _CHECK = 2.0  # seconds after which the key is looked up again
 _HEARTBEAT = 15.0  # seconds without an event after which a comment is sent: less than proxies wait
 _RETRY = 3  # seconds after which a client should ask again
@@ -42,8 +44,11 @@ class EventRoute(StrictRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match only requests that prefer events."""
+        match, child = super().matches(scope)
+        if match is Match.NONE:
+            return match, child
         accept = next((value for name, value in scope.get("headers", ()) if name == b"accept"), b"").decode("latin-1")
-        return super().matches(scope) if preferred(accept, (TABLE, MEDIA_TYPE)) == MEDIA_TYPE else (Match.NONE, {})
+        return (match, child) if preferred(accept, (TABLE, MEDIA_TYPE)) == MEDIA_TYPE else (Match.NONE, {})
 
 
 # The operation is documented with its JSON twin.
@@ -67,7 +72,8 @@ async def follow_journal(
             raise InvalidInput.at("/header/Last-Event-ID", "expected the number of an entry")
         after = int(last_event)
     stream = JournalStream(account, database, request.app.state.journals, take)
-    return JournalResponse(stream, after, await to_thread.run_sync(stream.read, after))
+    await to_thread.run_sync(stream.require)
+    return JournalResponse(stream, after)
 
 
 class JournalStream:
@@ -77,11 +83,20 @@ class JournalStream:
         self.account, self.journals = account, journals
         self._database, self._take = database, take
 
+    def require(self) -> None:
+        """Require that there is such an account.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: the ledger does not answer.
+        """
+        with self._database.read() as connection:
+            accounts.read_account(connection, self.account)
+
     def read(self, after: int) -> list[tuple[int, bytes]]:
         """Return the numbers and events of the next entries.
 
         Raises:
-            NotFound: there is no such account.
             TooLarge: they take more memory than one principal may.
             Unavailable: the ledger does not answer, or there is no memory.
         """
@@ -105,8 +120,8 @@ class JournalResponse(StreamingResponse):
     resumes then.
     """
 
-    def __init__(self, stream: JournalStream, after: int, first: list[tuple[int, bytes]]) -> None:
-        self._stream, self._after, self._first = stream, after, first
+    def __init__(self, stream: JournalStream, after: int) -> None:
+        self._stream, self._after = stream, after
         self._checked = time.monotonic()
         super().__init__(iter(()), headers=HEADERS, media_type=MEDIA_TYPE)
 
@@ -125,15 +140,11 @@ class JournalResponse(StreamingResponse):
             yield comment(f"the stream ends: {error}")
 
     async def _following(self, scope: Scope) -> AsyncIterator[bytes]:
-        turns, name = scope["app"].state.turns, scope["state"]["principal"].name
-        stream, events, sent = self._stream, self._first, time.monotonic()
+        stream, sent = self._stream, time.monotonic()
         while True:
-            for number, text in events:
-                if stream.journals.ending:
-                    return
-                await self._check(scope)
-                yield text
-                self._after, sent = number, time.monotonic()
+            async for part in self._next(scope):
+                yield part
+                sent = time.monotonic()
             while not await stream.journals.wait(stream.account, self._after, _CHECK):
                 if stream.journals.ending:
                     return
@@ -141,8 +152,37 @@ class JournalResponse(StreamingResponse):
                 if time.monotonic() - sent >= _HEARTBEAT:
                     yield comment()
                     sent = time.monotonic()
-            async with turns.place(name, begun=True):
-                events = await to_thread.run_sync(stream.read, self._after)
+
+    async def _next(self, scope: Scope) -> AsyncIterator[bytes]:
+        """Yield the next entries.
+
+        A long one takes the interpreter while it is read, and memory until it is sent: so a principal's streams take
+        turns, and rest after it.
+        """
+        places, name = scope["app"].state.turns, scope["state"]["principal"].name
+        journals = self._stream.journals
+        async with journals.turn(name):
+            async with places.place(name, begun=True):
+                begun = time.monotonic()
+                events = await to_thread.run_sync(self._stream.read, self._after)
+            taken = time.monotonic() - begun
+            if sum(len(text) for _, text in events) > _LONG:
+                async for part in self._sent(scope, events):
+                    yield part
+                await journals.rest(min(_LONGEST_REST, _REST * taken))
+                return
+        async for part in self._sent(scope, events):
+            yield part
+
+    async def _sent(self, scope: Scope, events: list[tuple[int, bytes]]) -> AsyncIterator[bytes]:
+        for number, text in events:
+            for start in range(0, len(text), _LONG):
+                if self._stream.journals.ending:
+                    return
+                if not start:
+                    await self._check(scope)
+                yield text[start : start + _LONG]
+            self._after = number
 
     async def _check(self, scope: Scope) -> None:
         """Look the caller up again, some seconds after the last time.

@@ -128,7 +128,12 @@ def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> fl
     return otherwise(value)
 
 
+_LONGEST_BITS = 13_000  # Python writes no number with more than 4,300 digits
+
+
 def short_exact(value: Fraction) -> str | None:
     """Return the exact text if it is short enough to read."""
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _LONGEST_BITS:
+        return None
     text = exact_text(value)
     return text if len(text) <= 80 else None

@@ -10,7 +10,7 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from service.errors import ServiceError
+from service.errors import OtherSchema, ServiceError
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import BrokenMark, HighWaterFile, second_version
 from service.ledger.installation.mark_check import SHOWN, described, known_heads
@@ -32,7 +32,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NewEntry
 from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.newest_heads import KnownHead
-from service.ledger.storage.schema import OtherSchema, unexpected
+from service.ledger.storage.schema import unexpected
 
 _PAUSE = 0.5  # seconds between checks for committed entries
 _REFRESH = 120  # checks after which the time is written even if nothing was committed

@@ -19,7 +19,7 @@ from service.ledger.spending.subplans import allotted_in, condensed_in, is_allot
 from service.ledger.storage.tables import Account
 from service.privacy.accounting.pricing import price
 from service.privacy.accounting.privacy_filter import spent_of_cap
-from service.privacy.accounting.totals import Totals, add_prices, add_totals
+from service.privacy.accounting.totals import Totals, add_prices, add_totals, price_as_charged
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import mechanisms_of, parts_of
 
@@ -97,15 +97,18 @@ def shares_of(connection: Connection, account: AccountRecord, by: By) -> Shares:
 
 
 class _Priced:
-    """The losses of subplans in an account's own definition; each distinct one is priced once."""
+    """The losses of subplans in an account's own definition; each distinct one is priced once.
+
+    Prices are rounded up as those of reservations are, so that sums have a common denominator, however unlike they are.
+    """
 
     def __init__(self, account: AccountRecord) -> None:
         self._account = account
 
     def totals(self, subplans: Subplans) -> Totals:
         orders, relation = self._account.weights.orders, self._account.neighbouring
-        amounts = ((price(condensed_in(one), relation, orders), number) for one, number in subplans.items() if number)
-        return add_prices(Totals(), amounts)
+        prices = ((price(condensed_in(one), relation, orders), number) for one, number in subplans.items() if number)
+        return add_prices(Totals(), ((price_as_charged(Totals(), one, held=True), number) for one, number in prices))
 
     def loss(self, totals: Totals) -> Fraction | None:
         return spent_of_cap(self._account.budget, self._account.weights, totals)

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, text
 from sqlalchemy.exc import ProgrammingError
 
-from service.errors import StartupRefused, Unavailable
+from service.errors import OtherSchema, StartupRefused
 from service.ledger.storage.connections.engines import schema_of, set_search_path
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import LAST_ROWID, Base
@@ -319,14 +319,6 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
     else:
         _parse_again(connection)
     _require(connection, to_read=to_read)
-
-
-class OtherSchema(Unavailable):
-    """A refusal: the database has another schema than the migrations make; ``fault`` says in words which."""
-
-    def __init__(self, fault: str) -> None:
-        super().__init__("the database's tables are not as the service made them", retry_after=60, for_operator=fault)
-        self.fault = fault
 
 
 def require_parsed_schema(connection: Connection) -> None:

@@ -7,26 +7,28 @@ allows is a fault: a change that meets none of the rules which an account above 
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, select
 
-from service.errors import ServiceError
-from service.ledger.accounts.accounts import read_account
+from service.ledger.accounts import account_rows
 from service.ledger.accounts.approvers import ANYBODY, Approvers
 from service.ledger.journal.account_state import AccountState, HeldRelease, ProposedChange
-from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries import AccountOpened, Approved, ApproversChanged, Decided, ParsedEntry
-from service.ledger.journal.entries_about import entries_about, entries_at
-from service.ledger.journal.journal import BEFORE_FIRST, Actor
+from service.ledger.journal.chains import UNREADABLE, BrokenChain, all_chained
+from service.ledger.journal.entries import AccountOpened, Approved, ApproversChanged, Decided, ParsedEntry, read_text
+from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
 from service.ledger.journal.ordered_rows import BadRow
 from service.ledger.storage import clock
+from service.ledger.storage.tables import OF_CHANGES, Entry
+from service.ledger.storage.transaction import secret_of
 
 _TOLERANCE = timedelta(seconds=60)
 """The difference between clocks."""
 TOO_FEW = "fewer persons approved than the account asks for"
 UNAPPROVED = "the account asks for approvals, and this has none"
 UNKNOWN = "the approvals that an account above it asks for are unknown: that account is not as the service wrote it"
+_RULES = AccountOpened | ApproversChanged
+_KINDS = (AccountOpened.KIND, ApproversChanged.KIND)
 UNMET = "fewer persons approved the change than an account above it asks for"
 
 
@@ -127,48 +129,54 @@ def _require(rule: Approvers | None, approved: Collection[str]) -> None:
         raise BrokenChain(TOO_FEW)
 
 
-def check_approvals(connection: Connection, parent: str | None, own: ApprovalCheck) -> None:
+def check_approvals(connection: Connection, parent: str | None, own: ApprovalCheck, *, one_of_all: bool) -> None:
     """Require that the changes of an account met the rules of the accounts above it.
 
     Args:
         parent: the account that it is under.
         own: the check of all its entries.
+        one_of_all: every account of the ledger is verified in this transaction, so that the texts of those above need
+            not be followed here as well.
 
     Raises:
         BadRow: a change met none of the rules that an account above can have had, or these are unknown.
     """
     if not own.decisions:
         return
-    try:
-        all_rules = list(_rules_above(connection, parent))
-    except ServiceError:
-        raise BadRow(own.decisions[0].seq, UNKNOWN) from None
-    for rules in all_rules:
-        for decision in own.decisions:
-            if not _is_met(rules, decision):
-                raise BadRow(decision.seq, UNMET)
-
-
-def _rules_above(connection: Connection, parent: str | None) -> Iterator[list[StatedRule]]:
-    """Yield the rules that each account above had, by the texts of its journal up to its sealed head.
-
-    Raises:
-        Unavailable: an account above is not as the service wrote it.
-    """
     seen = set[str]()
     while parent is not None and parent not in seen:  # an attacker may have made a cycle
         seen.add(parent)
-        above = read_account(connection, parent).chain
-        later = entries_about(connection, above, None, BEFORE_FIRST, [ApproversChanged.KIND])[ApproversChanged.KIND]
-        entries = entries_at(connection, above, [1, *later])
-        stated = ((one.time, one.content) for one in entries)
-        yield [
-            StatedRule(at, content.approvers)
-            for at, content in stated
-            if isinstance(content, AccountOpened | ApproversChanged)
-        ]
-        opening = entries[0].content
+        row = account_rows.read_row(connection, parent)
+        try:
+            stated = () if row is None else [read_text(one) for one in _texts(connection, row, followed=not one_of_all)]
+        except UNREADABLE:
+            raise BadRow(own.decisions[0].seq, UNKNOWN) from None
+        rules = [StatedRule(one.time, one.content.approvers) for one in stated if isinstance(one.content, _RULES)]
+        for decision in own.decisions:
+            if rules and not _is_met(rules, decision):
+                raise BadRow(decision.seq, UNMET)
+        opening = stated[0].content if stated else None
         parent = opening.parent if isinstance(opening, AccountOpened) else None
+
+
+def _texts(connection: Connection, account: Row[Any], *, followed: bool) -> list[str]:
+    """Return the texts of an account's entries that state its rules, the first of which opened it.
+
+    Args:
+        followed: whether the texts are those that lead to the head of its sealed row.
+
+    Raises:
+        BrokenChain: the service did not write the row.
+        Altered: the texts do not lead to the head.
+    """
+    if followed:
+        if not account_rows.is_sealed(secret_of(connection), account._mapping):
+            raise BrokenChain(UNKNOWN)
+        head = Head(account.head_seq, account.head_hash)
+        return [one.body for one in all_chained(connection, account.id, BEFORE_FIRST, head, _KINDS, None)]
+    query = select(Entry.body).where(Entry.account_id == account.id).order_by(Entry.seq)
+    first = connection.execute(query.where(Entry.seq == 1)).scalars()
+    return [*first, *connection.execute(query.where(OF_CHANGES, Entry.kind == ApproversChanged.KIND)).scalars()]
 
 
 def _is_met(rules: Sequence[StatedRule], decision: Decision) -> bool:

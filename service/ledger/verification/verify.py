@@ -89,7 +89,7 @@ def verify(
     audit = Audit(name, lives_of(connection) if lives is None else lives, found)
     try:
         with ExitStack() as cursors:
-            _hold_against(connection, account, audit, kept, cursors)
+            _hold_against(connection, account, audit, kept, cursors, one_of_all=one_of_all)
             (check_below if one_of_all else check_line)(connection, audit.chain, account)
     except BadRow as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
@@ -107,7 +107,13 @@ def verify(
 
 
 def _hold_against(
-    connection: Connection, account: Row[Any], audit: Audit, kept: Collection[Head], cursors: ExitStack
+    connection: Connection,
+    account: Row[Any],
+    audit: Audit,
+    kept: Collection[Head],
+    cursors: ExitStack,
+    *,
+    one_of_all: bool,
 ) -> None:
     chain, rows = audit.chain, RowVerifier(connection, account.id, audit, cursors)
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash)
@@ -121,7 +127,7 @@ def _hold_against(
         raise BadRow(chain.head.seq, str(broken)) from None
     rows.check_end()
     _check_account(connection, chain, account)
-    check_approvals(connection, chain.parent, audit.approvals)
+    check_approvals(connection, chain.parent, audit.approvals, one_of_all=one_of_all)
     check_windows(connection, chain, account, cursors)
     check_funding(connection, chain, account, cursors)
     _check_holds(connection, chain, account, cursors)

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.body_limits import SENDER
-from service.api.identity.auth import SIGNED_IN
+from service.api.identity.auth import SIGNED_IN, SIGNED_IN_UNTIL
 from service.api.identity.throttle import PAGE
 from service.errors import Unauthenticated
 from service.pages.shell.session import Session, session_of
@@ -279,7 +279,7 @@ def _scope(
     if session.principal is None:
         sent_headers["authorization"] = f"Bearer {session.key}"
     else:
-        state[SIGNED_IN] = session.principal
+        state |= {SIGNED_IN: session.principal, SIGNED_IN_UNTIL: session.expires}
     return {
         "type": "http",
         "asgi": outer.get("asgi", {"version": "3.0"}),

@@ -73,3 +73,9 @@ def test_a_refusal_is_json_whatever_is_accepted(client: Client) -> None:
     held = release(client, pure("0.1"))
     answer = client.get(f"/v1/accounts/people/releases/{held['id']}x/accuracy", headers={"Accept": "text/csv"})
     problem_of(answer, "not_found")
+
+
+def test_of_a_long_header_only_the_first_ranges_count() -> None:
+    assert prefers("text/csv," + "a/b," * 200, "text/csv")
+    assert not prefers("a/b," * 60 + "text/csv", "text/csv")
+    assert not prefers(f"a/{'b' * 1000},text/csv", "text/csv")

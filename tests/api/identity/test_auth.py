@@ -1,7 +1,10 @@
 """Authentication: nothing below /v1 is read without a key, and each key has the rights of its role and accounts."""
 
+import asyncio
+import time
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx2
@@ -10,7 +13,10 @@ from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from service.api.identity.auth import SIGNED_IN, SIGNED_IN_UNTIL, Authentication
 from service.api.openapi import examples
+from service.errors import Unauthenticated
+from service.ledger.access.authentication import Principal
 from service.ledger.access.key_records import ROLES
 from tests.api.calls import (
     STEWARD,
@@ -391,3 +397,15 @@ def test_a_limited_steward_manages_no_keys(shared_client: Client, names: dict[st
     assert own["accounts"] == ["people"]
     for key in (names["key"], own["id"]):
         problem_of(shared_client.post(f"/v1/keys/{key}/rotate", json={}, headers=limited), "forbidden")
+
+
+def test_a_person_whom_an_issuer_vouched_for_is_admitted_again_while_the_session_lasts() -> None:
+    ann = Principal(None, "ann", "auditor", None)
+
+    def again(until: float) -> Principal:
+        scope = {"state": {SIGNED_IN: ann, SIGNED_IN_UNTIL: until}}
+        return asyncio.run(Authentication._again(SimpleNamespace(), scope, ""))  # type: ignore[arg-type]
+
+    assert again(time.time() + 60) == ann
+    with pytest.raises(Unauthenticated, match="the session has ended"):
+        again(time.time() - 1)

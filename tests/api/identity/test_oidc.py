@@ -218,7 +218,7 @@ def test_a_key_that_the_token_brings_itself_is_not_looked_at(ledger: Client, loc
         "eyJ..",
         "eyJhbGciOiJSUzI1NiJ9.e30.AA==",
         "eyJhbGciOiJSUzI1NiJ9.***.AA",
-        f"eyJ{'A' * 70_000}.e30.AA",
+        f"eyJ{'A' * 15_000}.e30.AA",
         _part(_DEEP) + ".e30.AA",
         f"{_part({'alg': ['RS256'], 'kid': 'one'})}.e30.AA",
         f"{_part({'alg': 'RS256', 'kid': ['one']})}.e30.AA",

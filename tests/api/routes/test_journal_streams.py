@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from service.api.http.followed_journals import OF_PRINCIPAL
+from service.api.http.followed_journals import OF_PRINCIPAL, FollowedJournals
 from service.api.routes import journal_streams
 from service.api.routes.journal_streams import JournalStream
 from service.ledger.storage.database import Database
@@ -213,6 +213,30 @@ def test_a_comment_keeps_a_silent_stream_open(steward: Client, monkeypatch: pyte
         parts = _parts(answer)
         next(parts)
         assert [next(parts), next(parts)] == [{"": ""}, {"": ""}]
+
+
+def test_long_entries_come_in_pieces_and_the_principal_rests_after_them(
+    steward: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        release(steward, pure("0.01"), name=f"{number} {'x' * 100}")
+    rested: list[float] = []
+
+    async def rest(_: FollowedJournals, seconds: float) -> None:
+        rested.append(seconds)
+
+    monkeypatch.setattr(FollowedJournals, "rest", rest)
+    for longest, rests in ((50, True), (1 << 19, False)):
+        monkeypatch.setattr(journal_streams, "_LONG", longest)
+        rested.clear()
+        with steward.stream("GET", _JOURNAL, headers=_EVENTS) as answer:
+            events = _events(answer)
+            found = [json.loads(next(events)["data"]) for _ in range(4)]
+            release(steward, pure("0.01"))
+            found.append(json.loads(next(events)["data"]))
+        assert found[:4] == _items(steward)[:4]
+        assert bool(rested) is rests
+        assert all(0 < one <= 30 for one in rested)
 
 
 def test_nothing_is_read_for_a_client_that_does_not_read(

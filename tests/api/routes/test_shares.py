@@ -192,6 +192,20 @@ def test_a_picture_of_losses_that_do_not_add_up_says_so(client: Client) -> None:
     assert "%" not in drawn.partition("<desc>")[2].partition("</desc>")[0]
 
 
+def test_the_shares_of_very_unlike_noise_can_be_stated(client: Client) -> None:
+    """The exact sum of their losses has more digits than Python writes."""
+    open_account(client)
+    primes = [n for n in range(10_000, 30_000) if all(n % q for q in range(2, 174))][:1200]
+    parts = [{"type": "discrete_gaussian", "sigma_squared": str(prime), "sensitivity": 1} for prime in primes]
+    for start in range(0, 1200, 400):
+        release(client, {"type": "sequence", "parts": parts[start : start + 400]})
+    rho = sum(Fraction(1, 2 * prime) for prime in primes)
+    for by in ("account", "tag", "mechanism"):
+        found = json_of(client.get("/v1/accounts/people/shares", params={"by": by}))
+        assert rho <= Fraction(repr(found["spent"])) <= rho * (1 + Fraction(1, 10**12))
+        assert rho <= Fraction(found["spent_exact"]) <= rho * (1 + Fraction(1, 10**12))
+
+
 def test_unknown_values_are_refused(client: Client) -> None:
     open_account(client)
     assert pointers_of(client.get("/v1/accounts/people/shares?by=colour")) == ["/query/by"]

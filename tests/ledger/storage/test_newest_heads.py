@@ -136,11 +136,18 @@ def put_row(database: Database, row: dict[str, Any]) -> None:
     columns = ", ".join(f"{name} = :{name}" for name in row if name != "id")
 
     def work(connection: Connection) -> None:
+        made: list[Any] = []
         if database.kind == "postgresql":
             connection.execute(text("SET LOCAL session_replication_role = replica"))
+        else:
+            triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'accounts'"
+            made = list(connection.execute(text(triggers)))
+        for name, _ in made:
+            connection.execute(text(f"DROP TRIGGER {name}"))
         connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
+        for _, sql in made:
+            connection.exec_driver_sql(sql)
 
-    unprotected(database, "accounts")
     database.write(work, is_committed=lambda *_: False)
 
 

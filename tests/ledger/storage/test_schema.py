@@ -9,12 +9,11 @@ from contextlib import closing
 import pytest
 from sqlalchemy import make_url, select, text
 
-from service.errors import StartupRefused
+from service.errors import OtherSchema, StartupRefused
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.schema import (
     EXPECTED,
-    OtherSchema,
     present_schema,
     require_parsed_schema,
     require_schema,
