@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Row, delete, func, insert, or_, select, text, tuple_, update
 
 from service.errors import Conflict, InvalidInput, NotFound
 from service.ledger.idempotent_write import Operation
@@ -36,6 +36,7 @@ _OUTLINE = (
     Scenario.created_at,
     Scenario.changed_at,
 )
+_LOCK = text(f"SELECT pg_catalog.pg_advisory_xact_lock({0x7363656E})")  # "scen": of all that add a scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def save(request: Request, stated: StatedScenario) -> Operation[ScenarioRecord]:
     columns = stated.columns()
 
     def work(connection: Connection, at: str) -> ScenarioRecord:
+        if connection.dialect.name == "postgresql":  # one request at a time counts and adds, as on SQLite
+            connection.execute(_LOCK)
         own = select(func.count()).select_from(Scenario).where(Scenario.principal == request.principal)
         if connection.execute(own).scalar_one() >= MOST_OF_ONE:
             raise InvalidInput.at("", f"expected at most {MOST_OF_ONE} scenarios of one principal: delete one first")
