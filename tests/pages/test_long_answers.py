@@ -72,7 +72,7 @@ def test_the_first_mechanisms_of_a_long_statement_are_shown(
     api: Client, steward: Client, long: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(api.get(f"/v1{long['at']}/accuracy").content) > _BOUND
-    monkeypatch.setattr("service.pages.releases._MECHANISMS", 3)
+    monkeypatch.setattr("service.pages.accuracy._MECHANISMS", 3)
     shown = steward.get(f"{long['at']}/accuracy")
     assert shown.status_code == 200
     assert "There are more than these 3 mechanisms; the file has them all." in shown.text
