@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, text
+from sqlalchemy import BindParameter, Connection, bindparam, func, select, table, text
 from sqlalchemy.exc import ProgrammingError
 
 from service.errors import OtherSchema, StartupRefused
@@ -43,6 +43,7 @@ _LYING = (
     "object ",
 )
 _SHOWN = 5
+_ONE_ROW = f"one row of {LAST_ROWID}"  # without which no trigger lets a row be inserted
 _PARSED = "parsed_schema"  # the key of the number of the schema that a connection read and that was compared
 _TABLES = [*Base.metadata.tables, LAST_ROWID, "alembic_version"]
 
@@ -234,7 +235,11 @@ def _compared(connection: Connection) -> tuple[Mapping[str, str], Mapping[str, s
         hiding = connection.execute(text(_HIDING_SQLITE)).scalars().all()
         if hiding:
             return {}, dict.fromkeys(hiding, "")
-    return _expected(connection.dialect.name), present_schema(connection)
+    expected, found = _expected(connection.dialect.name), present_schema(connection)
+    if f"table {LAST_ROWID}" in found:
+        number = connection.execute(select(func.count()).select_from(table(LAST_ROWID))).scalar_one()
+        expected, found = {**expected, _ONE_ROW: ""}, found | ({_ONE_ROW: ""} if number == 1 else {})
+    return expected, found
 
 
 def _read_catalog(connection: Connection, sqlite: str, postgresql: str) -> Sequence[Any]:

@@ -459,3 +459,13 @@ def test_a_trigger_that_is_no_longer_in_the_file_is_in_force_nowhere(
             run(one, f"INSERT INTO jobs ({names}) VALUES ('{number}', 'ann', '{{}}', 'queued', 0, 0, '')")
         with database.read() as connection:
             assert connection.scalar(text("SELECT count(*) FROM jobs")) == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_row_that_triggers_need_is_missed(database: Database) -> None:
+    """The attack: any role may delete it, and every charge would fail without a reason that anybody is told."""
+    run(database, "DELETE FROM last_rowid")
+    with database.read() as connection:
+        assert schema_faults(connection) == ["the one row of last_rowid is missing"]
+    with pytest.raises(StartupRefused, match="lacks the one row of last_rowid"):
+        require_schema(database)
