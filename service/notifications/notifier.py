@@ -91,7 +91,7 @@ class Notifier:
         """Try messages of a webhook until one fails: the others would most likely fail too, after a long wait."""
         try:
             for delivery in row:
-                if stopping.is_set() or not deliveries.claim(self._database, delivery):
+                if stopping.is_set() or not deliveries.claim(self._database, webhook, delivery):
                     return
                 at, began = clock.now(), time.monotonic()
                 answer = self._send(webhook, delivery.id, delivery.payload, at)

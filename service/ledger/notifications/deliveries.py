@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from sqlalchemy import Connection, Row, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, insert, or_, select, true, tuple_, update
 
 from service.errors import Altered, Conflict, NotFound
+from service.ledger.notifications.webhooks import WebhookRecord, has_webhook
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -22,6 +23,8 @@ State = Literal["pending", "delivered", "failed"]
 Outcome = Literal["delivered", "put_off", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """The outcomes of a try; one that failed is put off until the next one, or was the last."""
+TEST = "test"
+"""The type of messages that stewards ask for; they are about no account."""
 PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 60, 2 * 3600, 6 * 3600, 15 * 3600))
 """The pauses between the tries of a message: eight tries within a day."""
 KEPT = timedelta(days=30)
@@ -118,16 +121,29 @@ def due(connection: Connection, secret: Secret, at: str, without: Collection[str
     return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
 
 
-def claim(database: Database, delivery: DeliveryRecord) -> bool:
-    """Take a due message for a try of this server; return False if another server took it first."""
+def claim(database: Database, webhook: WebhookRecord, delivery: DeliveryRecord) -> bool:
+    """Take a due message for a try of this server.
+
+    Returns:
+        False if another server took it first, the webhook is no longer as it was read, or it does not reach the
+        message's account; such messages are deleted.
+    """
     until = clock.later(clock.now(), _CLAIM)
     seen = (Delivery.id == delivery.id, Delivery.state == "pending", Delivery.due_at == delivery.due_at)
     statement = update(Delivery).where(*seen).values(due_at=until)
 
+    def work(connection: Connection) -> bool:
+        if not has_webhook(connection, webhook, lock=True):
+            return False
+        if webhook.accounts is not None and delivery.type != TEST and not webhook.reaches(delivery.account):
+            forget_unreached(connection, webhook.id, webhook.accounts)
+            return False
+        return bool(connection.execute(statement).rowcount)
+
     def is_committed(connection: Connection, _: bool) -> bool:
         return connection.execute(select(Delivery.due_at).where(Delivery.id == delivery.id)).scalar() == until
 
-    return database.write(lambda connection: bool(connection.execute(statement).rowcount), is_committed=is_committed)
+    return database.write(work, is_committed=is_committed)
 
 
 def record(database: Database, delivery: DeliveryRecord, tried: Try) -> None:
@@ -148,14 +164,19 @@ def record(database: Database, delivery: DeliveryRecord, tried: Try) -> None:
     database.write(work, is_committed=lambda connection, _: _has_try(connection, delivery.id, number))
 
 
-def read_delivery(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str) -> DeliveryRecord:
+def read_delivery(
+    connection: Connection, secret: Secret, webhook_id: str, delivery_id: str, only: Collection[str] | None
+) -> DeliveryRecord:
     """Return a message of a webhook.
 
+    Args:
+        only: the accounts of a limited steward; None: all.
+
     Raises:
-        NotFound: the webhook has none with this id.
+        NotFound: the webhook has none with this id, or it is about another account.
         Altered: its row is not as the service wrote it.
     """
-    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, Delivery.id == delivery_id)
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, Delivery.id == delivery_id, _about(only))
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound("delivery", delivery_id)
@@ -163,14 +184,23 @@ def read_delivery(connection: Connection, secret: Secret, webhook_id: str, deliv
 
 
 def list_deliveries(
-    connection: Connection, secret: Secret, webhook_id: str, after: str, limit: int, before_reading: BeforeReading
+    connection: Connection,
+    secret: Secret,
+    webhook_id: str,
+    after: str,
+    limit: int,
+    before_reading: BeforeReading,
+    only: Collection[str] | None,
 ) -> Page[DeliveryRecord]:
     """Return a page of a webhook's messages, newest first; ``after`` is the id of the last one before the page.
+
+    Args:
+        only: the accounts of a limited steward, who sees the messages about these and the tests; None: all.
 
     Raises:
         Altered: a row is not as the service wrote it.
     """
-    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id)
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, _about(only))
     query = query.order_by(*(column.desc() for column in _ORDER))
     if after:
         last = select(Delivery.created_at).where(Delivery.id == after).scalar_subquery()
@@ -192,18 +222,41 @@ def tries_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, l
     return found
 
 
-def retry(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str, at: str) -> DeliveryRecord:
+def retry(
+    connection: Connection,
+    secret: Secret,
+    webhook_id: str,
+    delivery_id: str,
+    at: str,
+    only: Collection[str] | None,
+) -> DeliveryRecord:
     """Let a failed message be tried once more.
+
+    Args:
+        only: as in ``read_delivery``.
 
     Raises:
         NotFound, Altered: as ``read_delivery``.
         Conflict: it has not failed.
     """
-    found = read_delivery(connection, secret, webhook_id, delivery_id)
+    found = read_delivery(connection, secret, webhook_id, delivery_id, only)
     again = update(Delivery).where(Delivery.id == delivery_id, Delivery.state == "failed")
     if not connection.execute(again.values(state="pending", due_at=at)).rowcount:
         raise Conflict(f"expected a message that failed; it is {found.state}")
-    return read_delivery(connection, secret, webhook_id, delivery_id)
+    return read_delivery(connection, secret, webhook_id, delivery_id, only)
+
+
+def forget_unreached(connection: Connection, webhook_id: str, accounts: Collection[str]) -> None:
+    """Delete the messages of a webhook, with their log, that are not about these accounts."""
+    beyond = or_(Delivery.account.is_(None), Delivery.account.not_in(accounts))
+    forget_of(connection, webhook_id, beyond)
+
+
+def forget_of(connection: Connection, webhook_id: str, some: ColumnElement[bool] | None = None) -> None:
+    """Delete the messages of a webhook with their log: all, or those for which a condition holds."""
+    own = (Delivery.webhook_id == webhook_id, true() if some is None else some)
+    connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(select(Delivery.id).where(*own))))
+    connection.execute(delete(Delivery).where(*own))
 
 
 def forget(database: Database, at: str) -> None:
@@ -245,6 +298,11 @@ def faults(connection: Connection, secret: Secret) -> list[str]:
 def is_queued(connection: Connection, ids: Sequence[str]) -> bool:
     """Return whether messages that an attempt added are there; True where it added none."""
     return not ids or bool(connection.execute(select(exists().where(Delivery.id == ids[0]))).scalar())
+
+
+def _about(only: Collection[str] | None) -> ColumnElement[bool]:
+    """Return the condition that a message is about one of these accounts, or a test; None: it holds for all."""
+    return true() if only is None else or_(Delivery.type == TEST, Delivery.account.in_(only))
 
 
 def _has_try(connection: Connection, delivery_id: str, number: int) -> bool:

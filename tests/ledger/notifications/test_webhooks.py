@@ -11,7 +11,7 @@ from sqlalchemy import insert, text
 from service.errors import Altered, Conflict, NotFound, Unauthenticated
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import Actor
-from service.ledger.notifications import webhooks
+from service.ledger.notifications import webhook_changes, webhooks
 from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -94,13 +94,13 @@ def test_a_key_that_the_journal_does_not_know_makes_none(database: Database) -> 
     at, unknown = clock.now(), Actor("eve", "no such key")
     with pytest.raises(Unauthenticated):
         database.write(
-            lambda connection: webhooks.make(connection, SECRET, {}, at=at, by=unknown, seen=None),
+            lambda connection: webhook_changes.make(connection, SECRET, {}, at=at, by=unknown, seen=None),
             is_committed=lambda *_: False,
         )
 
 
 def test_there_are_at_most_so_many(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MOST", 2)
+    monkeypatch.setattr(webhook_changes, "MOST", 2)
     first = make_webhook(database)
     make_webhook(database)
     with pytest.raises(Conflict, match="2 webhooks"):
