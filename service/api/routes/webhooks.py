@@ -168,7 +168,8 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
 
     Messages about releases, budgets and the ledger are posted to its URL, signed by Standard Webhooks, or mailed. Each
     is tried eight times within a day until the answer has a status of 200 to 299. Only this answer contains the secret.
-    A key that is limited to accounts makes webhooks that are limited to some of them.
+    A key that is limited to accounts makes webhooks that are limited to some of them. There are at most 100 webhooks, and
+    at most 20 that one principal made; while there are 80, keys that are limited to accounts make no more.
     """
     require(change.principal, "steward")
     stated = _stated(body.model_dump()) | {"active": True}
@@ -176,7 +177,8 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
-        return webhook_changes.make(connection, change.secret, stated, at=at, by=change.request.actor, seen=seen)
+        limited, by = change.principal.accounts is not None, change.request.actor
+        return webhook_changes.make(connection, change.secret, stated, limited=limited, at=at, by=by, seen=seen)
 
     return _with_secret(change, work)
 

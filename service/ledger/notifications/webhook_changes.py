@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from service.errors import Conflict, NotFound
 from service.ledger.access.key_events import SeenKeys, require_valid
@@ -19,6 +19,8 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, BudgetBelow, FollowedJournal, Webhook
 
 MOST = 100  # webhooks: each takes rows for each event
+MOST_BEFORE_LIMITED = 80  # webhooks; while there are so many, only keys that reach all accounts make more
+MOST_OF_ONE = 20  # webhooks that one principal made
 _FIXED = ("id", "created_at", "created_by")
 
 
@@ -27,6 +29,7 @@ def make(
     secret: Secret,
     stated: Mapping[str, Any],
     *,
+    limited: bool,
     at: str,
     by: Actor,
     seen: SeenKeys | None,
@@ -35,16 +38,22 @@ def make(
 
     Args:
         stated: its changeable fields.
+        limited: whether the key of ``by`` is limited to accounts; such keys leave some places to others.
         seen: the keys that were read before the lock.
 
     Raises:
-        Conflict: there are too many.
+        Conflict: there are too many, or too many of this principal.
         Unauthenticated, Forbidden: the installation's journal does not know the key of ``by`` as a valid steward's.
     """
     _require_steward(connection, secret, by, at, seen)
-    number = connection.execute(select(func.count()).select_from(Webhook)).scalar_one()
+    makers = connection.execute(select(Webhook.created_by)).scalars().all()
+    number, own = len(makers), makers.count(by.name)
     if number >= MOST:
         raise Conflict(f"there are {number} webhooks already, and at most {MOST} are allowed: delete one first")
+    if own >= MOST_OF_ONE:
+        raise Conflict(f"you have made {own} webhooks, and at most {MOST_OF_ONE} are allowed: delete one first")
+    if limited and number >= MOST_BEFORE_LIMITED:
+        raise Conflict(f"there are {number} webhooks already: a key that is limited to accounts makes no more of them")
     record = WebhookRecord(
         id=str(uuid.uuid4()), generation=1, rotated_at=None, created_at=at, created_by=by.name, **stated
     )

@@ -6,7 +6,7 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
 
-from service.ledger.notifications import deliveries, webhooks
+from service.ledger.notifications import deliveries, webhook_changes, webhooks
 from service.ledger.notifications.deliveries import Message
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -276,6 +276,15 @@ def test_a_webhook_that_is_widened_meanwhile_is_not_changed_by_a_limited_key(
     )
     problem_of(answer, "forbidden")
     assert json_of(client.get(f"/v1/webhooks/{made['id']}"))["accounts"] is None
+
+
+def test_keys_that_are_limited_leave_places_to_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_changes, "MOST_BEFORE_LIMITED", 1)
+    limited = make_key(client, "steward", "limited", accounts=["people"])
+    make(client, limited, accounts=["people"])
+    answer = client.post("/v1/webhooks", json=_BODY | {"accounts": ["people"]}, headers=limited)
+    assert "limited to accounts" in problem_of(answer, "conflict")["detail"]
+    make(client, accounts=["people"])
 
 
 def test_a_revoked_key_is_shown_no_secret_again(client: Client) -> None:

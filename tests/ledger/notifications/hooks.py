@@ -24,11 +24,16 @@ _USUAL = {
 }
 
 
-def make_webhook(database: Database, **fields: Any) -> WebhookRecord:
+def make_webhook(
+    database: Database, by: str = "issuer's steward", *, limited: bool = False, **fields: Any
+) -> WebhookRecord:
     """Make a webhook, as a steward whom an issuer authenticated."""
     stated, at = _USUAL | fields, clock.now()
     return database.write(
-        lambda connection: webhook_changes.make(connection, SECRET, stated, at=at, by=BY, seen=None), is_committed=never
+        lambda connection: webhook_changes.make(
+            connection, SECRET, stated, limited=limited, at=at, by=Actor(by), seen=None
+        ),
+        is_committed=never,
     )
 
 
