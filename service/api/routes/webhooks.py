@@ -29,7 +29,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Exact, Label, Short
-from service.errors import Forbidden, InvalidInput
+from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access.authentication import Principal
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.idempotent_write import Operation
@@ -168,8 +168,8 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
 
     Messages about releases, budgets and the ledger are posted to its URL, signed by Standard Webhooks, or mailed. Each
     is tried eight times within a day until the answer has a status of 200 to 299. Only this answer contains the secret.
-    A key that is limited to accounts makes webhooks that are limited to some of them. There are at most 100 webhooks, and
-    at most 20 that one principal made; while there are 80, keys that are limited to accounts make no more.
+    A key that is limited to accounts makes webhooks that are limited to some of them. There are at most 100 webhooks,
+    and at most 20 that one principal made. While there are 80, keys that are limited to accounts make no more.
     """
     require(change.principal, "steward")
     stated = _stated(body.model_dump()) | {"active": True}
@@ -281,11 +281,16 @@ def delete_webhook(webhook: WebhookPath, change: Changing) -> Response:
 def test_webhook(webhook: WebhookPath, change: Changing) -> Response:
     """Send a test message.
 
-    It has the type test and is delivered like others; the list of deliveries says how that went.
+    It has the type test and is delivered like others; the list of deliveries says how that went. While ten wait, no
+    further one is made.
     """
     name = _present(change, webhook).name
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
+        _locked(connection, change, webhook)
+        number = deliveries.number_of_tests(connection, webhook)
+        if number >= deliveries.MOST_TESTS:
+            raise Conflict(f"{number} test messages of this webhook wait already: look at the log of its deliveries")
         message = Message(webhook, deliveries.TEST, None, at, {"webhook": name})
         (delivery_id,) = deliveries.queue(connection, change.secret, [message], at)
         return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, change.principal.accounts)

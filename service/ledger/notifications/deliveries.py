@@ -7,7 +7,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, exists, func, insert, or_, select, true, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)  # fmt: skip
 
 from service.errors import Altered, Conflict, NotFound
 from service.ledger.notifications.webhooks import WebhookRecord, has_webhook
@@ -25,6 +39,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """The outcomes of a try; one that failed is put off until the next one, or was the last."""
 TEST = "test"
 """The type of messages that stewards ask for; they are about no account."""
+MOST_TESTS = 10  # that wait, of one webhook
 PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 60, 2 * 3600, 6 * 3600, 15 * 3600))
 """The pauses between the tries of a message: eight tries within a day."""
 KEPT = timedelta(days=30)
@@ -37,6 +52,7 @@ _FIXED = (
     Delivery.id, Delivery.webhook_id, Delivery.type, Delivery.account, Delivery.payload, Delivery.created_at,
 )  # fmt: skip
 _COLUMNS = (*_FIXED, Delivery.seal, Delivery.state, Delivery.tries, Delivery.due_at)
+_PENDING = Delivery.state == literal_column("'pending'")  # worded as in the partial index
 _ORDER = (Delivery.created_at, Delivery.id)
 
 
@@ -103,6 +119,12 @@ def queue(connection: Connection, secret: Secret, messages: Sequence[Message], a
     return ids
 
 
+def number_of_tests(connection: Connection, webhook_id: str) -> int:
+    """Return the number of a webhook's test messages that are still to be delivered."""
+    waits = (_PENDING, Delivery.webhook_id == webhook_id, Delivery.type == TEST)
+    return connection.execute(select(func.count()).select_from(Delivery).where(*waits)).scalar_one()
+
+
 def number_since(connection: Connection, webhook_id: str, event: str, account: str | None, since: str) -> int:
     """Return the number of messages of one event and account that a webhook was sent since a moment."""
     same = (Delivery.webhook_id == webhook_id, Delivery.type == event, Delivery.account == account)
@@ -110,14 +132,16 @@ def number_since(connection: Connection, webhook_id: str, event: str, account: s
     return connection.execute(query).scalar_one()
 
 
-def due(connection: Connection, secret: Secret, at: str, without: Collection[str], limit: int) -> list[DeliveryRecord]:
-    """Return messages that are due, the earliest first; rows that the service did not write are left out.
+def waiting(connection: Connection, at: str) -> set[str]:
+    """Return the ids of the webhooks with messages that are due."""
+    query = select(Delivery.webhook_id).where(_PENDING, Delivery.due_at <= at).distinct()
+    return set(connection.execute(query).scalars())
 
-    Args:
-        without: the webhooks whose messages are left out.
-    """
-    query = select(*_COLUMNS).where(Delivery.state == "pending", Delivery.due_at <= at)
-    query = query.where(Delivery.webhook_id.not_in(without)).order_by(Delivery.due_at, Delivery.id).limit(limit)
+
+def due(connection: Connection, secret: Secret, at: str, webhook_id: str, limit: int) -> list[DeliveryRecord]:
+    """Return messages of a webhook that are due, the earliest first, without rows that the service did not write."""
+    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, Delivery.webhook_id == webhook_id)
+    query = query.order_by(Delivery.due_at, Delivery.id).limit(limit)
     return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
 
 
@@ -282,7 +306,7 @@ def oldest_age(database: Database) -> float:
     return max(0.0, clock.between(row.oldest, clock.now()).total_seconds())
 
 
-_OLDEST = select(func.min(Delivery.created_at).label("oldest")).where(Delivery.state == "pending")
+_OLDEST = select(func.min(Delivery.created_at).label("oldest")).where(_PENDING)
 
 
 def faults(connection: Connection, secret: Secret) -> list[str]:

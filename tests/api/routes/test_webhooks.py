@@ -205,6 +205,14 @@ def test_only_a_message_that_failed_is_tried_again(client: Client, app: FastAPI)
     problem_of(client.post(f"/v1/webhooks/{other}/deliveries/{sent['id']}/retry"), "not_found")
 
 
+def test_few_tests_of_a_webhook_wait(client: Client) -> None:
+    first, second = (f"/v1/webhooks/{make(client)['id']}" for _ in range(2))
+    for _ in range(10):
+        json_of(client.post(f"{first}/test"), 202)
+    assert "10 test messages" in problem_of(client.post(f"{first}/test"), "conflict")["detail"]
+    json_of(client.post(f"{second}/test"), 202)
+
+
 def test_a_limited_steward_manages_webhooks_of_its_accounts(client: Client) -> None:
     limited = make_key(client, "steward", "limited", accounts=["people", "families"])
     for accounts in (None, ["people", "elsewhere"]):

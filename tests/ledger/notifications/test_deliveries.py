@@ -41,7 +41,9 @@ def remaining(database: Database) -> set[str]:
 
 def due(database: Database) -> list[DeliveryRecord]:
     with database.read() as connection:
-        return deliveries.due(connection, SECRET, clock.now(), (), 10)
+        at = clock.now()
+        found = [deliveries.due(connection, SECRET, at, one, 10) for one in deliveries.waiting(connection, at)]
+        return sorted((one for row in found for one in row), key=lambda one: (one.due_at, one.id))
 
 
 def read(database: Database, webhook_id: str, delivery_id: str) -> DeliveryRecord:

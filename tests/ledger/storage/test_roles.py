@@ -140,7 +140,7 @@ def _use_webhooks(database: Database) -> None:
         new = [Message(webhook.id, "test", None, at, {})]
         database.write(partial(deliveries.queue, secret=SECRET, messages=new, at=at), is_committed=never)
         with database.read() as connection:
-            (found,) = deliveries.due(connection, SECRET, at, (), 1)
+            (found,) = deliveries.due(connection, SECRET, at, webhook.id, 1)
         assert deliveries.claim(database, webhook, found)
         deliveries.record(database, found, Try(at, 1, 500, "the answer has status 500", None))
     change_webhook(database, webhook.id, accounts=("people",))
