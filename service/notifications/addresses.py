@@ -9,6 +9,10 @@ from urllib.parse import urlsplit
 Network = IPv4Network | IPv6Network
 _ADDRESS = IPv4Address | IPv6Address
 _TRANSLATED = ip_network("64:ff9b::/96")  # an IPv4 address behind a translator is in the last 32 bits
+_RESERVED = tuple(  # for other things than hosts of the Internet, although Python takes some of them for global
+    ip_network(text)
+    for text in ("fec0::/10", "192.88.99.0/24", "3fff::/20")  # local sites, relays of 6to4, documentation
+)
 _METADATA = ip_address("168.63.129.16")  # public by its number, and a cloud's own service for its machines
 
 
@@ -66,4 +70,4 @@ def _with_embedded(address: _ADDRESS) -> list[_ADDRESS]:
 
 def _is_public(address: _ADDRESS) -> bool:
     special = address.is_multicast or address.is_reserved or address.is_unspecified or address == _METADATA
-    return address.is_global and not special
+    return address.is_global and not special and not any(address in network for network in _RESERVED)

@@ -186,7 +186,7 @@ class Follower:
                 else:
                     own_row = FollowedJournal.account_id == account_id
                     connection.execute(update(FollowedJournal).where(own_row).values(values))
-            there = {webhook.id for webhook in self.webhooks if webhooks.has_webhook(connection, webhook)}
+            there = {webhook.id for webhook in self.webhooks if webhooks.has_webhook(connection, webhook, lock=True)}
             for webhook_id, account_id in found.below:
                 if webhook_id in there:
                     connection.execute(insert(BudgetBelow).values(webhook_id=webhook_id, account_id=account_id))

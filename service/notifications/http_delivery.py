@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -30,11 +31,11 @@ class Answer(NamedTuple):
 class _Connection(http.client.HTTPConnection):
     """A connection to a checked address, under the name of the host: it is not resolved again."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, longest: float) -> None:
         super().__init__(place.host, place.port, timeout=_STEP)
         self.default_port = 443 if place.tls else 80  # left out of the header Host
         self._place = place
-        self._ending = threading.Timer(_LONGEST, self._end)
+        self._ending = threading.Timer(longest, self._end)
         self._ending.daemon = True
         self.ended = False
 
@@ -74,14 +75,14 @@ def post(url: str, payload: bytes, headers: Mapping[str, str], allowed: Sequence
     Args:
         allowed: networks that may be reached although they are not public.
     """
+    began = time.monotonic()
     try:
-        place = place_of(url, allowed)
+        place = _resolved(url, allowed)
     except Refused as refused:
         return Answer(None, str(refused), None)
     parts = urlsplit(url)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection = _Connection(place)
-    began = time.monotonic()
+    connection = _Connection(place, _LONGEST - (time.monotonic() - began))
     try:
         sent = {"Content-Type": "application/json", "User-Agent": _USER_AGENT, "Connection": "close", **headers}
         connection.request("POST", path, payload, sent)
@@ -96,6 +97,26 @@ def post(url: str, payload: bytes, headers: Mapping[str, str], allowed: Sequence
         return Answer(None, f"no answer within {seconds} s" if late else _words(error), None)
     finally:
         connection.close()
+
+
+def _resolved(url: str, allowed: Sequence[Network]) -> Place:
+    """Resolve a URL as ``place_of`` does, in a thread that is left behind where the resolver takes too long.
+
+    Nothing can break off the system's resolver. A sender leaves one behind at most every ``_STEP`` seconds.
+    """
+    found = Future[Place]()
+
+    def resolve() -> None:
+        try:
+            found.set_result(place_of(url, allowed))
+        except Exception as error:  # noqa: BLE001 - it is raised by those who wait
+            found.set_exception(error)
+
+    threading.Thread(target=resolve, name="resolver", daemon=True).start()
+    try:
+        return found.result(_STEP)
+    except TimeoutError:
+        raise Refused(f"the host's name was not resolved within {_STEP:.0f} s") from None
 
 
 def _fault(status: int) -> str | None:

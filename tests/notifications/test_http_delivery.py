@@ -86,6 +86,22 @@ def test_a_slow_answer_is_broken_off(monkeypatch: pytest.MonkeyPatch, beginning:
     assert answer.reason.startswith("no answer within")
 
 
+def test_a_slow_resolver_does_not_hold_a_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_delivery, "_STEP", 0.2)
+    stopping = threading.Event()
+
+    def resolve(*_: Any, **__: Any) -> list[Any]:
+        stopping.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    began = time.monotonic()
+    answer = send("https://hooks.agency.example/")
+    assert time.monotonic() - began < 30
+    stopping.set()
+    assert answer == (None, "the host's name was not resolved within 0 s", None)
+
+
 def test_what_is_no_http_is_refused() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
 

@@ -1,7 +1,9 @@
 """Notifications from the request that causes them to the receiver, on both databases."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -211,6 +213,56 @@ def test_a_stop_of_writing_is_told_without_the_database(told: TestClient, receiv
     (sent,) = payloads(receiver.wait_for(1))
     assert sent["type"] == "ledger.stopped"
     assert "lacks entries" in sent["data"]["reason"]
+
+
+def test_slow_receivers_of_one_steward_delay_no_others(told: TestClient, receiver: Receiver) -> None:
+    with _slow_receiver() as slow:
+        _occupy(told, "eve", slow)
+        until(lambda: len(slow.requests) == 3)  # the last sender is for others
+        began = time.monotonic()
+        made = make(told, url=receiver.url)
+        json_of(told.post(f"/v1/webhooks/{made['id']}/test"), 202)
+        receiver.wait_for(1)
+        assert time.monotonic() - began < _HELD / 2
+        assert len(slow.requests) == 3
+
+
+def test_a_stop_of_writing_is_told_although_all_senders_are_held(told: TestClient, receiver: Receiver) -> None:
+    with _slow_receiver() as slow:
+        make(told, url=receiver.url, events=["ledger.stopped"])
+        until(lambda: _followed_installation(told))
+        for name in ("eve", "mallory", "oscar", "trudy"):
+            _occupy(told, name, slow, 1)
+        until(lambda: len(slow.requests) == 4)
+        began = time.monotonic()
+        app: Any = told.app
+        app.state.database.stop("the ledger lacks entries")
+        receiver.wait_for(1)
+        assert time.monotonic() - began < _HELD / 2
+
+
+_HELD = 12.0  # seconds for which a slow receiver holds a sender
+
+
+@contextmanager
+def _slow_receiver() -> Iterator[Receiver]:
+    """Yield a receiver that sends a byte of its answer now and then, until the block ends."""
+    with http_receiver() as slow:
+        slow.status, slow.answer, slow.slow = 200, b"x" * round(10 * _HELD), 0.1
+        try:
+            yield slow
+        finally:
+            slow.slow = 0.001
+
+
+def _occupy(client: TestClient, name: str, slow: Receiver, number: int = 6) -> None:
+    """Have a steward who is limited to accounts make webhooks, and test each several times."""
+    headers = operators_key(client, "steward", name, ["people"])
+    body = {"name": "slow", "url": slow.url, "events": ["release.refused"], "accounts": ["people"]}
+    for _ in range(number):
+        made = json_of(client.post("/v1/webhooks", json=body, headers=headers), 201)
+        for _ in range(3):
+            json_of(client.post(f"/v1/webhooks/{made['id']}/test", headers=headers), 202)
 
 
 def _followed_installation(client: TestClient) -> bool:

@@ -75,6 +75,8 @@ _CONFLICTS = {  # beside those of accounts
     ("/v1/keys/{key}/rotate", "post"),
     ("/v1/scenarios", "post"),
     ("/v1/scenarios/{scenario}", "put"),
+    ("/v1/webhooks", "post"),
+    ("/v1/webhooks/{webhook}/test", "post"),
     ("/v1/webhooks/{webhook}/deliveries/{delivery}/retry", "post"),
 }
 # Further codes of a status, where an example shows them.

@@ -29,11 +29,11 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Exact, Label, Short
-from service.errors import Forbidden, InvalidInput
+from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access.authentication import Principal
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.idempotent_write import Operation
-from service.ledger.notifications import deliveries, webhooks
+from service.ledger.notifications import deliveries, webhook_changes, webhooks
 from service.ledger.notifications.deliveries import DeliveryRecord, Message, Try
 from service.ledger.notifications.webhooks import OF_LEDGER, Event, WebhookRecord
 from service.ledger.storage import clock
@@ -168,7 +168,8 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
 
     Messages about releases, budgets and the ledger are posted to its URL, signed by Standard Webhooks, or mailed. Each
     is tried eight times within a day until the answer has a status of 200 to 299. Only this answer contains the secret.
-    A key that is limited to accounts makes webhooks that are limited to some of them.
+    A key that is limited to accounts makes webhooks that are limited to some of them. There are at most 100 webhooks,
+    and at most 20 that one principal made. While there are 80, keys that are limited to accounts make no more.
     """
     require(change.principal, "steward")
     stated = _stated(body.model_dump()) | {"active": True}
@@ -176,7 +177,8 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
-        return webhooks.make(connection, change.secret, stated, at=at, by=change.request.actor, seen=seen)
+        limited, by = change.principal.accounts is not None, change.request.actor
+        return webhook_changes.make(connection, change.secret, stated, limited=limited, at=at, by=by, seen=seen)
 
     return _with_secret(change, work)
 
@@ -218,7 +220,8 @@ def read_webhook(
 def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, request: Request) -> Response:
     """Change a webhook.
 
-    Messages that were made before go to the new target, too.
+    Messages that were made before go to the new target, too. Those about accounts that it does not reach any more are
+    deleted, delivered ones too.
     """
     present = _present(change, webhook)
     given = body.model_dump(exclude_unset=True)
@@ -229,10 +232,10 @@ def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, 
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
-        old = webhooks.read_webhook(connection, change.secret, webhook, lock=True)
+        old = _locked(connection, change, webhook)
         _check(_changeable(old) | _stated(given), change.principal, request)  # another request may have changed it
         by = change.request.actor
-        return webhooks.change(connection, change.secret, webhook, _stated(given), at=at, by=by, seen=seen)
+        return webhook_changes.change(connection, change.secret, webhook, _stated(given), at=at, by=by, seen=seen)
 
     return respond(change.carry_out(Operation(work, webhooks.has_webhook), lambda one: _answer(200, _body(one))))
 
@@ -249,9 +252,9 @@ def rotate_webhook(webhook: WebhookPath, change: Changing) -> Response:
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
-        old = webhooks.read_webhook(connection, change.secret, webhook, lock=True)
+        old, by = _locked(connection, change, webhook), change.request.actor
         stated = {"generation": old.generation + 1, "rotated_at": at}
-        return webhooks.change(connection, change.secret, webhook, stated, at=at, by=change.request.actor, seen=seen)
+        return webhook_changes.change(connection, change.secret, webhook, stated, at=at, by=by, seen=seen)
 
     return _with_secret(change, work)
 
@@ -267,7 +270,7 @@ def delete_webhook(webhook: WebhookPath, change: Changing) -> Response:
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection) -> None:
-        webhooks.remove(connection, change.secret, webhook, at=clock.now(), by=change.request.actor, seen=seen)
+        webhook_changes.remove(connection, change.secret, webhook, at=clock.now(), by=change.request.actor, seen=seen)
 
     change.database.write(work, is_committed=lambda *_: False)
     return Response(status_code=204)
@@ -278,14 +281,19 @@ def delete_webhook(webhook: WebhookPath, change: Changing) -> Response:
 def test_webhook(webhook: WebhookPath, change: Changing) -> Response:
     """Send a test message.
 
-    It has the type test and is delivered like others; the list of deliveries says how that went.
+    It has the type test and is delivered like others; the list of deliveries says how that went. While ten wait, no
+    further one is made.
     """
     name = _present(change, webhook).name
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
-        message = Message(webhook, "test", None, at, {"webhook": name})
+        _locked(connection, change, webhook)
+        number = deliveries.number_of_tests(connection, webhook)
+        if number >= deliveries.MOST_TESTS:
+            raise Conflict(f"{number} test messages of this webhook wait already: look at the log of its deliveries")
+        message = Message(webhook, deliveries.TEST, None, at, {"webhook": name})
         (delivery_id,) = deliveries.queue(connection, change.secret, [message], at)
-        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id)
+        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, change.principal.accounts)
 
     return _queued(change, work)
 
@@ -303,13 +311,15 @@ def list_deliveries(
 ) -> Response:
     """List the deliveries of a webhook.
 
-    The newest message comes first, with the log of its tries. Messages are kept for 30 days.
+    The newest message comes first, with the log of its tries. Messages are kept for 30 days. A key that is limited to
+    accounts sees the messages about these, and tests.
     """
     require(principal, "steward")
     with database.read() as connection:
         _require_reach(principal, webhooks.read_webhook(connection, secret, webhook))
         after = read_cursor(cursor)
-        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take))
+        only = principal.accounts
+        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take), only)
         tries = deliveries.tries_of(connection, [one.id for one in found])
     shown = [_delivery_body(one, tries[one.id]) for one in found]
     return answer_list(accept, shown, found[-1].id if found.more else None, _COLUMNS)
@@ -320,7 +330,12 @@ def list_deliveries(
 def retry_delivery(webhook: WebhookPath, delivery: DeliveryPath, change: Changing) -> Response:
     """Try a message once more that has failed eight times."""
     _present(change, webhook)
-    return _queued(change, lambda connection, at: deliveries.retry(connection, change.secret, webhook, delivery, at))
+    only = change.principal.accounts
+
+    def work(connection: Connection, at: str) -> DeliveryRecord:
+        return deliveries.retry(connection, change.secret, webhook, delivery, at, only)
+
+    return _queued(change, work)
 
 
 def _present(change: Change, webhook_id: str) -> WebhookRecord:
@@ -328,6 +343,13 @@ def _present(change: Change, webhook_id: str) -> WebhookRecord:
     require(change.principal, "steward")
     with change.database.read() as connection:
         found = webhooks.read_webhook(connection, change.secret, webhook_id)
+    _require_reach(change.principal, found)
+    return found
+
+
+def _locked(connection: Connection, change: Change, webhook_id: str) -> WebhookRecord:
+    """Return a webhook in the transaction that changes it: another request may have widened it since it was present."""
+    found = webhooks.read_webhook(connection, change.secret, webhook_id, lock=True)
     _require_reach(change.principal, found)
     return found
 

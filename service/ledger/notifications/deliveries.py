@@ -7,9 +7,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from sqlalchemy import Connection, Row, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)  # fmt: skip
 
 from service.errors import Altered, Conflict, NotFound
+from service.ledger.notifications.webhooks import WebhookRecord, has_webhook
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -22,6 +37,9 @@ State = Literal["pending", "delivered", "failed"]
 Outcome = Literal["delivered", "put_off", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """The outcomes of a try; one that failed is put off until the next one, or was the last."""
+TEST = "test"
+"""The type of messages that stewards ask for; they are about no account."""
+MOST_TESTS = 10  # that wait, of one webhook
 PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 60, 2 * 3600, 6 * 3600, 15 * 3600))
 """The pauses between the tries of a message: eight tries within a day."""
 KEPT = timedelta(days=30)
@@ -34,6 +52,8 @@ _FIXED = (
     Delivery.id, Delivery.webhook_id, Delivery.type, Delivery.account, Delivery.payload, Delivery.created_at,
 )  # fmt: skip
 _COLUMNS = (*_FIXED, Delivery.seal, Delivery.state, Delivery.tries, Delivery.due_at)
+_PENDING = Delivery.state == literal_column("'pending'")  # worded as in the partial index
+_OWNER = Delivery.webhook_id.concat("")  # so that SQLite looks through what is pending, not all of a webhook
 _ORDER = (Delivery.created_at, Delivery.id)
 
 
@@ -100,6 +120,12 @@ def queue(connection: Connection, secret: Secret, messages: Sequence[Message], a
     return ids
 
 
+def number_of_tests(connection: Connection, webhook_id: str) -> int:
+    """Return the number of a webhook's test messages that are still to be delivered."""
+    waits = (_PENDING, Delivery.due_at > "", webhook_id == _OWNER, Delivery.type == TEST)
+    return connection.execute(select(func.count()).select_from(Delivery).where(*waits)).scalar_one()
+
+
 def number_since(connection: Connection, webhook_id: str, event: str, account: str | None, since: str) -> int:
     """Return the number of messages of one event and account that a webhook was sent since a moment."""
     same = (Delivery.webhook_id == webhook_id, Delivery.type == event, Delivery.account == account)
@@ -107,27 +133,42 @@ def number_since(connection: Connection, webhook_id: str, event: str, account: s
     return connection.execute(query).scalar_one()
 
 
-def due(connection: Connection, secret: Secret, at: str, without: Collection[str], limit: int) -> list[DeliveryRecord]:
-    """Return messages that are due, the earliest first; rows that the service did not write are left out.
+def waiting(connection: Connection, at: str) -> set[str]:
+    """Return the ids of the webhooks with messages that are due."""
+    query = select(_OWNER).where(_PENDING, Delivery.due_at <= at).distinct()
+    return set(connection.execute(query).scalars())
 
-    Args:
-        without: the webhooks whose messages are left out.
-    """
-    query = select(*_COLUMNS).where(Delivery.state == "pending", Delivery.due_at <= at)
-    query = query.where(Delivery.webhook_id.not_in(without)).order_by(Delivery.due_at, Delivery.id).limit(limit)
+
+def due(connection: Connection, secret: Secret, at: str, webhook_id: str, limit: int) -> list[DeliveryRecord]:
+    """Return messages of a webhook that are due, the earliest first, without rows that the service did not write."""
+    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, webhook_id == _OWNER)
+    query = query.order_by(Delivery.due_at, Delivery.id).limit(limit)
     return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
 
 
-def claim(database: Database, delivery: DeliveryRecord) -> bool:
-    """Take a due message for a try of this server; return False if another server took it first."""
+def claim(database: Database, webhook: WebhookRecord, delivery: DeliveryRecord) -> bool:
+    """Take a due message for a try of this server.
+
+    Returns:
+        False if another server took it first, the webhook is no longer as it was read, or it does not reach the
+        message's account; such messages are deleted.
+    """
     until = clock.later(clock.now(), _CLAIM)
     seen = (Delivery.id == delivery.id, Delivery.state == "pending", Delivery.due_at == delivery.due_at)
     statement = update(Delivery).where(*seen).values(due_at=until)
 
+    def work(connection: Connection) -> bool:
+        if not has_webhook(connection, webhook, lock=True):
+            return False
+        if webhook.accounts is not None and delivery.type != TEST and not webhook.reaches(delivery.account):
+            forget_unreached(connection, webhook.id, webhook.accounts)
+            return False
+        return bool(connection.execute(statement).rowcount)
+
     def is_committed(connection: Connection, _: bool) -> bool:
         return connection.execute(select(Delivery.due_at).where(Delivery.id == delivery.id)).scalar() == until
 
-    return database.write(lambda connection: bool(connection.execute(statement).rowcount), is_committed=is_committed)
+    return database.write(work, is_committed=is_committed)
 
 
 def record(database: Database, delivery: DeliveryRecord, tried: Try) -> None:
@@ -148,14 +189,19 @@ def record(database: Database, delivery: DeliveryRecord, tried: Try) -> None:
     database.write(work, is_committed=lambda connection, _: _has_try(connection, delivery.id, number))
 
 
-def read_delivery(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str) -> DeliveryRecord:
+def read_delivery(
+    connection: Connection, secret: Secret, webhook_id: str, delivery_id: str, only: Collection[str] | None
+) -> DeliveryRecord:
     """Return a message of a webhook.
 
+    Args:
+        only: the accounts of a limited steward; None: all.
+
     Raises:
-        NotFound: the webhook has none with this id.
+        NotFound: the webhook has none with this id, or it is about another account.
         Altered: its row is not as the service wrote it.
     """
-    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, Delivery.id == delivery_id)
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, Delivery.id == delivery_id, _about(only))
     row = connection.execute(query).one_or_none()
     if row is None:
         raise NotFound("delivery", delivery_id)
@@ -163,14 +209,23 @@ def read_delivery(connection: Connection, secret: Secret, webhook_id: str, deliv
 
 
 def list_deliveries(
-    connection: Connection, secret: Secret, webhook_id: str, after: str, limit: int, before_reading: BeforeReading
+    connection: Connection,
+    secret: Secret,
+    webhook_id: str,
+    after: str,
+    limit: int,
+    before_reading: BeforeReading,
+    only: Collection[str] | None,
 ) -> Page[DeliveryRecord]:
     """Return a page of a webhook's messages, newest first; ``after`` is the id of the last one before the page.
+
+    Args:
+        only: the accounts of a limited steward, who sees the messages about these and the tests; None: all.
 
     Raises:
         Altered: a row is not as the service wrote it.
     """
-    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id)
+    query = select(*_COLUMNS).where(Delivery.webhook_id == webhook_id, _about(only))
     query = query.order_by(*(column.desc() for column in _ORDER))
     if after:
         last = select(Delivery.created_at).where(Delivery.id == after).scalar_subquery()
@@ -192,18 +247,41 @@ def tries_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, l
     return found
 
 
-def retry(connection: Connection, secret: Secret, webhook_id: str, delivery_id: str, at: str) -> DeliveryRecord:
+def retry(
+    connection: Connection,
+    secret: Secret,
+    webhook_id: str,
+    delivery_id: str,
+    at: str,
+    only: Collection[str] | None,
+) -> DeliveryRecord:
     """Let a failed message be tried once more.
+
+    Args:
+        only: as in ``read_delivery``.
 
     Raises:
         NotFound, Altered: as ``read_delivery``.
         Conflict: it has not failed.
     """
-    found = read_delivery(connection, secret, webhook_id, delivery_id)
+    found = read_delivery(connection, secret, webhook_id, delivery_id, only)
     again = update(Delivery).where(Delivery.id == delivery_id, Delivery.state == "failed")
     if not connection.execute(again.values(state="pending", due_at=at)).rowcount:
         raise Conflict(f"expected a message that failed; it is {found.state}")
-    return read_delivery(connection, secret, webhook_id, delivery_id)
+    return read_delivery(connection, secret, webhook_id, delivery_id, only)
+
+
+def forget_unreached(connection: Connection, webhook_id: str, accounts: Collection[str]) -> None:
+    """Delete the messages of a webhook, with their log, that are not about these accounts."""
+    beyond = or_(Delivery.account.is_(None), Delivery.account.not_in(accounts))
+    forget_of(connection, webhook_id, beyond)
+
+
+def forget_of(connection: Connection, webhook_id: str, some: ColumnElement[bool] | None = None) -> None:
+    """Delete the messages of a webhook with their log: all, or those for which a condition holds."""
+    own = (Delivery.webhook_id == webhook_id, true() if some is None else some)
+    connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(select(Delivery.id).where(*own))))
+    connection.execute(delete(Delivery).where(*own))
 
 
 def forget(database: Database, at: str) -> None:
@@ -229,7 +307,7 @@ def oldest_age(database: Database) -> float:
     return max(0.0, clock.between(row.oldest, clock.now()).total_seconds())
 
 
-_OLDEST = select(func.min(Delivery.created_at).label("oldest")).where(Delivery.state == "pending")
+_OLDEST = select(func.min(Delivery.created_at).label("oldest")).where(_PENDING, Delivery.due_at > "")
 
 
 def faults(connection: Connection, secret: Secret) -> list[str]:
@@ -245,6 +323,11 @@ def faults(connection: Connection, secret: Secret) -> list[str]:
 def is_queued(connection: Connection, ids: Sequence[str]) -> bool:
     """Return whether messages that an attempt added are there; True where it added none."""
     return not ids or bool(connection.execute(select(exists().where(Delivery.id == ids[0]))).scalar())
+
+
+def _about(only: Collection[str] | None) -> ColumnElement[bool]:
+    """Return the condition that a message is about one of these accounts, or a test; None: it holds for all."""
+    return true() if only is None else or_(Delivery.type == TEST, Delivery.account.in_(only))
 
 
 def _has_try(connection: Connection, delivery_id: str, number: int) -> bool:

@@ -9,24 +9,20 @@ import base64
 import hashlib
 import hmac
 import json
-import uuid
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, select
 
-from service.errors import Altered, Conflict, NotFound
-from service.ledger.access.key_events import SeenKeys, require_valid
+from service.errors import Altered, NotFound
 from service.ledger.installation import installation_journal
-from service.ledger.installation.installation_journal import lock_installation
-from service.ledger.journal.journal import BEFORE_FIRST, Actor, Head
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage import clock
-from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.paging import Page
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Account, BudgetBelow, Delivery, DeliveryTry, FollowedJournal, Webhook
+from service.ledger.storage.tables import Webhook
 
 Event = Literal[
     "release.proposed",
@@ -41,7 +37,6 @@ Event = Literal[
 EVENTS: tuple[Event, ...] = get_args(Event)
 OF_LEDGER = ("ledger.stopped", "ledger.acknowledged")
 """Events that are about no account, for webhooks that are not limited to accounts."""
-MOST = 100  # webhooks: each takes rows for each event
 OVERLAP = timedelta(hours=24)
 """The time for which messages are signed with the secret before a rotation too."""
 _PURPOSE = "webhook"
@@ -49,7 +44,6 @@ _COLUMNS = (
     Webhook.id, Webhook.name, Webhook.url, Webhook.mail, Webhook.events, Webhook.accounts, Webhook.below,
     Webhook.active, Webhook.generation, Webhook.rotated_at, Webhook.created_at, Webhook.created_by,
 )  # fmt: skip
-_FIXED = ("id", "created_at", "created_by")
 _ORDER = (Webhook.created_at, Webhook.id)
 
 
@@ -72,8 +66,11 @@ class WebhookRecord:
 
     def wants(self, event: str, account: str | None) -> bool:
         """Return whether it asks for messages of an event, about an account or the installation."""
-        reaches = self.accounts is None or account in self.accounts
-        return self.active and event in self.events and reaches
+        return self.active and event in self.events and self.reaches(account)
+
+    def reaches(self, account: str | None) -> bool:
+        """Return whether messages about an account, or about the installation, may go to it."""
+        return self.accounts is None or account in self.accounts
 
 
 class SeenWebhooks(NamedTuple):
@@ -167,93 +164,14 @@ def is_within(webhook: WebhookRecord, only: Collection[str] | None) -> bool:
     return only is None or (webhook.accounts is not None and set(webhook.accounts) <= set(only))
 
 
-def make(
-    connection: Connection,
-    secret: Secret,
-    stated: Mapping[str, Any],
-    *,
-    at: str,
-    by: Actor,
-    seen: SeenKeys | None,
-) -> WebhookRecord:
-    """Add a webhook, from now on: earlier entries of the journals give no messages.
+def has_webhook(connection: Connection, webhook: WebhookRecord, *, lock: bool = False) -> bool:
+    """Return whether a webhook is stored as it is here.
 
     Args:
-        stated: its changeable fields.
-        seen: the keys that were read before the lock.
-
-    Raises:
-        Conflict: there are too many.
-        Unauthenticated, Forbidden: the installation's journal does not know the key of ``by`` as a valid steward's.
+        lock: whether it also stays so until the transaction ends.
     """
-    _require_steward(connection, secret, by, at, seen)
-    number = connection.execute(select(func.count()).select_from(Webhook)).scalar_one()
-    if number >= MOST:
-        raise Conflict(f"there are {number} webhooks already, and at most {MOST} are allowed: delete one first")
-    record = WebhookRecord(
-        id=str(uuid.uuid4()), generation=1, rotated_at=None, created_at=at, created_by=by.name, **stated
-    )
-    row = _row(record)
-    row["seal"] = _seal(secret, row)
-    connection.execute(insert(Webhook).values(row))
-    if not number:
-        _begin_following(connection)
-    _enter(connection, secret, "webhook_made", record, by, at)
-    return record
-
-
-def change(
-    connection: Connection,
-    secret: Secret,
-    webhook_id: str,
-    stated: Mapping[str, Any],
-    *,
-    at: str,
-    by: Actor,
-    seen: SeenKeys | None,
-) -> WebhookRecord:
-    """Change fields of a webhook.
-
-    Raises:
-        NotFound, Altered: as ``read_webhook``.
-        Unauthenticated, Forbidden: as ``make``.
-    """
-    old = read_webhook(connection, secret, webhook_id, lock=True)
-    _require_steward(connection, secret, by, at, seen)
-    new = replace(old, **stated)
-    if new.below != old.below:
-        connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
-    row = _row(new)
-    values = {name: value for name, value in row.items() if name not in _FIXED} | {"seal": _seal(secret, row)}
-    connection.execute(update(Webhook).where(Webhook.id == webhook_id).values(values))
-    _enter(connection, secret, "webhook_changed", new, by, at)
-    return new
-
-
-def remove(
-    connection: Connection, secret: Secret, webhook_id: str, *, at: str, by: Actor, seen: SeenKeys | None
-) -> None:
-    """Delete a webhook with its deliveries and their log.
-
-    Raises:
-        NotFound: there is none with this id.
-        Unauthenticated, Forbidden: as ``make``.
-    """
-    row = connection.execute(select(Webhook.id).where(Webhook.id == webhook_id).with_for_update()).one_or_none()
-    if row is None:
-        raise NotFound("webhook", webhook_id)
-    _require_steward(connection, secret, by, at, seen)
-    own = select(Delivery.id).where(Delivery.webhook_id == webhook_id)
-    connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(own)))
-    connection.execute(delete(Delivery).where(Delivery.webhook_id == webhook_id))
-    connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
-    connection.execute(delete(Webhook).where(Webhook.id == webhook_id))
-    installation_journal.append(connection, secret, "webhook_deleted", {"id": webhook_id}, actor=by, at=at)
-
-
-def has_webhook(connection: Connection, webhook: WebhookRecord) -> bool:
-    """Return whether a webhook is stored as it is here."""
-    row = connection.execute(select(*_COLUMNS).where(Webhook.id == webhook.id)).one_or_none()
+    query = select(*_COLUMNS).where(Webhook.id == webhook.id)
+    row = connection.execute(query.with_for_update(read=True) if lock else query).one_or_none()
     return row is not None and _record(row) == webhook
 
 
@@ -279,41 +197,13 @@ def _key(secret: Secret, webhook_id: str, generation: int) -> bytes:
     return secret.hmac("webhook-secret", webhook_id.encode(), str(generation).encode())
 
 
-def _begin_following(connection: Connection) -> None:
-    """Let the journals be followed from their present heads, as nothing was followed without a webhook."""
-    connection.execute(delete(FollowedJournal))
-    heads = select(Account.id, Account.head_seq, Account.head_hash)
-    connection.execute(insert(FollowedJournal).from_select(("account_id", "seq", "hash"), heads))
-    own = installation_journal.head(connection)
-    connection.execute(insert(FollowedJournal).values(account_id=NO_ACCOUNT, seq=own.seq, hash=own.hash))
-
-
-def _enter(
-    connection: Connection, secret: Secret, kind: installation_journal.Kind, webhook: WebhookRecord, by: Actor, at: str
-) -> None:
-    content: dict[str, object] = {
-        "id": webhook.id,
-        "name": webhook.name,
-        "target": "mail" if webhook.url is None else "url",
-        "events": list(webhook.events),
-        "accounts": None if webhook.accounts is None else list(webhook.accounts),
-        "active": webhook.active,
-        "seal": _seal(secret, _row(webhook)),
-    }
-    installation_journal.append(connection, secret, kind, content, actor=by, at=at)
-
-
-def _require_steward(connection: Connection, secret: Secret, by: Actor, at: str, seen: SeenKeys | None) -> None:
-    """Refuse a key that the journal does not have as a valid steward's, and lock the journal until the entry."""
-    lock_installation(connection)
-    require_valid(connection, secret, by, at, seen)
-
-
-def _row(webhook: WebhookRecord) -> dict[str, Any]:
+def sealed_row(secret: Secret, webhook: WebhookRecord) -> dict[str, Any]:
+    """Return the row of a webhook, with its seal."""
     row: dict[str, Any] = {field.name: getattr(webhook, field.name) for field in fields(webhook)}
     for name in ("mail", "events", "accounts"):
         row[name] = None if row[name] is None else json.dumps(row[name])
-    return row | {"active": int(webhook.active)}
+    row["active"] = int(webhook.active)
+    return row | {"seal": _seal(secret, row)}
 
 
 def _seal(secret: Secret, row: Mapping[Any, Any]) -> str:

@@ -6,6 +6,9 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import text
 
+from service.ledger.notifications import deliveries, webhook_changes, webhooks
+from service.ledger.notifications.deliveries import Message
+from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from tests.api.calls import (
@@ -19,6 +22,9 @@ from tests.api.calls import (
     pointers_of,
     problem_of,
 )
+from tests.ledger.charging import SECRET
+from tests.ledger.notifications.hooks import change_webhook
+from tests.ledger.writing import never
 
 _URL = "https://hooks.agency.example/ledger?from=us"
 _BODY = {"name": "approvals", "url": _URL, "events": ["release.proposed", "budget.below"], "below": "0.2"}
@@ -199,6 +205,14 @@ def test_only_a_message_that_failed_is_tried_again(client: Client, app: FastAPI)
     problem_of(client.post(f"/v1/webhooks/{other}/deliveries/{sent['id']}/retry"), "not_found")
 
 
+def test_few_tests_of_a_webhook_wait(client: Client) -> None:
+    first, second = (f"/v1/webhooks/{make(client)['id']}" for _ in range(2))
+    for _ in range(10):
+        json_of(client.post(f"{first}/test"), 202)
+    assert "10 test messages" in problem_of(client.post(f"{first}/test"), "conflict")["detail"]
+    json_of(client.post(f"{second}/test"), 202)
+
+
 def test_a_limited_steward_manages_webhooks_of_its_accounts(client: Client) -> None:
     limited = make_key(client, "steward", "limited", accounts=["people", "families"])
     for accounts in (None, ["people", "elsewhere"]):
@@ -223,6 +237,62 @@ def test_a_limited_steward_manages_webhooks_of_its_accounts(client: Client) -> N
             problem_of(client.request(method, path, json=body, headers=limited), "forbidden")
     json_of(client.patch(f"/v1/webhooks/{own}", json={"accounts": ["families"]}, headers=limited))
     assert client.delete(f"/v1/webhooks/{own}", headers=limited).status_code == 204
+
+
+def test_a_narrowed_webhook_gives_a_limited_steward_no_message_of_before(client: Client, database: Database) -> None:
+    limited = make_key(client, "steward", "limited", accounts=["people"])
+    made = make(client, accounts=["secret-a", "people"])["id"]
+    at = f"/v1/webhooks/{made}"
+    sent = [_queued(database, made, account) for account in ("secret-a", "people")]
+    assert [one["id"] for one in json_of(client.get(f"{at}/deliveries"))["items"]] == sent[::-1]
+    json_of(client.patch(at, json={"accounts": ["people"]}))
+    beyond = _queued(database, made, "secret-a")  # as if it had come meanwhile
+    answer = client.get(f"{at}/deliveries", headers=limited)
+    assert [one["id"] for one in json_of(answer)["items"]] == [sent[1]]
+    assert "secret-a" not in answer.text
+    problem_of(client.post(f"{at}/deliveries/{beyond}/retry", headers=limited), "not_found")
+    test = json_of(client.post(f"{at}/test", headers=limited), 202)["id"]
+    shown = json_of(client.get(f"{at}/deliveries", headers=limited))["items"]
+    assert [one["id"] for one in shown] == [test, sent[1]]
+
+
+def _queued(database: Database, webhook: str, account: str) -> str:
+    at = clock.now()
+    message = Message(webhook, "release.proposed", account, at, {"account": account})
+    (made,) = database.write(lambda c: deliveries.queue(c, SECRET, [message], at), is_committed=never)
+    return made
+
+
+@pytest.mark.parametrize("path", ["", "/rotate"])
+def test_a_webhook_that_is_widened_meanwhile_is_not_changed_by_a_limited_key(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    limited = make_key(client, "steward", "limited", accounts=["people"])
+    made = make(client, accounts=["people"])
+    read = webhooks.read_webhook
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        found = read(*arguments, **named)
+        monkeypatch.undo()
+        change_webhook(database, made["id"], accounts=None)
+        return found
+
+    monkeypatch.setattr(webhooks, "read_webhook", late)
+    at = f"/v1/webhooks/{made['id']}{path}"
+    answer = (
+        client.post(at, headers=limited) if path else client.patch(at, json={"accounts": ["people"]}, headers=limited)
+    )
+    problem_of(answer, "forbidden")
+    assert json_of(client.get(f"/v1/webhooks/{made['id']}"))["accounts"] is None
+
+
+def test_keys_that_are_limited_leave_places_to_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_changes, "MOST_BEFORE_LIMITED", 1)
+    limited = make_key(client, "steward", "limited", accounts=["people"])
+    make(client, limited, accounts=["people"])
+    answer = client.post("/v1/webhooks", json=_BODY | {"accounts": ["people"]}, headers=limited)
+    assert "limited to accounts" in problem_of(answer, "conflict")["detail"]
+    make(client, accounts=["people"])
 
 
 def test_a_revoked_key_is_shown_no_secret_again(client: Client) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import text
 
 from service.ledger.journal.journal import Actor
-from service.ledger.notifications import webhooks
+from service.ledger.notifications import webhook_changes
 from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -24,11 +24,16 @@ _USUAL = {
 }
 
 
-def make_webhook(database: Database, **fields: Any) -> WebhookRecord:
+def make_webhook(
+    database: Database, by: str = "issuer's steward", *, limited: bool = False, **fields: Any
+) -> WebhookRecord:
     """Make a webhook, as a steward whom an issuer authenticated."""
     stated, at = _USUAL | fields, clock.now()
     return database.write(
-        lambda connection: webhooks.make(connection, SECRET, stated, at=at, by=BY, seen=None), is_committed=never
+        lambda connection: webhook_changes.make(
+            connection, SECRET, stated, limited=limited, at=at, by=Actor(by), seen=None
+        ),
+        is_committed=never,
     )
 
 
@@ -36,7 +41,7 @@ def change_webhook(database: Database, webhook_id: str, **fields: Any) -> Webhoo
     """Change fields of a webhook."""
     at = clock.now()
     return database.write(
-        lambda connection: webhooks.change(connection, SECRET, webhook_id, fields, at=at, by=BY, seen=None),
+        lambda connection: webhook_changes.change(connection, SECRET, webhook_id, fields, at=at, by=BY, seen=None),
         is_committed=never,
     )
 
@@ -45,7 +50,7 @@ def remove_webhook(database: Database, webhook_id: str) -> None:
     """Delete a webhook."""
     at = clock.now()
     database.write(
-        lambda connection: webhooks.remove(connection, SECRET, webhook_id, at=at, by=BY, seen=None),
+        lambda connection: webhook_changes.remove(connection, SECRET, webhook_id, at=at, by=BY, seen=None),
         is_committed=never,
     )
 

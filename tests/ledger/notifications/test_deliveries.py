@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from service.errors import Altered, Conflict
+from service.errors import Altered, Conflict, NotFound
 from service.ledger.notifications import deliveries
 from service.ledger.notifications.deliveries import DeliveryRecord, Message, Try
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify_installation import verify_installation
-from tests.ledger.charging import SECRET
+from tests.ledger.charging import SECRET, open_account
 from tests.ledger.ledgers import Clock
-from tests.ledger.notifications.hooks import make_webhook, remove_webhook
+from tests.ledger.notifications.hooks import change_webhook, make_webhook, payloads_of, remove_webhook
 from tests.ledger.writing import never, run
 
 
@@ -25,14 +25,30 @@ def queued(database: Database, webhook_id: str, number: int = 1) -> Sequence[str
     return database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
 
 
+def queued_about(database: Database, webhook_id: str, *accounts: str | None) -> dict[str | None, str]:
+    """Queue a message about each account, and a test; return their ids by the accounts and the type."""
+    at = clock.now()
+    messages = [Message(webhook_id, "release.proposed", one, at, {"account": one}) for one in accounts]
+    messages.append(Message(webhook_id, "test", None, at, {}))
+    ids = database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
+    return dict(zip([*accounts, "test"], ids, strict=True))
+
+
+def remaining(database: Database) -> set[str]:
+    with database.read() as connection:
+        return set(connection.execute(text("SELECT id FROM deliveries")).scalars())
+
+
 def due(database: Database) -> list[DeliveryRecord]:
     with database.read() as connection:
-        return deliveries.due(connection, SECRET, clock.now(), (), 10)
+        at = clock.now()
+        found = [deliveries.due(connection, SECRET, at, one, 10) for one in deliveries.waiting(connection, at)]
+        return sorted((one for row in found for one in row), key=lambda one: (one.due_at, one.id))
 
 
 def read(database: Database, webhook_id: str, delivery_id: str) -> DeliveryRecord:
     with database.read() as connection:
-        return deliveries.read_delivery(connection, SECRET, webhook_id, delivery_id)
+        return deliveries.read_delivery(connection, SECRET, webhook_id, delivery_id, None)
 
 
 def failed(at: str) -> Try:
@@ -49,8 +65,8 @@ def test_a_message_is_taken_by_one_server(database: Database) -> None:
     made = make_webhook(database)
     queued(database, made.id)
     (found,) = due(database)
-    assert deliveries.claim(database, found)
-    assert not deliveries.claim(database, found)
+    assert deliveries.claim(database, made, found)
+    assert not deliveries.claim(database, made, found)
     assert due(database) == []
 
 
@@ -59,11 +75,11 @@ def test_a_server_that_dies_leaves_its_message_to_others(database: Database, mon
     made = make_webhook(database)
     queued(database, made.id)
     (found,) = due(database)
-    assert deliveries.claim(database, found)
+    assert deliveries.claim(database, made, found)
     time.moment += timedelta(minutes=2)
     (again,) = due(database)
     assert again.id == found.id
-    assert deliveries.claim(database, again)
+    assert deliveries.claim(database, made, again)
 
 
 def test_a_message_is_tried_eight_times_within_a_day(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +103,12 @@ def test_a_message_is_tried_eight_times_within_a_day(database: Database, monkeyp
     assert (outcomes["notifications", "put_off"], outcomes["notifications", "failed"]) == (7, 1)
 
     at = clock.now()
-    database.write(lambda c: deliveries.retry(c, SECRET, made.id, message, at), is_committed=never)
+    database.write(lambda c: deliveries.retry(c, SECRET, made.id, message, at, None), is_committed=never)
     (found,) = due(database)
     deliveries.record(database, found, Try(at, 5, 200, None, None))
     assert read(database, made.id, message).state == "delivered"
     with pytest.raises(Conflict, match="delivered"):
-        database.write(lambda c: deliveries.retry(c, SECRET, made.id, message, at), is_committed=never)
+        database.write(lambda c: deliveries.retry(c, SECRET, made.id, message, at, None), is_committed=never)
 
 
 def test_an_outcome_that_comes_twice_is_logged_once(database: Database) -> None:
@@ -114,6 +130,72 @@ def test_an_outcome_of_a_deleted_webhook_is_dropped(database: Database) -> None:
     with database.read() as connection:
         for table in ("deliveries", "delivery_tries"):
             assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar() == 0
+
+
+def test_a_narrowed_webhook_keeps_the_messages_that_it_reaches(database: Database) -> None:
+    """Those who may manage it then may not all read what it was told before."""
+    made = make_webhook(database, accounts=("a", "b"))
+    other = queued_about(database, make_webhook(database).id, "a")
+    ids = queued_about(database, made.id, "a", "b")
+    for found in due(database):
+        deliveries.record(database, found, failed(clock.now()))
+    change_webhook(database, made.id, name="as wide")
+    change_webhook(database, made.id, accounts=("c", "b", "a"))
+    assert remaining(database) == {*ids.values(), *other.values()}
+    change_webhook(database, made.id, accounts=("b", "c"))
+    assert remaining(database) == {ids["b"], *other.values()}
+    with database.read() as connection:
+        tried = connection.execute(text("SELECT delivery_id FROM delivery_tries")).scalars().all()
+    assert set(tried) == remaining(database)
+
+
+def test_a_webhook_of_all_that_is_limited_loses_what_is_about_no_account(database: Database) -> None:
+    made = make_webhook(database)
+    ids = queued_about(database, made.id, "a", "b", None)
+    change_webhook(database, made.id, accounts=("b",))
+    assert remaining(database) == {ids["b"]}
+
+
+def test_a_narrowed_webhook_forgets_which_other_budgets_are_below(database: Database) -> None:
+    for name in ("a", "b"):
+        open_account(database, name)
+    made = make_webhook(database, events=("budget.below",), below="0.5", accounts=("a", "b"))
+    run(database, f"INSERT INTO budgets_below SELECT '{made.id}', id FROM accounts")
+    change_webhook(database, made.id, accounts=("b",))
+    with database.read() as connection:
+        query = "SELECT name FROM budgets_below JOIN accounts ON id = account_id"
+        assert connection.execute(text(query)).scalars().all() == ["b"]
+
+
+def test_a_message_beyond_a_webhook_is_not_sent(database: Database) -> None:
+    """Such messages remained where a webhook was narrowed by an earlier version."""
+    wide = make_webhook(database, accounts=("a", "b"))
+    made = change_webhook(database, wide.id, accounts=("b",))
+    queued_about(database, made.id, "a", "b")
+    first, second, test = due(database)
+    assert not deliveries.claim(database, wide, second)
+    assert deliveries.claim(database, made, second)
+    assert deliveries.claim(database, made, test)
+    assert not deliveries.claim(database, made, first)
+    assert remaining(database) == {second.id}
+
+
+def test_a_limited_steward_sees_messages_of_its_accounts_only(database: Database) -> None:
+    made = make_webhook(database)
+    ids = queued_about(database, made.id, "a", "b", None)
+    with database.read() as connection:
+        for only, seen in ((None, set(ids.values())), ({"b"}, {ids["b"], ids["test"]}), (set[str](), {ids["test"]})):
+            found = deliveries.list_deliveries(connection, SECRET, made.id, "", 10, lambda _: None, only)
+            assert {one.id for one in found} == seen
+        assert deliveries.read_delivery(connection, SECRET, made.id, ids["b"], {"b"}).account == "b"
+        for hidden in (ids["a"], ids[None]):
+            with pytest.raises(NotFound):
+                deliveries.read_delivery(connection, SECRET, made.id, hidden, {"b"})
+    run(database, "UPDATE deliveries SET state = 'failed', due_at = NULL")
+    with pytest.raises(NotFound):
+        database.write(lambda c: deliveries.retry(c, SECRET, made.id, ids["a"], clock.now(), {"b"}), is_committed=never)
+    assert due(database) == []
+    assert len(payloads_of(database)) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sqlalchemy import insert, text
 from service.errors import Altered, Conflict, NotFound, Unauthenticated
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import Actor
-from service.ledger.notifications import webhooks
+from service.ledger.notifications import webhook_changes, webhooks
 from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -94,19 +94,41 @@ def test_a_key_that_the_journal_does_not_know_makes_none(database: Database) -> 
     at, unknown = clock.now(), Actor("eve", "no such key")
     with pytest.raises(Unauthenticated):
         database.write(
-            lambda connection: webhooks.make(connection, SECRET, {}, at=at, by=unknown, seen=None),
+            lambda connection: webhook_changes.make(
+                connection, SECRET, {}, limited=False, at=at, by=unknown, seen=None
+            ),
             is_committed=lambda *_: False,
         )
 
 
 def test_there_are_at_most_so_many(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "MOST", 2)
+    monkeypatch.setattr(webhook_changes, "MOST", 2)
     first = make_webhook(database)
     make_webhook(database)
     with pytest.raises(Conflict, match="2 webhooks"):
         make_webhook(database)
     remove_webhook(database, first.id)
     make_webhook(database)
+
+
+def test_one_principal_makes_at_most_so_many(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_changes, "MOST_OF_ONE", 2)
+    first = make_webhook(database, "ann")
+    make_webhook(database, "ann")
+    with pytest.raises(Conflict, match="you have made 2 webhooks"):
+        make_webhook(database, "ann")
+    make_webhook(database, "bob")
+    remove_webhook(database, first.id)
+    make_webhook(database, "ann")
+
+
+def test_limited_keys_leave_places_to_others(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_changes, "MOST_BEFORE_LIMITED", 2)
+    make_webhook(database, "ann", limited=True)
+    make_webhook(database, "bob", limited=True)
+    with pytest.raises(Conflict, match="limited to accounts"):
+        make_webhook(database, "eve", limited=True)
+    make_webhook(database, "eve")
 
 
 def test_an_unknown_webhook_is_not_found(database: Database) -> None:

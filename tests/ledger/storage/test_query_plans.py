@@ -19,6 +19,8 @@ from service.ledger.draws.retention import remove_noisy
 from service.ledger.installation.missing_entries import last_entries, lost_entries, missing_entries
 from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
+from service.ledger.notifications import deliveries
+from service.ledger.notifications.deliveries import Message, Try
 from service.ledger.releases import past_releases, recorded_releases, releases
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
@@ -46,6 +48,8 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.ledger.notifications.hooks import change_webhook, make_webhook
+from tests.ledger.writing import never
 
 _PLAN = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.0001", "name": "a", "tags": ["t"]}]}
 _MECHANISM = {"type": "geometric", "epsilon": "0.0001", "name": "a"}
@@ -172,12 +176,40 @@ def test_every_statement_finds_its_rows_by_an_index(database: Database, monkeypa
     with _statements() as log:
         _everything(database, later)
     assert len({statement for statement, _ in log}) > 40
+    assert _scans(database, log) == []
+
+
+def test_every_statement_about_messages_finds_its_rows_by_an_index(database: Database) -> None:
+    made, at = make_webhook(database, accounts=("a", "b")), clock.now()
+    with _statements() as log:
+        messages = [Message(made.id, "test", None, at, {}), Message(made.id, "release.refused", "a", at, {})]
+        database.write(lambda connection: deliveries.queue(connection, SECRET, messages, at), is_committed=never)
+        with database.read() as connection:
+            deliveries.waiting(connection, clock.now())
+            deliveries.number_of_tests(connection, made.id)
+            deliveries.number_since(connection, made.id, "release.refused", "a", at)
+            for only in (None, {"a"}):
+                found = deliveries.list_deliveries(connection, SECRET, made.id, "", 10, lambda _: None, only)
+            first, _ = deliveries.due(connection, SECRET, clock.now(), made.id, 10)
+            deliveries.tries_of(connection, [one.id for one in found])
+        assert deliveries.claim(database, made, first)
+        deliveries.record(database, first, Try(at, 1, 500, "the answer has status 500", None))
+        deliveries.oldest_age(database)
+        deliveries.forget(database, at)
+        change_webhook(database, made.id, accounts=("b",))
+    about = [one for one in log if "deliver" in one[0]]
+    assert len({statement for statement, _ in about}) > 10
+    assert _scans(database, about) == []
+
+
+def _scans(database: Database, log: list[Statement]) -> list[str]:
+    """Return the statements that read a table from end to end."""
     scans = _sqlite_scans if database.kind == "sqlite" else _postgresql_scans
     faults = []
     with database.read() as connection:
         for statement, parameters in dict(log).items():
             faults += [f"{scan}: {' '.join(statement.split())}" for scan in scans(connection, statement, parameters)]
-    assert faults == []
+    return faults
 
 
 def _sqlite_scans(connection: Connection, statement: str, parameters: Any) -> Iterator[str]:

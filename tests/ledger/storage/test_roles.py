@@ -134,15 +134,16 @@ def _use_scenarios(database: Database) -> None:
 def _use_webhooks(database: Database) -> None:
     """Make, change and delete webhooks, and try their messages to their end."""
     made = make_webhook(database, events=("release.proposed", "budget.below"), below="0.999999")
-    change_webhook(database, made.id, generation=2, rotated_at=clock.now())
-    for webhook in (made, make_webhook(database)):
+    changed = change_webhook(database, made.id, generation=2, rotated_at=clock.now())
+    for webhook in (changed, make_webhook(database)):
         at = clock.now()
         new = [Message(webhook.id, "test", None, at, {})]
         database.write(partial(deliveries.queue, secret=SECRET, messages=new, at=at), is_committed=never)
         with database.read() as connection:
-            (found,) = deliveries.due(connection, SECRET, at, (), 1)
-        assert deliveries.claim(database, found)
+            (found,) = deliveries.due(connection, SECRET, at, webhook.id, 1)
+        assert deliveries.claim(database, webhook, found)
         deliveries.record(database, found, Try(at, 1, 500, "the answer has status 500", None))
+    change_webhook(database, webhook.id, accounts=("people",))
     remove_webhook(database, webhook.id)
 
 
