@@ -4,9 +4,8 @@ Charges write nothing for this. Of several servers that follow at once, one writ
 moved, and write nothing.
 """
 
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
@@ -19,9 +18,7 @@ from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.entries import ParsedEntry, read_text
 from service.ledger.journal.journal import BEFORE_FIRST, Head
-from service.ledger.journal.linked_heads import texts_after
 from service.ledger.notifications import deliveries, webhooks
 from service.ledger.notifications.deliveries import Message
 from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
@@ -31,17 +28,17 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, BudgetBelow, FollowedJournal
-from service.notifications.messages import KINDS, News, budget_below, messages_for, news_of, share_left
+from service.notifications.audience import Audience
+from service.notifications.messages import News, budget_below, message_for, news_of, share_left
+from service.notifications.new_entries import EVENTS, Walk
 
-MOST_REFUSALS = 20
-"""The number of messages about refusals in one account that a webhook gets in an hour: a pipeline may cause thousands
-of refusals."""
+MOST_OF_HOUR = 20
+"""The number of messages about one event of one account that a webhook gets in an hour: a pipeline may cause thousands
+of refusals and proposals."""
 _HOUR = timedelta(hours=1)
-_AT_ONCE = 200  # accounts whose new entries one transaction reads
+_AT_ONCE = 200  # accounts whose new entries one look reads
+_MOST = 1 << 24  # characters of new entries that one look reads, and a bit more
 _AGAIN = 60.0  # seconds after which journals that could not be read are looked at again
-# The names of the members that follow the kind cannot be part of another member.
-_KIND = re.compile(r'"kind":"([a-z_]+)","release":(?:"[^"]*"|null),"seq":[0-9]+,"time":"[^"]*"\}\Z')
-_END = 300  # characters in which the end of an entry's text lies; the plan before it may be long
 _log = structlog.get_logger("service.notifications")
 
 
@@ -52,12 +49,15 @@ class _Found:
     Attributes:
         places: for each journal the place that was reached before, if any, and the new one.
         below, above: webhooks and accounts whose budget came below the webhook's share, or is no longer below it.
+        numbers: of messages that a webhook got about an event and account within the last hour.
     """
 
+    audience: Audience
     places: dict[int, tuple[Head | None, Head]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     below: list[tuple[str, int]] = field(default_factory=list)
     above: list[tuple[str, int]] = field(default_factory=list)
+    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
 
 
 class Follower:
@@ -70,11 +70,13 @@ class Follower:
     def __init__(self, database: Database, secret: Secret, public_url: str | None) -> None:
         self._database, self._secret, self._public_url = database, secret, public_url
         self._seen = SeenWebhooks()
-        self._unreadable, self._since = dict[int, int](), 0.0  # heads of journals that could not be read, by account
+        self._after = 0  # the account after which the next look goes on, so that busy ones do not hide others
+        self._walks = dict[int, Walk]()  # those that did not come to their end, by account
+        self._unreadable, self._since = set[int](), 0.0  # accounts whose journals could not be read
         self.webhooks: Sequence[WebhookRecord] = ()
 
-    def follow(self) -> bool:
-        """Make messages of entries that are new in the journals; return whether others may follow at once.
+    def follow(self) -> None:
+        """Make messages of entries that are new in the journals, of some accounts and so many texts as one look reads.
 
         Without a webhook nothing is followed.
 
@@ -83,30 +85,33 @@ class Follower:
             BrokenChain: the installation's journal is not sound.
         """
         if time.monotonic() - self._since > _AGAIN:
-            self._unreadable, self._since = {}, time.monotonic()
+            self._unreadable, self._since = set(), time.monotonic()
         with self._database.read() as connection:
             if not webhooks.any_webhook(connection):
                 self.webhooks = ()
-                return False
+                return
             self._seen = webhooks.see_webhooks(connection, self._secret, self._seen)
             self.webhooks = webhooks.journalled(connection, self._secret, self._seen)
-            found = _Found()
+            found, room = _Found(Audience(self.webhooks)), _MOST
             self._read_installation(connection, found)
             moved = self._moved(connection)
+            self._after = moved[-1][0] if len(moved) == _AT_ONCE else 0
             for account_id, name, last in moved:
-                self._read_account(connection, found, account_id, name, last)
+                room -= self._read_account(connection, found, account_id, name, last, room)
+                if room <= 0:
+                    self._after = account_id
+                    break
         if found.places:
             self._write(found)
-        return len(moved) == _AT_ONCE
 
     def _moved(self, connection: Connection) -> list[tuple[int, str, Head | None]]:
-        """Return the accounts with new entries, each with the place that was reached in its journal."""
+        """Return accounts with new entries, each with the place that was reached in its journal."""
         columns = (Account.id, Account.name, FollowedJournal.seq, FollowedJournal.hash)
         query = (
             select(*columns)
             .outerjoin(FollowedJournal, FollowedJournal.account_id == Account.id)
             .where(or_(FollowedJournal.seq.is_(None), Account.head_seq > FollowedJournal.seq))
-            .where(Account.id.not_in(self._unreadable))
+            .where(Account.id > self._after, Account.id.not_in(self._unreadable))
             .order_by(Account.id)
             .limit(_AT_ONCE)
         )
@@ -114,59 +119,109 @@ class Follower:
         return [(row.id, row.name, None if row.seq is None else Head(row.seq, row.hash)) for row in rows]
 
     def _read_account(
-        self, connection: Connection, found: _Found, account_id: int, name: str, last: Head | None
-    ) -> None:
+        self, connection: Connection, found: _Found, account_id: int, name: str, last: Head | None, room: int
+    ) -> int:
+        """Read new entries of an account; return the number of characters that were read."""
+        wants = found.audience.events(name)
+        walk = self._walks.pop(account_id, None)
         try:
             account = accounts.read_account(connection, name)
-            entries = _entries(connection, account, last or BEFORE_FIRST)
-            news = [*news_of(connection, account, entries)]
-            left = share_left(in_list(connection, account, clock.now()))
+            place = last or BEFORE_FIRST
+            if walk is None or walk.start != place:
+                walk = Walk(place, account.head, place)
+            kinds, size = {kind for kind, event in EVENTS.items() if event in wants}, 0
+            try:
+                if kinds:
+                    size = walk.go_on(connection, account_id, kinds, room)
+                    if walk.reached != walk.end:
+                        self._walks[account_id] = walk
+                        return size
+            except BrokenChain as broken:
+                _log.error("messages of a journal begin anew at its head", account=name, detail=str(broken))
+                walk = Walk(place, account.head, account.head)
+            messages = [*self._told(connection, found, account, walk)]
+            if "budget.below" in wants:
+                left = share_left(in_list(connection, account, clock.now()))
+                messages += self._compare_share(connection, found, account, left)
         except (ServiceError, BrokenChain, ValueError) as error:
             detail = (error.for_operator if isinstance(error, ServiceError) else None) or type(error).__name__
             _log.error("a journal gives no messages", account=name, detail=detail)
-            self._unreadable[account_id] = 0
-            return
-        found.places[account_id] = (last, account.head)
-        self._tell(connection, found, news)
-        self._compare_share(connection, found, account, left)
+            self._unreadable.add(account_id)
+            return 0
+        found.messages += messages
+        found.places[account_id] = (last, walk.end)
+        return size
 
     def _read_installation(self, connection: Connection, found: _Found) -> None:
         query = select(FollowedJournal.seq, FollowedJournal.hash).where(FollowedJournal.account_id == NO_ACCOUNT)
         row = connection.execute(query).one_or_none()
         last = BEFORE_FIRST if row is None else Head(row.seq, row.hash)
         reached, news = last, list[News]()
-        for head, members in installation_journal.read_after(connection, self._secret, last):
-            reached = head
-            if members["kind"] == "mark_acknowledged":
-                news.append(News("ledger.acknowledged", None, members["time"], "/", {"seq": members["seq"]}))
+        try:
+            _require_place(connection, last)
+            for head, members in installation_journal.read_after(connection, self._secret, last):
+                reached = head
+                if members["kind"] == "mark_acknowledged":
+                    news.append(News("ledger.acknowledged", None, members["time"], "/", {"seq": members["seq"]}))
+        except BrokenChain as broken:  # the webhooks that were read show that the journal is sound up to this head
+            _log.error("messages of the installation's journal begin anew at its head", detail=str(broken))
+            reached, news = self._seen.head, []
         if reached != last:
             found.places[NO_ACCOUNT] = (None if row is None else last, reached)
-            self._tell(connection, found, news)
+            for one in news:
+                asking = found.audience.of(one.event, None)
+                takers = self._takers(connection, found, asking, one.event, None, one.time)
+                found.messages += self._messages(found, one, takers)
 
-    def _tell(self, connection: Connection, found: _Found, news: Sequence[News]) -> None:
-        since = clock.later(clock.now(), -_HOUR)
-        for webhook in self.webhooks:
-            refusals = 0
-            for message in messages_for(webhook, news, self._public_url):
-                if message.type == "release.refused":
-                    if not refusals:
-                        refusals = deliveries.number_since(connection, webhook.id, message.type, message.account, since)
-                    refusals += 1
-                    if refusals > MOST_REFUSALS:
-                        continue
-                found.messages.append(message)
+    def _told(self, connection: Connection, found: _Found, account: AccountRecord, walk: Walk) -> Iterator[Message]:
+        """Yield the messages about entries of an account; what nobody gets is not looked at."""
+        asking = {kind: found.audience.of(event, account.name) for kind, event in EVENTS.items()}
+        for entry in walk.entries:
+            event = EVENTS[entry.kind]
+            takers = self._takers(connection, found, asking[entry.kind], event, account.name, entry.time)
+            news = news_of(connection, account, entry, walk.releases) if takers else None
+            yield from () if news is None else self._messages(found, news, takers)
 
-    def _compare_share(self, connection: Connection, found: _Found, account: AccountRecord, left: Fraction) -> None:
-        for webhook in self.webhooks:
-            if webhook.below is None or not webhook.wants("budget.below", account.name):
-                continue
+    def _takers(
+        self,
+        connection: Connection,
+        found: _Found,
+        asking: Sequence[WebhookRecord],
+        event: str,
+        account: str | None,
+        at: str,
+    ) -> list[WebhookRecord]:
+        """Return those of some webhooks that get a message about an event; none is told of what was before it."""
+        since, takers = clock.later(clock.now(), -_HOUR), []
+        for webhook in asking:
+            key = (webhook.id, event, account)
+            if at >= webhook.created_at:
+                if key not in found.numbers:
+                    found.numbers[key] = deliveries.number_since(connection, *key, since)
+                if found.numbers[key] < MOST_OF_HOUR:
+                    takers.append(webhook)
+        return takers
+
+    def _messages(self, found: _Found, news: News, takers: Sequence[WebhookRecord]) -> Iterator[Message]:
+        for webhook in takers:
+            key = (webhook.id, news.event, news.account)
+            found.numbers[key] += 1
+            last = found.numbers[key] == MOST_OF_HOUR
+            yield message_for(webhook, news, self._public_url, last=last)
+
+    def _compare_share(
+        self, connection: Connection, found: _Found, account: AccountRecord, left: Fraction
+    ) -> Iterator[Message]:
+        event, at = "budget.below", clock.now()
+        for webhook in found.audience.of(event, account.name):
             place = (webhook.id, account.id)
             known = select(BudgetBelow).where(tuple_(BudgetBelow.webhook_id, BudgetBelow.account_id) == tuple_(*place))
-            was, now_below = connection.execute(known).first() is not None, left < Fraction(webhook.below)
+            was, now_below = connection.execute(known).first() is not None, left < Fraction(str(webhook.below))
             if now_below and not was:
                 found.below.append(place)
-                news = budget_below(account, webhook.below, clock.now())
-                found.messages += messages_for(webhook, [news], self._public_url)
+                news = budget_below(account, str(webhook.below), at)
+                takers = self._takers(connection, found, [webhook], event, account.name, at)
+                yield from self._messages(found, news, takers)
             elif was and not now_below:
                 found.above.append(place)
 
@@ -210,20 +265,11 @@ def _is_at(connection: Connection, account_id: int, place: Head | None) -> bool:
     return (None if row is None else Head(row.seq, row.hash)) == place
 
 
-def _entries(connection: Connection, account: AccountRecord, last: Head) -> list[ParsedEntry]:
-    """Return the new entries of an account that may give messages; the texts link the place with the sealed head.
+def _require_place(connection: Connection, place: Head) -> None:
+    """Refuse a place that the installation's journal does not have.
 
     Raises:
-        BrokenChain: they do not link them.
+        BrokenChain: it has no such entry.
     """
-    entries, reached = list[ParsedEntry](), last
-    for head, body in texts_after(connection, account.id, last, account.head.seq):
-        reached = head
-        kind = _KIND.search(body, max(0, len(body) - _END))
-        if kind is None:
-            raise BrokenChain("an entry's text does not end as the service writes it")
-        if kind[1] in KINDS:
-            entries.append(read_text(body))
-    if reached != account.head:
-        raise BrokenChain("the entries do not link the last one that was read with the account's head")
-    return entries
+    if not installation_journal.has_entry(connection, place):
+        raise BrokenChain("the journal does not contain the place that was reached")

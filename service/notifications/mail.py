@@ -101,6 +101,8 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
         if name in data:
             said = (f"{part} {value}" for part, value in data[name].items() if value is not None)
             shown[words] = ", ".join(said) or "an account above"
+    if data.get("last_of_hour"):
+        shown["More"] = "the journal has them; others like this are not sent within the hour"
     if data.get("below") is not None:
         shown["Threshold"] = f"{data['below']} of the budget"
     return [f"{name}: {value}" for name, value in {"Time": message["timestamp"], **shown}.items()]

@@ -1,25 +1,22 @@
 """Messages that journal entries give: what happened, to whom, and what is left of the budget. They hold no counts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from service.api.schemas.exact_numbers import number_down, number_up
 from service.api.schemas.guarantees import remaining_body
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
-from service.ledger.journal.entries import Approved, ParsedEntry, Refused
+from service.ledger.journal.entries import Approved, Refused, read_text
 from service.ledger.notifications.deliveries import Message
 from service.ledger.notifications.webhooks import WebhookRecord
-from service.ledger.releases.recorded_releases import later_entries
-from service.ledger.releases.releases import ReleaseRecord, entry_of, read_some
+from service.ledger.storage.tables import OF_APPROVALS, Entry
+from service.notifications.new_entries import EVENTS, NewEntry, OwnRelease
 from service.privacy.accounting.privacy_filter import remaining
-
-KINDS = ("proposed", "approved", "voided", "expired", "refused")
-"""The kinds of entries of accounts that give messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +30,28 @@ class News:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-def news_of(connection: Connection, account: AccountRecord, entries: Sequence[ParsedEntry]) -> Iterator[News]:
-    """Yield what entries of an account's journal tell, in their order.
-
-    Entries about releases of accounts under it are left out: those accounts' own journals tell the same.
+def news_of(
+    connection: Connection, account: AccountRecord, entry: NewEntry, releases: Mapping[str, OwnRelease]
+) -> News | None:
+    """Return what an entry of an account's journal tells; None if nothing.
 
     Args:
-        entries: of ``KINDS``, linked with the head of the account.
-
-    Raises:
-        Altered: a release is not as the service wrote it.
+        entry: linked with the head of the account, and about none of an account under it.
+        releases: those of the account itself, by their ids.
     """
-    ids = sorted({entry.release for entry in entries if entry.release is not None})
-    own = {release.id: release for release in read_some(connection, account.id, ids)}
     page = f"/accounts/{account.name}"
-    for entry in entries:
-        told = {"account": account.name, "seq": entry.seq, "principal": entry.actor}
-        if isinstance(entry.content, Refused):
-            refusal = told | {"release": {"id": None, "name": entry.content.name}, "refusal": _limit(entry.content)}
-            yield News(
-                "release.refused", account.name, entry.time, f"/accounts/{account.name}", _with(account, refusal)
-            )
-            continue
-        release = own.get(entry.release or "")
-        event = None if release is None else _event(connection, account, release, entry)
-        if release is not None and event is not None:
-            said = told | {"release": {"id": release.id, "name": release.name}}
-            if isinstance(entry.content, Approved):
-                said["state"] = entry.content.to
-            yield News(event, account.name, entry.time, f"{page}/releases/{release.id}", _with(account, said))
+    told: dict[str, Any] = {"account": account.name, "seq": entry.seq, "principal": entry.actor}
+    if isinstance(entry.content, Refused):
+        said: dict[str, Any] = {"release": {"id": None, "name": entry.content.name}, "refusal": _limit(entry.content)}
+    else:
+        release = releases[str(entry.release)]
+        if entry.kind == "voided" and not _was_proposed(connection, account.id, release, entry):
+            return None
+        page = f"{page}/releases/{release.id}"
+        said = {"release": {"id": release.id, "name": release.name}}
+        if isinstance(entry.content, Approved):
+            said["state"] = entry.content.to
+    return News(EVENTS[entry.kind], account.name, entry.time, page, _with(account, told | said))
 
 
 def share_left(account: AccountRecord) -> Fraction:
@@ -74,33 +64,24 @@ def budget_below(account: AccountRecord, below: str, at: str) -> News:
     return News("budget.below", account.name, at, f"/accounts/{account.name}", _with(account, {"below": below}))
 
 
-def messages_for(webhook: WebhookRecord, news: Iterable[News], public_url: str | None) -> Iterator[Message]:
-    """Yield the messages that a webhook asks for: none about what happened before it was made."""
-    for one in news:
-        if webhook.wants(one.event, one.account) and one.time >= webhook.created_at:
-            link = {} if public_url is None else {"url": public_url + one.path}
-            yield Message(webhook.id, one.event, one.account, one.time, {**one.data, **link})
+def message_for(webhook: WebhookRecord, news: News, public_url: str | None, *, last: bool) -> Message:
+    """Return the message of a webhook about news.
+
+    Args:
+        last: whether it is the last one about this event and account for a while.
+    """
+    link = {} if public_url is None else {"url": public_url + news.path}
+    more = {"last_of_hour": True} if last else {}
+    return Message(webhook.id, news.event, news.account, news.time, {**news.data, **link, **more})
 
 
-def _event(connection: Connection, account: AccountRecord, release: ReleaseRecord, entry: ParsedEntry) -> str | None:
-    match entry.kind:
-        case "proposed":
-            return "release.proposed"
-        case "approved":
-            return "release.approved"
-        case "expired":
-            return "release.expired"
-        case "voided" if _was_proposed(connection, account, release, entry.seq):
-            return "release.rejected"
-    return None
-
-
-def _was_proposed(connection: Connection, account: AccountRecord, release: ReleaseRecord, before: int) -> bool:
-    """Return whether a release still waited for approval before an entry."""
-    if entry_of(connection, account.id, release)["kind"] != "proposed":
+def _was_proposed(connection: Connection, account_id: int, release: OwnRelease, end: NewEntry) -> bool:
+    """Return whether a release still waited for approval before the entry that ended it."""
+    if release.kind != "proposed":
         return False
-    approvals = (one for one in later_entries(connection, account, release, ["approved"]) if one.seq < before)
-    return all(one.content.next_state() == "proposed" for one in approvals)
+    about = (OF_APPROVALS, Entry.release_id == release.id, Entry.account_id == account_id, Entry.seq < end.seq)
+    approvals = map(read_text, connection.execute(select(Entry.body).where(*about)).scalars())
+    return all(isinstance(one.content, Approved) and one.content.to == "proposed" for one in approvals)
 
 
 def _limit(refused: Refused) -> dict[str, Any]:

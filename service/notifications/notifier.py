@@ -49,7 +49,7 @@ class Notifier:
         with ThreadPoolExecutor(2, "notifications") as others:
             others.submit(self._have_sent, stopping)
             others.submit(self._tell_of_stop, stopping)
-            self._repeat(lambda: self._follow(stopping), _SHARE, stopping, stopping)
+            self._repeat(self._follow, _SHARE, stopping, stopping)
             self._senders.freed.set()  # so that its thread ends, too
 
     def _have_sent(self, stopping: threading.Event) -> None:
@@ -87,11 +87,10 @@ class Notifier:
                 failing = True
             took = time.monotonic() - began
 
-    def _follow(self, stopping: threading.Event) -> None:
+    def _follow(self) -> None:
         if self._database.refused() is not None:
             return
-        while self._follower.follow() and not stopping.is_set():
-            pass
+        self._follower.follow()
         if time.monotonic() - self._forgot > _FORGETTING:
             self._forgot = time.monotonic()
             deliveries.forget(self._database, clock.now())

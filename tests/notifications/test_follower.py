@@ -2,20 +2,24 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, event, text
 
 from service.errors import BudgetExceeded
 from service.ledger.installation import installation_journal
+from service.ledger.journal.entries import ParsedEntry, read_text
+from service.ledger.journal.linked_heads import texts_after
 from service.ledger.notifications import webhooks
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.notifications import follower
+from service.notifications import follower, new_entries
 from service.notifications.follower import Follower
-from tests.ledger.charging import SECRET, charge, open_account
+from tests.ledger.charging import SECRET, approve, charge, open_account, reserve, void
+from tests.ledger.ledgers import Clock
 from tests.ledger.notifications.hooks import change_webhook, make_webhook, payloads_of, remove_webhook
 from tests.ledger.writing import run, unprotected
 
@@ -42,7 +46,7 @@ def refuse(database: Database, account: str = "people") -> None:
 def test_nothing_is_followed_without_a_webhook(database: Database) -> None:
     open_account(database)
     refuse(database)
-    assert not following(database).follow()
+    following(database).follow()
     with database.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM followed_journals")).scalar() == 0
 
@@ -122,20 +126,43 @@ def test_an_inactive_webhook_gets_nothing_of_that_time(database: Database) -> No
     assert told(database) == [("release.refused", 3)]
 
 
-def test_refusals_of_one_account_are_limited(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline cannot fill a mailbox, nor keep refusals in other accounts from being told."""
-    monkeypatch.setattr(follower, "MOST_REFUSALS", 2)
+def test_messages_about_one_event_and_account_are_limited(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline cannot fill a mailbox, nor keep events of other accounts from being told."""
+    monkeypatch.setattr(follower, "MOST_OF_HOUR", 2)
     for name in ("people", "families"):
-        open_account(database, name)
-    make_webhook(database)
+        open_account(database, name, approval_above="0")
+    make_webhook(database, events=("release.proposed", "release.refused", "budget.below"), below="0.999")
     server = following(database)
     for _ in range(2):
         refuse(database)
         refuse(database)
         server.follow()
+    for _ in range(3):
+        spend(database, "0.01")
     refuse(database, "families")
     server.follow()
-    assert told(database) == [("release.refused", 2), ("release.refused", 3), ("release.refused", 2)]
+    sent = [json.loads(one) for one in payloads_of(database)]
+    assert [(one["type"], one["data"]["account"], one["data"].get("last_of_hour")) for one in sent] == [
+        ("release.refused", "people", None),
+        ("release.refused", "people", True),
+        ("release.proposed", "people", None),
+        ("release.proposed", "people", True),
+        ("budget.below", "people", None),
+        ("release.refused", "families", None),
+    ]
+
+
+def test_messages_go_on_after_an_hour(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "MOST_OF_HOUR", 1)
+    time = Clock(monkeypatch)
+    open_account(database)
+    make_webhook(database)
+    server = following(database)
+    for _ in range(3):
+        refuse(database)
+        server.follow()
+        time.moment += timedelta(minutes=31)
+    assert told(database) == [("release.refused", 2), ("release.refused", 4)]
 
 
 def test_an_added_entry_gives_no_message(database: Database) -> None:
@@ -150,13 +177,18 @@ def test_an_added_entry_gives_no_message(database: Database) -> None:
     assert [json.loads(one)["data"]["account"] for one in payloads_of(database)] == ["families"]
 
 
-def test_a_moved_place_gives_no_false_message(database: Database) -> None:
+@pytest.mark.parametrize("garbage", ["0" * 64, "garbage", ""])
+def test_a_moved_place_gives_no_false_message(database: Database, garbage: str) -> None:
+    """Messages begin anew after it."""
     open_account(database)
     make_webhook(database)
     refuse(database)
-    run(database, "UPDATE followed_journals SET hash = :hash WHERE account_id > 0", hash="0" * 64)
+    run(database, "UPDATE followed_journals SET hash = :hash WHERE account_id > 0", hash=garbage)
     following(database).follow()
     assert told(database) == []
+    refuse(database)
+    following(database).follow()
+    assert told(database) == [("release.refused", 3)]
 
 
 def test_accounts_under_an_account_are_told_once(database: Database) -> None:
@@ -170,14 +202,114 @@ def test_accounts_under_an_account_are_told_once(database: Database) -> None:
     ]
 
 
+@pytest.mark.parametrize("change", [f"hash = '{'1' * 64}'", "hash = 'garbage'", "seq = 1000000", "seq = seq - 1"])
+def test_a_moved_place_in_the_installations_journal_ends_no_messages(database: Database, change: str) -> None:
+    open_account(database)
+    make_webhook(database, events=("release.refused", "ledger.acknowledged"))
+    run(database, f"UPDATE followed_journals SET {change} WHERE account_id = 0")
+    refuse(database)
+    _acknowledge(database)
+    server = following(database)
+    server.follow()
+    assert told(database) == [("release.refused", 2)]  # what was before the head is left out
+    _acknowledge(database)
+    server.follow()
+    assert [event for event, _ in told(database)] == ["release.refused", "ledger.acknowledged"]
+
+
+def test_no_plan_is_read_beyond_its_text(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may have mebibytes; its entry's text is hashed and not parsed, and its release is read without it."""
+    open_account(database, approval_above="0")
+    make_webhook(database, events=_OF_RELEASES)
+    ids = [charge(database, {"type": "discrete_gaussian", "rho": "0.01"})[0].id for _ in range(3)]
+    approve(database, ids[0])
+    void(database, ids[1])
+    (held,) = reserve(database, {"type": "discrete_gaussian", "rho": "0.01"})
+    approve(database, held)
+    void(database, held)
+    parsed, statements = list[str](), list[str]()
+
+    def read(body: str) -> ParsedEntry:
+        parsed.append(body)
+        return read_text(body)
+
+    monkeypatch.setattr(new_entries, "read_text", read)
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        following(database).follow()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert [one for one, _ in told(database)] == [
+        "release.proposed",
+        "release.proposed",
+        "release.proposed",
+        "release.approved",
+        "release.rejected",
+        "release.proposed",
+        "release.approved",  # it is reserved then, so that its end is no rejection
+    ]
+    assert parsed
+    assert not any('"plan"' in body for body in parsed)
+    assert statements
+    assert not any("releases.plan" in statement for statement in statements)
+
+
+_OF_RELEASES = ("release.proposed", "release.approved", "release.rejected", "release.expired")
+
+
+def test_a_journal_that_no_webhook_asks_for_is_not_read(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+
+    def noted(connection: Connection, account_id: int, *places: Any) -> Any:
+        read.append(account_id)
+        return texts_after(connection, account_id, *places)
+
+    monkeypatch.setattr(new_entries, "texts_after", noted)
+    for name in ("people", "families"):
+        open_account(database, name)
+    made = make_webhook(database, accounts=("families",))
+    for name in ("people", "families"):
+        refuse(database, name)
+    server = following(database)
+    server.follow()
+    assert len(told(database)) == len(read) == 1
+    change_webhook(database, made.id, accounts=None)
+    refuse(database)
+    server.follow()
+    assert told(database) == [("release.refused", 2), ("release.refused", 3)]
+    assert len(read) == 2
+
+
+def test_a_long_journal_takes_several_looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is told before the texts lead to the head, and other accounts have their looks meanwhile."""
+    monkeypatch.setattr(follower, "_MOST", 1)
+    for name in ("people", "families"):
+        open_account(database, name)
+    make_webhook(database)
+    for _ in range(3):
+        refuse(database)
+    refuse(database, "families")
+    server = following(database)
+    looks = list[int]()
+    for _ in range(12):
+        server.follow()
+        looks.append(len(told(database)))
+    assert looks[0] == 0
+    assert 1 in looks  # the other account's one
+    assert looks[-1] == 4
+    assert sorted(told(database)) == [("release.refused", seq) for seq in (2, 2, 3, 4)]
+    refuse(database)
+    following(database).follow()
+    assert len(told(database)) == 5
+
+
 def test_an_acknowledgement_is_told(database: Database) -> None:
     make_webhook(database, events=("ledger.acknowledged",))
-    said: dict[str, object] = {"reason": "the backup of Monday"}
-    at = clock.now()
-    database.write(
-        lambda c: installation_journal.append(c, SECRET, "mark_acknowledged", said, actor=None, at=at),
-        is_committed=lambda *_: False,
-    )
+    _acknowledge(database)
     following(database).follow()
     ((event, seq),) = told(database)
     assert event == "ledger.acknowledged"
@@ -202,3 +334,12 @@ def test_a_webhook_that_is_deleted_meanwhile_gets_nothing(database: Database, mo
     assert told(database) == []
     with database.read() as connection:
         assert not webhooks.any_webhook(connection)
+
+
+def _acknowledge(database: Database) -> None:
+    said: dict[str, object] = {"reason": "the backup of Monday"}
+    at = clock.now()
+    database.write(
+        lambda c: installation_journal.append(c, SECRET, "mark_acknowledged", said, actor=None, at=at),
+        is_committed=lambda *_: False,
+    )

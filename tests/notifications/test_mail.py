@@ -46,6 +46,12 @@ def test_every_event_has_a_mail(event: str) -> None:
     assert "Größe" in text
     assert "Remaining: definition zcdp, rho 0.1" in text
     assert "Did not fit: an account above" in text
+    assert "More:" not in text
+
+
+def test_the_last_mail_of_an_hour_says_that_there_are_more() -> None:
+    last = message("release.proposed") | {"data": _DATA | {"last_of_hour": True}}
+    assert "More: the journal has them" in written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
 
 
 def test_mail_is_encrypted_before_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

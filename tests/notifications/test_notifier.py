@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.notifications.follower import Follower
 from tests.api.calls import (
     Client,
     application,
@@ -239,6 +240,24 @@ def test_a_stop_of_writing_is_told_although_all_senders_are_held(told: TestClien
         app.state.database.stop("the ledger lacks entries")
         receiver.wait_for(1)
         assert time.monotonic() - began < _HELD / 2
+
+
+def test_long_looks_at_journals_delay_no_message(
+    told: TestClient, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[float]()
+
+    def look(_: Follower) -> None:
+        looks.append(time.monotonic())
+        time.sleep(1)
+
+    monkeypatch.setattr(Follower, "follow", look)
+    until(lambda: bool(looks))  # the next one is 20 seconds later
+    made = make(told, url=receiver.url)
+    json_of(told.post(f"/v1/webhooks/{made['id']}/test"), 202)
+    receiver.wait_for(1)
+    assert time.monotonic() - looks[0] < 15
+    assert len(looks) == 1
 
 
 _HELD = 12.0  # seconds for which a slow receiver holds a sender

@@ -68,6 +68,11 @@ _BELOW = (
     " is sent, and another one only after more was left again."
 )
 _URL = "The address that messages are posted to: https, and in no private network that the operator has not allowed."
+_PAYLOAD = (
+    "The message as it is sent. Within an hour a webhook gets at most 20 messages about one event of one account. Then"
+    " last_of_hour in data is true: later events are told once the hour of the earlier ones is over, and until then"
+    " only the journal has them."
+)
 _MAIL = "The addresses that messages are mailed to, instead of a URL."
 
 
@@ -145,7 +150,7 @@ class DeliveryBody(BaseModel):
     created_at: str
     state: deliveries.State
     next_try_at: str | None
-    payload: dict[str, Any] = Field(description="The message as it is sent.")
+    payload: dict[str, Any] = Field(description=_PAYLOAD)
     tries: list[TryBody]
 
 

@@ -53,7 +53,6 @@ _FIXED = (
 )  # fmt: skip
 _COLUMNS = (*_FIXED, Delivery.seal, Delivery.state, Delivery.tries, Delivery.due_at)
 _PENDING = Delivery.state == literal_column("'pending'")  # worded as in the partial index
-_owner = Delivery.webhook_id.concat("")  # so that SQLite looks through what is pending, not all of a webhook
 _ORDER = (Delivery.created_at, Delivery.id)
 
 
@@ -122,7 +121,7 @@ def queue(connection: Connection, secret: Secret, messages: Sequence[Message], a
 
 def number_of_tests(connection: Connection, webhook_id: str) -> int:
     """Return the number of a webhook's test messages that are still to be delivered."""
-    waits = (_PENDING, Delivery.due_at > "", _owner == webhook_id, Delivery.type == TEST)
+    waits = (_PENDING, Delivery.due_at > "", _owner() == webhook_id, Delivery.type == TEST)
     return connection.execute(select(func.count()).select_from(Delivery).where(*waits)).scalar_one()
 
 
@@ -135,13 +134,13 @@ def number_since(connection: Connection, webhook_id: str, event: str, account: s
 
 def waiting(connection: Connection, at: str) -> set[str]:
     """Return the ids of the webhooks with messages that are due."""
-    query = select(_owner).where(_PENDING, Delivery.due_at <= at).distinct()
+    query = select(_owner()).where(_PENDING, Delivery.due_at <= at).distinct()
     return set(connection.execute(query).scalars())
 
 
 def due(connection: Connection, secret: Secret, at: str, webhook_id: str, limit: int) -> list[DeliveryRecord]:
     """Return messages of a webhook that are due, the earliest first, without rows that the service did not write."""
-    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, _owner == webhook_id)
+    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, _owner() == webhook_id)
     query = query.order_by(Delivery.due_at, Delivery.id).limit(limit)
     return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
 
@@ -323,6 +322,11 @@ def faults(connection: Connection, secret: Secret) -> list[str]:
 def is_queued(connection: Connection, ids: Sequence[str]) -> bool:
     """Return whether messages that an attempt added are there; True where it added none."""
     return not ids or bool(connection.execute(select(exists().where(Delivery.id == ids[0]))).scalar())
+
+
+def _owner() -> ColumnElement[str]:
+    """Return the webhook's id as an expression, so that SQLite looks through what is pending, not all of a webhook."""
+    return Delivery.webhook_id + ""
 
 
 def _about(only: Collection[str] | None) -> ColumnElement[bool]:
