@@ -109,7 +109,7 @@ def test_r_cmd_check_finds_nothing(tmp_path: Path) -> None:
 def test_its_version_and_licence_are_those_of_the_service() -> None:
     description = (PACKAGE / "DESCRIPTION").read_text("utf-8")
     assert f"\nVersion: {service.__version__}\n" in description
-    assert "\nImports: httr2 (>= 0.2.2), jsonlite (>= 1.8.0), openssl (>= 2.0.0)\n" in description
+    assert "\nImports: curl (>= 5.0.0), httr2 (>= 0.2.2), jsonlite (>= 1.8.0),\n    openssl (>= 2.0.0)\n" in description
     assert (PACKAGE / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 

@@ -21,7 +21,8 @@ connect_ledger <- function(address, key = Sys.getenv("PBL_KEY"), ..., heads = NU
   if (!inherits(retries, "pbl_retries")) refuse("retries: expected retry_rules()")
   if (!is_seconds(timeout) || timeout < 0.001) refuse("timeout: expected seconds above 0")
   ledger <- list(
-    id = fresh_key(), address = sub("/+$", "", address), retries = retries, timeout = timeout, perform = perform
+    id = fresh_key(), address = sub("/+$", "", address), retries = retries, timeout = timeout, perform = perform,
+    stream = stream
   )
   ledger$heads <- if (!is.null(heads)) heads_directory(heads)
   assign(ledger$id, key, envir = keys)
