@@ -69,9 +69,8 @@ _BELOW = (
 )
 _URL = "The address that messages are posted to: https, and in no private network that the operator has not allowed."
 _PAYLOAD = (
-    "The message as it is sent. Within an hour a webhook gets at most 20 messages about one event of one account. Then"
-    " last_of_hour in data is true: later events are told once the hour of the earlier ones is over, and until then"
-    " only the journal has them."
+    "The message as it is sent. A webhook gets at most 20 messages about one event of one account in an hour. The last"
+    " of these has last_of_hour: true in data: of later events only the journal tells, until the hour is over."
 )
 _MAIL = "The addresses that messages are mailed to, instead of a URL."
 
