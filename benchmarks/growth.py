@@ -21,6 +21,7 @@ from service.ledger.spending import spending
 from service.ledger.spending.spending_rows import ChargedSubplans
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
+from service.ledger.storage.newest_heads import NewestHeads
 from service.privacy.accounting.totals import LossSum, Totals
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
@@ -58,6 +59,7 @@ def run() -> None:
         open_account(apart, "new")
         started = time.perf_counter()
         _fill(database, "full")
+        database.newest = NewestHeads()  # the rows were not written by the service, so their texts do not link heads
         print(f"  (filled in {time.perf_counter() - started:.0f} s)")
 
         places = {
