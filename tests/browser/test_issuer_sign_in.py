@@ -55,7 +55,7 @@ def test_from_the_button_to_the_page_and_out(page: Page, issuer: LocalIssuer, as
         page.get_by_role("link", name="Continue as ann").click()
     page.get_by_role("heading", name="persons").wait_for()
     assert urlsplit(page.url).path == "/accounts/persons"
-    expect(page.get_by_text("oidc:ann")).to_be_visible()
+    expect(page.get_by_text("oidc:ann (steward)")).to_be_visible()
     (cookie,) = page.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("ledger_session", True, "Strict")
     page.goto("/accounts/empty")
@@ -143,7 +143,7 @@ def test_the_log_says_who_came(page: Page, issuer: LocalIssuer, served: Served) 
     issuer.person = {"sub": "zoe"}
     page.goto("/")
     page.get_by_role("link", name="Sign in with Agency login").click()
-    expect(page.get_by_text("oidc:zoe")).to_be_visible()
+    expect(page.get_by_text("oidc:zoe (steward)")).to_be_visible()
     lines = [json.loads(line) for line in served.said if line.startswith("{")]
     ended = [line for line in lines if line.get("path") == "/sign-in/oidc/callback" and line["event"] == "request"]
     assert (ended[-1]["principal"], ended[-1]["status"]) == ("oidc:zoe", 200)
