@@ -18,7 +18,7 @@ from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
-from service.pages.release_search import ReleaseSearch, faults_of, read_search
+from service.pages.release_search import ReleaseSearch, read_search
 from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -301,7 +301,7 @@ async def _search(
     try:
         return await get(visit, f"{path}/releases", query), {}
     except Refused as refused:
-        return {"items": [], "next_cursor": None}, faults_of(refused, search)
+        return {"items": [], "next_cursor": None}, refused.faults_of_query(search.asked)
 
 
 @router.get("/tags")

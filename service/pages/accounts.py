@@ -87,10 +87,7 @@ async def _search(visit: Visit, query: Query) -> tuple[Mapping[str, Any], Mappin
     try:
         return await get(visit, address("accounts"), query), {}
     except Refused as refused:
-        faults = {name: refused.faults[f"/query/{name}"] for name in _SEARCH if f"/query/{name}" in refused.faults}
-        if not faults:
-            raise
-        return {"items": [], "above": [], "next_cursor": None}, faults
+        return {"items": [], "above": [], "next_cursor": None}, refused.faults_of_query(_SEARCH)
 
 
 async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:

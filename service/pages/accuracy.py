@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep
 from service.pages.confidences import CONFIDENCES, confidence_of
-from service.pages.release_search import ReleaseSearch, faults_of, read_search
+from service.pages.release_search import ReleaseSearch, read_search
 from service.pages.releases import ReleaseStep
 from service.pages.shell.api_client import Query, Refused, Relayed, SignedIn, Visit, address, get
 from service.pages.shell.layout import page
@@ -77,7 +77,7 @@ async def _family(visit: Visit, account: str, search: ReleaseSearch, confidence:
     except Refused as refused:
         if "/query" in refused.faults:
             return None, {"whole": refused.faults["/query"]}
-        return None, faults_of(refused, search)
+        return None, refused.faults_of_query(search.asked)
 
 
 def _confidence(asked: str) -> dict[str, Any]:

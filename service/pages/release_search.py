@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from service.pages.shell.api_client import Refused, Visit
+from service.pages.shell.api_client import Visit
 
 _DAYS = ("since", "before")
 FIELDS = ("tag", "name", "registered_by", *_DAYS)
@@ -27,15 +27,3 @@ def read_search(visit: Visit, *more: str) -> ReleaseSearch:
     asked = {name: parameters.get(name, "").strip() for name in (*more, *FIELDS)}
     days = {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
     return ReleaseSearch(asked, {name: text for name, text in asked.items() if text} | days)
-
-
-def faults_of(refused: Refused, search: ReleaseSearch) -> dict[str, str]:
-    """Return the faults of a refused search by their fields.
-
-    Raises:
-        Refused: the refusal has another reason.
-    """
-    found = {name: refused.faults[f"/query/{name}"] for name in search.asked if f"/query/{name}" in refused.faults}
-    if not found:
-        raise refused
-    return found

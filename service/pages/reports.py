@@ -50,7 +50,7 @@ async def show_report(account: AccountStep, visit: SignedIn) -> Response:
             )
             shown |= {"report": report, "installation": installation}
         except Refused as refused:
-            faults = _faults(refused)
+            faults = refused.faults_of_query(_Period._fields)
     return page(visit.request, "report.html", shown | {"faults": faults, "query": query}, status=422 if faults else 200)
 
 
@@ -72,15 +72,3 @@ def _query(period: _Period, confidence: str) -> tuple[dict[str, str], dict[str, 
             continue
         query[name] = datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat().replace("+00:00", "Z")
     return query, faults
-
-
-def _faults(refused: Refused) -> dict[str, str]:
-    """Return the faults of the days, by their fields.
-
-    Raises:
-        Refused: the refusal has another reason.
-    """
-    found = {name: refused.faults[f"/query/{name}"] for name in _Period._fields if f"/query/{name}" in refused.faults}
-    if not found:
-        raise refused
-    return found

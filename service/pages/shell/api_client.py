@@ -1,7 +1,7 @@
 """In-process requests to ``/v1`` as the signed-in user, through the whole application."""
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
@@ -43,6 +43,18 @@ class Refused(Exception):
     def faults(self) -> dict[str, str]:
         """The faults by JSON pointer; empty unless the problem is a validation error."""
         return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
+
+    def faults_of_query(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the faults of these parameters of the query, by their names.
+
+        Raises:
+            Refused: this refusal, whose reason is none of them.
+        """
+        faults = self.faults
+        found = {name: faults[f"/query/{name}"] for name in names if f"/query/{name}" in faults}
+        if not found:
+            raise self
+        return found
 
 
 class TooLong(Refused):
