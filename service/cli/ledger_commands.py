@@ -71,7 +71,7 @@ def verify(
         typer.echo(f"the high-water mark: {mark_fault}")
     # One moment of the database: somebody who writes it could show another ledger to each of two transactions.
     with database.read() as connection:
-        accounts = last_entries(connection)
+        entries = last_entries(connection)
         if not account:
             if mark is not None:
                 typer.echo(
@@ -80,21 +80,21 @@ def verify(
             unlike = schema_faults(connection) + file_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
-                faults += map(str, missing_entries(connection, mark.heads, accounts))
+                faults += map(str, missing_entries(connection, mark.heads, entries))
             bad = bad or bool(unlike or faults)
             for one in unlike:
                 typer.echo(f"the database: {one}")
             for one in faults or ["all valid"]:
                 typer.echo(f"the installation: {one}")
         lives = lives_of(connection)
-        for name in account or sorted((one[1] for one in accounts), key=str):
+        for name in account or sorted((one[1] for one in entries), key=str):
             heads = kept_heads if mark is None else [*kept_heads, *mark.entries_of(name)]
             verdict = verify_account(connection, name, heads, lives, one_of_all=not account)
             bad = bad or not verdict.valid
             said = f"{verdict.entries} entries, all valid" if verdict.valid else verdict.first_bad
             typer.echo(f"{name}: {said}")
     database.close()
-    if not (account or accounts):
+    if not (account or entries):
         typer.echo("the ledger has no accounts")
     if bad:
         raise typer.Exit(_BAD)

@@ -3,7 +3,6 @@
 The texts link the place that was reached with the account's sealed head. Of a long journal, one look reads a part.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from service.ledger.journal.canonical_json import DECODER
-from service.ledger.journal.chains import BrokenChain
+from service.ledger.journal.chains import BrokenChain, is_hash, read_end
 from service.ledger.journal.entries import Content, read_text
 from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import texts_after
@@ -28,12 +27,6 @@ EVENTS: Mapping[str, str] = {
 }
 """The kinds of entries of accounts that give messages, each with the event that it may be."""
 _PROPOSED = "proposed"  # the one kind whose text contains a plan
-# The names of the members that follow the kind cannot be part of another member.
-_END = re.compile(
-    r'"kind":"(?P<kind>[a-z_]+)","release":(?:"(?P<release>[^"]*)"|null),"seq":(?P<seq>[0-9]+),"time":"(?P<time>[^"]*)"\}\Z'
-)
-_HASH = re.compile("[0-9a-f]{64}")
-_END_LENGTH = 300  # characters in which the end of an entry's text lies; the plan before it may be long
 _MOST = 10_000  # entries of one walk; of more, the limit of an hour would leave nothing
 _AT_ONCE = 500  # releases whose rows are read together
 
@@ -53,13 +46,11 @@ class OwnRelease(NamedTuple):
     """A release that was registered in an account, without its plan.
 
     Attributes:
-        seq: the number of the entry that registered it.
-        kind: of that entry.
+        kind: of the entry that registered it.
     """
 
     id: str
     name: str
-    seq: int
     kind: str
 
 
@@ -90,7 +81,7 @@ class Walk:
             BrokenChain: the texts do not link the place with the head.
             Altered: the row of a release is not as the service wrote it.
         """
-        if not _HASH.fullmatch(str(self.start.hash)):
+        if not is_hash(self.start.hash):
             raise BrokenChain("the place that was reached is no entry's")
         size, new = 0, list[NewEntry]()
         for head, body in texts_after(connection, account_id, self.reached, self.end.seq):
@@ -109,12 +100,12 @@ class Walk:
 
 def _entries_in(body: str, kinds: Collection[str]) -> Iterator[NewEntry]:
     """Yield the entry of a text if it is of these kinds."""
-    end = _END.search(body, max(0, len(body) - _END_LENGTH))
+    end = read_end(body)
     if end is None:
         raise BrokenChain("an entry's text does not end as the service writes it")
-    if end["kind"] in kinds:
-        content = None if end["kind"] == _PROPOSED else read_text(body).content
-        yield NewEntry(end["kind"], int(end["seq"]), end["time"], _actor(body), end["release"], content)
+    if end.kind in kinds:
+        content = None if end.kind == _PROPOSED else read_text(body).content
+        yield NewEntry(end.kind, end.seq, end.time, _actor(body), end.release, content)
 
 
 def _actor(body: str) -> str | None:
@@ -139,5 +130,5 @@ def _own_releases(connection: Connection, account_id: int, entries: Sequence[New
         some = (Release.account_id == account_id, Release.id.in_(ids[start : start + _AT_ONCE]))
         for row in connection.execute(query.where(*some)):
             release_rows.require_state(connection, row)
-            found[row.id] = OwnRelease(row.id, row.name, row.seq, row.kind)
+            found[row.id] = OwnRelease(row.id, row.name, row.kind)
     return found

@@ -29,8 +29,7 @@ from tests.api.calls import (
     problem_of,
     pure,
 )
-from tests.ledger.verification.test_draw_check import as_owner
-from tests.ledger.writing import run, unprotected
+from tests.ledger.writing import as_owner, run, unprotected
 
 _ACCOUNT = {"name": "new", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "zcdp", "rho": 1}}
 _RELEASE = {"name": "a release", "plan": concentrated("0.25")}

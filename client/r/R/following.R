@@ -59,11 +59,13 @@ stream <- function(ledger, call, take) {
   curl::handle_setheaders(handle, .list = c(call$headers, Authorization = key))
   address <- paste0(ledger$address, call$path, query_text(call$query, call$path))
   kept <- raw()
+  streams <- NULL # whether the answer is a stream of events; known with the first bytes
   thrown <- NULL
   enough <- simpleError("the caller has enough")
   read <- function(bytes) {
     kept <<- c(kept, bytes)
-    while (is_stream(answer_so_far(handle)) && length(end <- grepRaw(event_end, kept, fixed = TRUE))) {
+    if (is.null(streams)) streams <<- is_stream(answer_so_far(handle))
+    while (streams && length(end <- grepRaw(event_end, kept, fixed = TRUE))) {
       text <- rawToChar(kept[seq_len(end - 1L)])
       kept <<- kept[-seq_len(end + 1L)]
       Encoding(text) <- "UTF-8"

@@ -1,6 +1,6 @@
 """The rows of descriptions, which only find the last entry that describes something."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, ScalarSelect, select
 from sqlalchemy.orm import aliased
@@ -57,15 +57,32 @@ def read_metadata(text: str | None, of: str) -> Metadata:
     Raises:
         Altered: its text does not have its hash.
     """
-    if text is None:
-        return {}
+    return {} if text is None else _read_entry(text, of).metadata
+
+
+class _FoundEntry(NamedTuple):
+    """The last entry that describes something, as its row finds it: the head before it, its own, and the metadata."""
+
+    before: Head
+    head: Head
+    metadata: Metadata
+
+
+def _read_entry(text: str, of: str) -> _FoundEntry:
     previous, stored, body = text[:_DIGITS], text[_DIGITS : 2 * _DIGITS], text[2 * _DIGITS :]
     try:
-        if entry_hash(previous, body) == stored and isinstance(said := read_text(body).content, Described):
-            return said.metadata
+        if entry_hash(previous, body) == stored:
+            entry = read_text(body)
+            if isinstance(entry.content, Described):
+                return _FoundEntry(Head(entry.seq - 1, previous), Head(entry.seq, stored), entry.content.metadata)
     except ValueError:
         pass
     raise Altered("the description", f"the last entry that describes {of}")
+
+
+def _find_entry(connection: Connection, account: AccountHead, release_id: str | None, of: str) -> _FoundEntry | None:
+    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
+    return None if text is None else _read_entry(text, of)
 
 
 def before_description(connection: Connection, account: AccountHead, release_id: str | None) -> Head | None:
@@ -79,11 +96,8 @@ def before_description(connection: Connection, account: AccountHead, release_id:
     Raises:
         Altered: its text does not have its hash.
     """
-    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
-    if text is None:
-        return None
-    read_metadata(text, f"account {account.name!r}")
-    return Head(read_text(text[2 * _DIGITS :]).seq - 1, text[:_DIGITS])
+    found = _find_entry(connection, account, release_id, f"account {account.name!r}")
+    return None if found is None else found.before
 
 
 def recorded_metadata(connection: Connection, account: AccountHead, release_id: str | None, after: Head) -> Metadata:
@@ -102,14 +116,14 @@ def recorded_metadata(connection: Connection, account: AccountHead, release_id: 
     """
     of = f"account {account.name!r}" if release_id is None else f"release {release_id!r}"
     numbers = entries_about(connection, account, release_id, after, [Described.KIND])[Described.KIND]
-    text: str | None = connection.execute(select(last_description(account.id, release_id))).scalar_one()
-    metadata = read_metadata(text, of)
-    last = None if text is None else Head(read_text(text[2 * _DIGITS :]).seq, text[_DIGITS : 2 * _DIGITS])
-    if (last and last.seq) != (numbers[-1] if numbers else None):
+    found = _find_entry(connection, account, release_id, of)
+    if (found and found.head.seq) != (numbers[-1] if numbers else None):
         raise Altered("the description", f"the last entry that describes {of}", "its row does not find it")
-    if last is not None and not contains(connection, account, [last]):
+    if found is None:
+        return {}
+    if not contains(connection, account, [found.head]):
         raise Altered("the description", f"the last entry that describes {of}")
-    return metadata
+    return found.metadata
 
 
 def metadata_since(

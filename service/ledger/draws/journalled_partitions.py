@@ -1,7 +1,7 @@
 """The partitions that a release was drawn for, counted from the journal's own texts."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, select
 
@@ -34,8 +34,13 @@ def greatest_counters(connection: Connection, release: ReleaseRecord, drawn: Ite
                 numbers[mechanism, one.repetition] += number
         elif one.partition:
             numbers[one.mechanism, one.repetition] += 1
+    return greatest_numbers(numbers)
+
+
+def greatest_numbers(drawn: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    """Return the greatest number of each mechanism, given those of its repetitions."""
     greatest: dict[str, int] = {}
-    for (mechanism, _), number in numbers.items():
+    for (mechanism, _), number in drawn.items():
         greatest[mechanism] = max(number, greatest.get(mechanism, 0))
     return greatest
 

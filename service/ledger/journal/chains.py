@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from sqlalchemy import Connection, select
 
@@ -13,14 +13,24 @@ from service.ledger.journal.journal import Head, JournalEntry, entry_hash
 from service.ledger.storage.tables import Entry
 
 _HASH = re.compile("[0-9a-f]{64}")
+# The last members of an entry's text. Their names cannot be part of another member, whose quotes are escaped.
+_END = re.compile(
+    r',"kind":"(?P<kind>[a-z_]+)","release":(?:"(?P<release>[^"]*)"|null),"seq":(?P<seq>[0-9]+),"time":"(?P<time>[^"]*)"\}\Z'
+)
+_END_LENGTH = 300  # characters in which they lie; the content before them may be long
 _CHAINED = 500  # entries that are read at a time
 
 
 def is_hashed(previous: object, body: object, stored: str) -> bool:
     """Return whether an entry's text, after this hash, has the stored hash; a sealed hash thereby authenticates it."""
-    if not isinstance(previous, str) or not isinstance(body, str):  # SQLite stores values of any type in a column
+    if not isinstance(body, str):  # SQLite stores values of any type in a column
         return False
-    return _HASH.fullmatch(previous) is not None and entry_hash(previous, body) == stored
+    return is_hash(previous) and entry_hash(previous, body) == stored
+
+
+def is_hash(value: object) -> TypeGuard[str]:
+    """Return whether a value, of any type, has the form of a hash."""
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
 def chained(connection: Connection, account_id: int, before: Head, head: Head) -> Iterator[JournalEntry]:
@@ -35,7 +45,7 @@ def chained(connection: Connection, account_id: int, before: Head, head: Head) -
         Altered: the entries are not as the service wrote them.
     """
     last = before
-    if _HASH.fullmatch(before.hash) is None:  # from a row whose content is not checked yet
+    if not is_hash(before.hash):  # from a row whose content is not checked yet
         raise altered(account_id, before.seq, "its hash is none")
     query = select(Entry.seq, Entry.kind, Entry.release_id, Entry.body, Entry.hash).order_by(Entry.seq)
     query = query.where(Entry.account_id == account_id, Entry.seq <= head.seq).limit(_CHAINED)
@@ -93,6 +103,21 @@ def check_filing(entry: JournalEntry) -> None:
     filed = f',"kind":{kind},"release":{release},"seq":{entry.seq},'
     if not entry.body.startswith(filed, entry.body.rfind(',"kind":"')):
         raise BrokenChain(MISFILED)
+
+
+class EntryEnd(NamedTuple):
+    """The members at the end of an entry's text, after its content."""
+
+    kind: str
+    release: str | None
+    seq: int
+    time: str
+
+
+def read_end(body: str) -> EntryEnd | None:
+    """Return the end of an entry's text without reading its content; None where it ends otherwise."""
+    end = _END.search(body, max(0, len(body) - _END_LENGTH))
+    return None if end is None else EntryEnd(end["kind"], end["release"], int(end["seq"]), end["time"])
 
 
 def altered(account_id: int, seq: int, reason: object) -> Altered:

@@ -5,7 +5,6 @@ can keep the rows of a transaction that failed, and show them for a moment. So a
 "committed", needs the entries of the charge and of the present state.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, select
 
 from service.ledger.accounts.accounts import AccountRecord
-from service.ledger.journal.chains import is_hashed
+from service.ledger.journal.chains import is_hashed, read_end
 from service.ledger.journal.entries import (
     Approved,
     ParsedEntry,
@@ -33,7 +32,6 @@ from service.ledger.storage.tables import OF_APPROVALS, Entry
 
 _STEPS: tuple[Kind, ...] = ("approved", "committed", "voided", "expired")
 _TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
-_END = re.compile(r',"kind":"([a-z_]+)","release":"([^"]*)","seq":([0-9]+),"time":"[^"]*"\}\Z')
 _AT_ONCE = 500  # entries that are read together
 _APPROVALS = (
     select(Entry.seq, Entry.body, Entry.hash)
@@ -42,7 +40,6 @@ _APPROVALS = (
     .order_by(Entry.seq)
 )
 _MISFILED = "the journal's entries about it are not filed as the service filed them"
-_END_LENGTH = 300  # characters in which the end of an entry's text lies; the plan before it may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +94,8 @@ def _has_state_of_charge(connection: Connection, account_id: int, release: Relea
     body = connection.execute(_TEXT, {"account": account_id, "seq": release.head.seq}).scalar_one()
     if not is_hashed(hash_before(connection, account_id, release.head.seq), body, release.head.hash):
         return False
-    end = _END.search(body, max(0, len(body) - _END_LENGTH))
-    return end is not None and end.groups() == (release.state, release.id, str(release.head.seq))
+    end = read_end(body)
+    return end is not None and end[:3] == (release.state, release.id, release.head.seq)
 
 
 def _has_step(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> bool:

@@ -57,11 +57,9 @@ MOST_WAITING = 200
 MOST_NAMES = 20
 """The principals that a report names as those who drew one release."""
 
-_TIME = re.compile(r'"time":"([^"]*)"\}\Z')
 _ORIGIN = re.compile(r',"origin":\{"account":"([^"\\]*)","seq":[0-9]+\}')
 _IGNORED = frozenset(("described", "refused", "drawn"))  # they change nothing that is reported of an account
 _ENDS: Mapping[str, State] = {"committed": "committed", "voided": "voided", "expired": "expired"}
-_END_LENGTH = 60  # characters in which the time at the end of an entry's text lies
 
 
 def report_period(
@@ -127,8 +125,8 @@ class _Walk:
 
     def take(self, entry: JournalEntry) -> None:
         """Take the next entry."""
-        found = _TIME.search(entry.body, max(0, len(entry.body) - _END_LENGTH))
-        at = "" if found is None else found[1]  # an altered text, whose chain breaks later
+        end = chains.read_end(entry.body)
+        at = "" if end is None else end.time  # an altered text, whose chain breaks later
         if not self._begun and at >= self._since:
             self._begin()
         if self._begun and at >= self._until:

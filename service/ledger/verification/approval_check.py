@@ -7,9 +7,9 @@ allows is a fault: a change that meets none of the rules which an account above 
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from service.ledger.accounts import account_rows
 from service.ledger.accounts.approvers import ANYBODY, Approvers
@@ -146,37 +146,41 @@ def check_approvals(connection: Connection, parent: str | None, own: ApprovalChe
     seen = set[str]()
     while parent is not None and parent not in seen:  # an attacker may have made a cycle
         seen.add(parent)
-        row = account_rows.read_row(connection, parent)
         try:
-            stated = () if row is None else [read_text(one) for one in _texts(connection, row, followed=not one_of_all)]
+            stated = [read_text(one) for one in _texts(connection, parent, followed=not one_of_all)]
         except UNREADABLE:
             raise BadRow(own.decisions[0].seq, UNKNOWN) from None
         rules = [StatedRule(one.time, one.content.approvers) for one in stated if isinstance(one.content, _RULES)]
         for decision in own.decisions:
-            if rules and not _is_met(rules, decision):
+            if not _is_met(rules, decision):
                 raise BadRow(decision.seq, UNMET)
-        opening = stated[0].content if stated else None
+        opening = stated[0].content
         parent = opening.parent if isinstance(opening, AccountOpened) else None
 
 
-def _texts(connection: Connection, account: Row[Any], *, followed: bool) -> list[str]:
+def _texts(connection: Connection, name: str, *, followed: bool) -> list[str]:
     """Return the texts of an account's entries that state its rules, the first of which opened it.
 
     Args:
         followed: whether the texts are those that lead to the head of its sealed row.
 
     Raises:
-        BrokenChain: the service did not write the row.
+        BrokenChain: the account or its first entry is missing, or the service did not write the row.
         Altered: the texts do not lead to the head.
     """
+    account = account_rows.read_row(connection, name)
+    if account is None:
+        raise BrokenChain(UNKNOWN)
     if followed:
         if not account_rows.is_sealed(secret_of(connection), account._mapping):
             raise BrokenChain(UNKNOWN)
         head = Head(account.head_seq, account.head_hash)
         return [one.body for one in all_chained(connection, account.id, BEFORE_FIRST, head, _KINDS, None)]
     query = select(Entry.body).where(Entry.account_id == account.id).order_by(Entry.seq)
-    first = connection.execute(query.where(Entry.seq == 1)).scalars()
-    return [*first, *connection.execute(query.where(OF_CHANGES, Entry.kind == ApproversChanged.KIND)).scalars()]
+    first = connection.execute(query.where(Entry.seq == 1)).scalar()
+    if first is None:
+        raise BrokenChain(UNKNOWN)
+    return [first, *connection.execute(query.where(OF_CHANGES, Entry.kind == ApproversChanged.KIND)).scalars()]
 
 
 def _is_met(rules: Sequence[StatedRule], decision: Decision) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
 
 from service.ledger.draws.count_codec import digest
+from service.ledger.draws.journalled_partitions import greatest_numbers
 from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.entries import Drawn, read
@@ -157,9 +158,7 @@ def _check_partitions(plan: Plan, levels: set[str], listed: Counter[tuple[str, i
     """
     places = [find_level(plan, name) for name in levels]
     tabulated = {one.name for place in places if place for one in (place.total, place.step_1, place.step_2)}
-    found: dict[str, int] = {}
-    for (mechanism, _), number in listed.items():
-        found[mechanism] = max(number, found.get(mechanism, 0))
+    found = greatest_numbers(listed)
     stated = {one["mechanism"]: one["drawn"] for one in receipt["partitions"]}
     for name in sorted(found.keys() | stated.keys()):
         here, there = found.get(name, 0), stated.get(name, 0)

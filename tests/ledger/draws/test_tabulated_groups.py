@@ -19,8 +19,7 @@ from service.ledger.verification.verify import verify
 from service.privacy.planning.levels import find_level
 from service.privacy.plans.notation import read_plan
 from tests.ledger.ledgers import LEVEL, draw, register, tabulate
-from tests.ledger.verification.test_draw_check import as_owner
-from tests.ledger.writing import run
+from tests.ledger.writing import as_owner, run
 
 _MANY = choice_branches.SMALL + 100
 _GROUPS = [f"g {number:03}" for number in range(_MANY)]

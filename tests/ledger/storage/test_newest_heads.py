@@ -30,7 +30,7 @@ from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
 from tests.ledger.keys import make_key
 from tests.ledger.ledgers import exported
-from tests.ledger.writing import unprotected
+from tests.ledger.writing import as_owner, unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger lacks"
@@ -134,21 +134,8 @@ def stored_account(database: Database) -> dict[str, Any]:
 def put_row(database: Database, row: dict[str, Any]) -> None:
     """Put an account's row back as it was."""
     columns = ", ".join(f"{name} = :{name}" for name in row if name != "id")
-
-    def work(connection: Connection) -> None:
-        made: list[Any] = []
-        if database.kind == "postgresql":
-            connection.execute(text("SET LOCAL session_replication_role = replica"))
-        else:
-            triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'accounts'"
-            made = list(connection.execute(text(triggers)))
-        for name, _ in made:
-            connection.execute(text(f"DROP TRIGGER {name}"))
+    with as_owner(database.url) as connection:
         connection.execute(text(f"UPDATE accounts SET {columns} WHERE id = :id"), row)
-        for _, sql in made:
-            connection.exec_driver_sql(sql)
-
-    database.write(work, is_committed=lambda *_: False)
 
 
 _READS: dict[str, Callable[[Database], object]] = {

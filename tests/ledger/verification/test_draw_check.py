@@ -1,15 +1,14 @@
 """Draws that were made beside others whose rows were away for a moment: each by itself is as its entry says."""
 
-import contextlib
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy import Connection, text
 
 from service.errors import AlreadyDrawn, Conflict, Unavailable
 from service.ledger.accounts import accounts
@@ -31,6 +30,7 @@ from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import account_of, asking, mechanisms_in, open_account
 from tests.ledger.ledgers import LEVEL, A, draw, exported, register, tabulate
+from tests.ledger.writing import as_owner
 
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
 _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
@@ -40,27 +40,6 @@ _OTHER = "another branch of a choice above the draw had been drawn from"
 _TABULATED = "the groups that are drawn had been drawn at this level"
 _BEYOND = "more partitions are drawn than the plan declares"
 _ALL_BEYOND = f"{_BEYOND} for all branches of a choice together"
-
-
-@contextlib.contextmanager
-def as_owner(database_url: str) -> Iterator[Connection]:
-    """The tables' owner, whom no trigger holds up; what he takes away from them comes back with ``commit``."""
-    url = make_url(database_url)
-    drivers = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
-    engine = create_engine(url.set(drivername=drivers[url.get_backend_name()]))
-    with engine.connect() as connection:
-        made: list[Any] = []
-        if engine.dialect.name == "sqlite":
-            made = list(connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")))
-            for name, _ in made:
-                connection.execute(text(f"DROP TRIGGER {name}"))
-        else:
-            connection.execute(text("SET session_replication_role = replica"))
-        yield connection
-        for _, sql in made:
-            connection.exec_driver_sql(sql)
-        connection.commit()
-    engine.dispose()
 
 
 def _away(database_url: str, act: Callable[[], object], *tables: str) -> None:

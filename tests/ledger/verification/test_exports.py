@@ -43,8 +43,7 @@ from tests.ledger.ledgers import (
     exported,
     play,
 )
-from tests.ledger.verification.test_draw_check import as_owner
-from tests.ledger.writing import run
+from tests.ledger.writing import as_owner, run
 
 _SAME = (
     "accounts",
