@@ -193,10 +193,12 @@ async def show(
         context |= {"strip": await read_strip(visit, account_body)}
         account_body |= _as_worst_window(account_body, balance)
     proposed_budget = (account_body["proposed_change"] or {}).get("budget")
+    of_proposed = None if proposed_budget is None else await _of_whole_budget(visit, proposed_budget)
     shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
         "of_whole_budget": whole,
+        "of_proposed_budget": of_proposed,
         "shown_at_delta": usual_delta_text(account_body["budget"]),
         "history": await _history(visit, path) if with_history else None,
         "below": below["items"],
@@ -301,7 +303,7 @@ async def _search(
     try:
         return await get(visit, f"{path}/releases", query), {}
     except Refused as refused:
-        return {"items": [], "next_cursor": None}, refused.faults_of_query(search.asked)
+        return {"items": [], "next_cursor": None}, search.faults_in(refused)
 
 
 @router.get("/tags")

@@ -77,7 +77,7 @@ async def _family(visit: Visit, account: str, search: ReleaseSearch, confidence:
     except Refused as refused:
         if "/query" in refused.faults:
             return None, {"whole": refused.faults["/query"]}
-        return None, refused.faults_of_query(search.asked)
+        return None, search.faults_in(refused)
 
 
 def _confidence(asked: str) -> dict[str, Any]:

@@ -1,12 +1,17 @@
 """The search of an account's releases, as the fields of its form and as the query of ``/v1``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from service.pages.shell.api_client import Visit
+from service.pages.days import beginning_of, end_of
+from service.pages.shell.api_client import Refused, Visit
 
-_DAYS = ("since", "before")
-FIELDS = ("tag", "name", "registered_by", *_DAYS)
+# Visitors state the last day, which the search includes; ``/v1`` takes the moment before which a release is found.
+_DAYS: Mapping[str, tuple[str, Callable[[str], str]]] = {
+    "since": ("since", beginning_of),
+    "until": ("before", end_of),
+}
+_FIELDS = ("tag", "name", "registered_by", *_DAYS)
 
 
 class ReleaseSearch(NamedTuple):
@@ -20,10 +25,25 @@ class ReleaseSearch(NamedTuple):
     asked: Mapping[str, str]
     query: Mapping[str, str]
 
+    def faults_in(self, refused: Refused) -> dict[str, str]:
+        """Return the faults of a refused search by field.
+
+        Raises:
+            Refused: the refusal has another reason.
+        """
+        fields = {of_query: name for name, (of_query, _) in _DAYS.items()}
+        return {fields.get(name, name): fault for name, fault in refused.faults_of_query(self.query).items()}
+
 
 def read_search(visit: Visit, *more: str) -> ReleaseSearch:
     """Return the search in a page's address, with the fields ``more`` beside those of every search."""
     parameters = visit.request.query_params
-    asked = {name: parameters.get(name, "").strip() for name in (*more, *FIELDS)}
-    days = {name: f"{asked[name]}T00:00:00Z" for name in _DAYS if asked[name]}
-    return ReleaseSearch(asked, {name: text for name, text in asked.items() if text} | days)
+    asked = {name: parameters.get(name, "").strip() for name in (*more, *_FIELDS)}
+    query = {name: text for name, text in asked.items() if text and name not in _DAYS}
+    for name, (of_query, moment_of) in _DAYS.items():
+        if asked[name]:
+            try:
+                query[of_query] = moment_of(asked[name])
+            except ValueError:
+                query[of_query] = asked[name]  # ``/v1`` refuses it
+    return ReleaseSearch(asked, query)

@@ -101,7 +101,7 @@ async def _render(
 ) -> Response:
     path = address("accounts", account, "releases", release)
     account_body, release_body, drawn, events, installation = await asyncio.gather(
-        get(visit, address("accounts", account)),
+        get(visit, address("accounts", account), {"with_gauge": "true"}),
         _release(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, f"{path}/events", {"limit": _EVENTS}),

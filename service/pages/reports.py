@@ -1,12 +1,12 @@
 """The page of the report of an account and a period, which prints."""
 
 import asyncio
-from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 
 from service.ledger.storage import clock
+from service.pages import days
 from service.pages.account import AccountStep
 from service.pages.confidences import CONFIDENCES, confidence_of
 from service.pages.shell.api_client import Query, Refused, SignedIn, Visit, address, get
@@ -15,7 +15,6 @@ from service.pages.shell.layout import page
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _ROWS = 100
-_EXPECTED = "expected a day"
 
 
 class _Period(NamedTuple):
@@ -62,13 +61,11 @@ def _period(visit: Visit) -> _Period:
 def _query(period: _Period, confidence: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the period as ``/v1`` asks for it, whose end is not part of it; and the faults of its days."""
     query, faults = {"confidence": confidence}, dict[str, str]()
-    for name, text, more in (("since", period.since, 0), ("until", period.until, 1)):
+    for name, text, moment_of in (("since", period.since, days.beginning_of), ("until", period.until, days.end_of)):
         if name == "since" and not text:
             continue  # since the account was opened
         try:
-            day = date.fromisoformat(text) + timedelta(days=more)
-        except (ValueError, OverflowError):
-            faults[name] = _EXPECTED
-            continue
-        query[name] = datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat().replace("+00:00", "Z")
+            query[name] = moment_of(text)
+        except ValueError:
+            faults[name] = days.EXPECTED
     return query, faults

@@ -82,7 +82,9 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     assert "Approve the change" not in shown
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.5"
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
-    assert "Approve the change" in steward.get(page).text
+    shown = steward.get(page).text
+    assert "Approve the change" in shown
+    assert "once that whole budget is spent" in shown
     proposed = json_of(api.get(f"/v1{page}"))["proposed_change"]["budget"]
     submit(steward, page, f"{page}/budget", cap=proposed["rho"], declared="")
     found = json_of(api.get(f"/v1{page}"))
@@ -105,9 +107,15 @@ def test_an_approver_decides_and_does_nothing_else(api: Client, steward: Client)
     for manages in ("<h2>Manage</h2>", f"{page}/state", f"{page}/approval"):
         assert manages not in shown
     approved, rejected = (f"{page}/releases/{one['id']}" for one in large)
+    assert "spent or held" in steward.get(approved).text
+    assert f'href="{approved}/accuracy"' in steward.get(approved).text
     assert submit(steward, approved, f"{approved}/approve").headers["Location"] == f"{approved}?done=approved"
     assert "/commit" not in steward.get(rejected).text
-    assert submit(steward, rejected, f"{rejected}/void", **_VOID).status_code == 303
+    assert (
+        "The release was rejected."
+        in steward.get(submit(steward, rejected, f"{rejected}/void", **_VOID).headers["Location"]).text
+    )
+    assert ">rejected</a>" in steward.get(rejected).text
     assert [json_of(api.get(f"/v1{one}"))["state"] for one in (approved, rejected)] == ["committed", "voided"]
     unclear = submit(steward, page, f"{page}/reject", proposal="9" * 20, reason="")
     assert unclear.status_code == 422
@@ -441,12 +449,20 @@ def test_releases_are_searched(api: Client, steward: Client) -> None:
     assert "Births of 2026" in found
     assert found.count('role="rowheader"') == 2  # in the list, and in all analyses
     assert 'value="births"' in found
-    none = steward.get("/accounts/persons/releases", params={"name": "births", "before": "2020-01-01"}).text
+    today = json_of(api.get("/v1/accounts/persons/releases?name=births"))["items"][0]["created_at"][:10]
+    assert "Births of 2026" in steward.get(f"/accounts/persons/releases?since={today}&until={today}").text
+    none = steward.get("/accounts/persons/releases", params={"name": "births", "until": "2020-01-01"}).text
     assert "There are no such releases." in none
 
 
 def test_a_wrong_search_says_where(steward: Client) -> None:
-    for parameter, value in (("since", "yesterday"), ("name", "x" * 201), ("state", "gone")):
+    for parameter, value in (
+        ("since", "yesterday"),
+        ("until", "9999-12-31"),
+        ("until", "soon"),
+        ("name", "x" * 201),
+        ("state", "gone"),
+    ):
         answer = steward.get("/accounts/persons/releases", params={parameter: value})
         assert answer.status_code == 422
         assert f'id="{parameter}-fault"' in answer.text

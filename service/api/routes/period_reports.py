@@ -64,9 +64,9 @@ _IN_PLACE_OF_MECHANISMS = (
 _COLUMNS = (
     "account", "since", "until", "head", "budget", "spent_before", "spent", "held", "left", "release", "name", "tags",
     "purpose", "state_before", "state", "registered_at", "registered_by", "approved_at", "approved_by",
-    "approval_reason", "ended_at", "ended_by", "end_reason", "draws.number", "draws.first_at", "draws.last_at", "draws.by", "charge.definition", "charge.alpha",
-    "charge.rho", "charge.rho_exact", "charge.epsilon", "charge.epsilon_exact", "charge.delta", "charge.share",
-    "confidence", *_IN_PLACE_OF_MECHANISMS,
+    "approval_reason", "ended_at", "ended_by", "end_reason", "draws.number", "draws.first_at", "draws.last_at",
+    "draws.by", "charge.definition", "charge.alpha", "charge.rho", "charge.rho_exact", "charge.epsilon",
+    "charge.epsilon_exact", "charge.delta", "charge.share", "confidence", *_IN_PLACE_OF_MECHANISMS,
 )  # fmt: skip
 
 

@@ -136,6 +136,13 @@ def empty_row(kind: Kind) -> dict[str, str]:
     return {column.name: column.initial for column in COLUMNS[kind]}
 
 
+def with_kind(form: Form, kind: Kind) -> Form:
+    """Return the form as one of another kind, which keeps what both ask for."""
+    rows = tuple({column.name: row.get(column.name, column.initial) for column in COLUMNS[kind]} for row in form.rows)
+    fields = empty_form(kind).fields
+    return Form(kind, rows, {name: form.fields.get(name, initial) for name, initial in fields.items()})
+
+
 def with_row(form: Form) -> Form:
     """Return the form with one more row."""
     if len(form.rows) >= MOST_ROWS:

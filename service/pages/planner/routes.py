@@ -36,6 +36,7 @@ from service.pages.planner.form import (
     may_widen,
     mechanisms_of,
     widened,
+    with_kind,
     with_row,
     without_row,
 )
@@ -104,6 +105,8 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
         match action:
             case "show":
                 return await _show(planning)
+            case "kind":
+                return await _show(planning._replace(form=with_kind(planning.form, _kind(which))))
             case "add":
                 return await _show(planning._replace(form=with_row(planning.form)))
             case "remove" if which.isascii() and which.isdigit() and len(which) <= _MOST_DIGITS:

@@ -452,3 +452,15 @@ def test_without_a_session_there_is_nothing(client: TestClient) -> None:
         answer = stranger.get(path)
         assert (answer.status_code, answer.headers["Location"].partition("?")[0]) == (303, "/")
     assert stranger.post("/plan").status_code == 401
+
+
+def test_another_kind_of_plan_keeps_what_both_ask_for(reader: TestClient) -> None:
+    form = form_of(_press(reader, "kind-weights", account="zcdp", release="kept"), "/plan").fields
+    assert (form["kind"], form["account"], form["release"]) == (["weights"], ["zcdp"], ["kept"])
+    assert form["table"] == _ROWS["table"]
+    assert "moe" not in form
+    back = form_of(reader.post("/plan", data=form | {"do": "kind-margins"}), "/plan").fields
+    assert (back["kind"], back["table"], back["moe"]) == (["margins"], _ROWS["table"], [""] * len(_ROWS["table"]))
+    unknown = _press(reader, "kind-lottery")
+    assert unknown.status_code == 422
+    assert "lottery" not in unknown.text
