@@ -11,6 +11,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
+from service.api.schemas import patterns
 from service.api.schemas.exact_numbers import Exact, Strict, number_up, stated
 from service.api.schemas.guarantees import cost_of, guarantee_body, read_deltas
 from service.api.schemas.plan_models import Plan
@@ -32,7 +33,7 @@ MOST_LEVELS = 100
 MOST_GROUPS = 10**6
 SMALLEST_FRACTION = Fraction(1, 10**6)
 
-LevelName = Annotated[str, StringConstraints(min_length=1, max_length=180, pattern=r"^[^\x00-\x1f\x7f]+$")]
+LevelName = Annotated[str, StringConstraints(min_length=1, max_length=180, pattern=patterns.LABEL)]
 
 
 class LevelTarget(Strict):

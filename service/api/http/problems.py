@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from service import errors
 from service.api.http.field_names import fields_at, unknown
+from service.api.schemas.patterns import IN_WORDS
 from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 from service.ledger.access.authentication import Principal
@@ -336,13 +337,12 @@ _DETAILS = {
     "model_type": "expected an object",
     "none_required": "expected null",
     "dict_type": "expected an object",
-    "string_pattern_mismatch": "expected text that matches {pattern}",
     "string_type": "expected text",
     "string_too_short": "expected text with a length of at least {min_length}",
     "string_too_long": "expected text with a length of at most {max_length}",
     "list_type": "expected a list",
-    "too_short": "expected a length of at least {min_length}, got {actual_length}",
-    "too_long": "expected a length of at most {max_length}, got {actual_length}",
+    "too_short": "expected a list of at least {min_length}, got {actual_length}",
+    "too_long": "expected a list of at most {max_length}, got {actual_length}",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
     "greater_than_equal": "expected a number of at least {ge}",
     "less_than_equal": "expected a number of at most {le}",
@@ -352,6 +352,8 @@ _DETAILS = {
 def _detail(fault: Mapping[str, Any]) -> str:
     """Return the reason in the service's words, or in pydantic's where those do not quote the input."""
     context = fault.get("ctx") or {}
+    if fault["type"] == "string_pattern_mismatch":
+        return IN_WORDS.get(context["pattern"], f"expected text that matches {context['pattern']}")
     if fault["type"] in _DETAILS:
         return _DETAILS[fault["type"]].format_map(context)
     if fault["type"] == "value_error":

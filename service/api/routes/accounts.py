@@ -17,6 +17,7 @@ from service.api.http.paging import Cursor, Limit, read_cursor, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
+from service.api.schemas import patterns
 from service.api.schemas.accounts import AccountBody, account_body, account_with_fullest_window, account_with_gauge
 from service.api.schemas.approvals import ApproversModel, stated_approvers
 from service.api.schemas.caps import CapModel, stated_caps
@@ -48,7 +49,7 @@ from service.privacy.plans.walking import Neighbouring
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
 AccountName = Annotated[
-    str, StringConstraints(min_length=1, max_length=100, pattern=r"^[a-z0-9._-]*[a-z0-9_-][a-z0-9._-]*$")
+    str, StringConstraints(min_length=1, max_length=100, pattern=patterns.ACCOUNT)
 ]
 # An example of the parameter, not of its schema: the page of the contract fills in the former.
 AccountPath = Annotated[

@@ -28,6 +28,7 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
+from service.api.schemas import patterns
 from service.api.schemas.exact_numbers import Exact, Label, Short
 from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access.authentication import Principal
@@ -58,7 +59,7 @@ def _port(url: str) -> int | None:
         return 0
 
 
-Target = Annotated[str, Field(max_length=2000, pattern=r"^[\x21-\x7e]+$"), AfterValidator(_target)]
+Target = Annotated[str, Field(max_length=2000, pattern=patterns.URL), AfterValidator(_target)]
 Recipients = Annotated[list[Annotated[str, Field(max_length=254, pattern=MAIL_ADDRESS)]], Field(max_length=20)]
 Accounts = Annotated[list[AccountName], Field(min_length=1, max_length=1000)]
 Events = Annotated[list[Event], Field(min_length=1, max_length=len(webhooks.EVENTS))]

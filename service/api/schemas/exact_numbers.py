@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from service.api.schemas import patterns
 from service.privacy.grammar import LARGEST_WHOLE
 from service.privacy.numerics.numbers import double_down, double_up, exact_text, parse_exact
 
@@ -64,8 +65,8 @@ _WHOLE_FIRST = {**EXACT_SCHEMA, "anyOf": [{"type": "integer"}, *EXACT_SCHEMA["an
 WholeOrExact = Annotated[int | str, BeforeValidator(_whole_or_exact), WithJsonSchema(_WHOLE_FIRST)]
 """An integer, or where a granularity is stated an exact number."""
 
-Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Text = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=patterns.LABEL)]
+Text = Annotated[str, StringConstraints(max_length=4000, pattern=patterns.TEXT)]
 Reason = Annotated[Text, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
 Tags = Annotated[list[Label], Field(max_length=64)]

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
+from service.api.schemas import patterns
 from service.api.schemas.exact_numbers import Label, Short, Strict
 from service.ledger.descriptions.descriptions import Patch
 
@@ -22,15 +23,14 @@ def _day(text: str) -> str:
     raise ValueError("expected a day as YYYY-MM-DD")
 
 
-_TEXT = r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*"
-Prose = Annotated[str, StringConstraints(max_length=10_000, pattern=rf"^{_TEXT}[^\x00-\x20\x7f]{_TEXT}$")]
+Prose = Annotated[str, StringConstraints(max_length=10_000, pattern=patterns.PROSE)]
 """Non-empty text; the registry renders it as Markdown."""
 Day = Annotated[str, AfterValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
 Names = Annotated[list[Label], Field(min_length=1, max_length=100)]
 ProductType = Literal[
     "Summary statistics", "Machine learning model", "Dataset", "Synthetic data", "Interactive API", "SQL queries"
 ]
-Slug = Annotated[str, StringConstraints(max_length=200, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Slug = Annotated[str, StringConstraints(max_length=200, pattern=patterns.SLUG)]
 
 
 def _metadata_field(description: str) -> Any:
