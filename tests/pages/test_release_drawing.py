@@ -115,7 +115,12 @@ def test_counts_that_are_drawn_are_not_drawn_again(api: Client, steward: Client)
 
 
 def test_one_of_several_mechanisms_is_chosen(api: Client, steward: Client) -> None:
-    parts = [_NEARLY_NONE | {"name": "state"}, _NEARLY_NONE, pure("0.1", name="rest"), {"type": "laplace", "epsilon": "0.1", "name": "no"}]
+    parts = [
+        _NEARLY_NONE | {"name": "state"},
+        _NEARLY_NONE,
+        pure("0.1", name="rest"),
+        {"type": "laplace", "epsilon": "0.1", "name": "no"},
+    ]
     at = _registered(api, {"type": "sequence", "parts": parts})
     shown = steward.get(f"{at}/draw").text
     assert [name in shown for name in ('value="state"', 'value="/parts/1"', 'value="rest"', 'value="no"')] == [

@@ -11,7 +11,7 @@ _PLAIN = tuple(
     (re.compile(detail), text)
     for detail, text in (
         (r"\bline (?=\d)", "row "),  # as a spreadsheet numbers it
-        (re.escape(EXPECTED_COUNT), "expected a whole number, or with a granularity a multiple of it"),
+        (re.escape(EXPECTED_COUNT), "expected a whole number, or a multiple of the granularity if there is one"),
         (re.escape(EXPECTED_NUMBER), "expected a number such as 0.5 or 1/3"),
         (re.escape(EXPECTED_NAME), _NAME),
         (r", quoted by RFC 4180", ", with closed quotation marks"),
