@@ -22,7 +22,7 @@ _TEXTS = {
     "release.rejected": "a release was rejected",
     "release.expired": "a held release expired",
     "release.refused": "a release did not fit the budget",
-    "budget.below": "less than the share below is left of a budget",
+    "budget.below": "less of a budget is left than the share that is stated below",
     "ledger.stopped": "the ledger was rolled back or altered, and a server stopped writing",
     "ledger.acknowledged": "an operator accepted an older ledger",
 }

@@ -78,7 +78,7 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     shown = steward.get(answer.headers["Location"]).text
     assert "The change waits for other persons." in shown
     assert "first-steward proposed the budget" in shown
-    assert "The reason: a new survey" in shown
+    assert "The reason: “a new survey”." in shown
     assert "Approve the change" not in shown
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "0.5"
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
@@ -417,7 +417,7 @@ def test_beside_an_epsilon_that_is_no_sum_stands_how_many_more_releases_fit(stew
     more = json_of(api.get("/v1/accounts/noisy/balance"))["equal_more"]
     shown = _words_of(steward, "/accounts/noisy")
     said = re.search(
-        r"<strong>(\d+) more releases like the one so far fit</strong> its own budget; ([0-9.]+) % of the budget"
+        r"<strong>(\d+) more releases like the first one fit</strong> its own budget; ([0-9.]+) % of the budget"
         r" spent or held; those above it can have less room\.",
         shown,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from service.pages.shell.figures import fitting
 from tests.api.calls import Answer, concentrated, json_of, open_account, pure
 from tests.pages.forms import form_of, signed_in
 
@@ -176,7 +177,7 @@ def test_the_planner_plans_and_registers_over_periods(embedded: TestClient) -> N
     assert 'id="periods-fault">expected a month such as 2026-01' in wrong.text
     planned = _press(visit, "plan", periods="2026-01 to 2026-03")
     assert planned.status_code == 200
-    assert "panel has no room in its cap on rho in window 2024-11" in planned.text
+    assert "panel has no room in its cap on ρ in window 2024-11" in planned.text
     form = form_of(planned, "/plan")
     assert form.fields["periods"] == ["2026-01 to 2026-03"]
     button = {"do": "register-discrete_gaussian", "release": "by the planner"}
@@ -197,7 +198,7 @@ def test_a_refused_plan_names_its_window(embedded: TestClient) -> None:
     _open(embedded, periods=_PANEL, budget={"definition": "zcdp", "rho": "0.0625"})
     _charge(embedded, concentrated("0.03125"), {"list": ["2026-05"]})
     planned = _press(signed_in(embedded), "plan", periods="2026-05")
-    assert "panel has 0.03125 of its cap on rho left in window 2025-02; it would take" in planned.text
+    assert "panel has 0.03125 of its cap on ρ left in window 2025-02; it would take" in planned.text
 
 
 def test_the_planner_counts_where_units_are_in_any_periods(embedded: TestClient) -> None:
@@ -206,15 +207,13 @@ def test_the_planner_counts_where_units_are_in_any_periods(embedded: TestClient)
     _charge(embedded, concentrated("0.25"), {"list": ["2026-05"]})
     visit = signed_in(embedded)
     planned = _press(visit, "plan", periods="2026-01 to 2026-03")
-    count = re.search(
-        r"([\d,]+) more releases like this one fit; then panel has no room in its cap on rho in", planned.text
-    )
+    count = re.search(r"([\d,]+) times in all; then panel has no room in its cap on ρ in", planned.text)
     assert count is not None
     assert "in window 2026-01 to 2026-02" in planned.text
     form = form_of(planned, "/plan")
     assert visit.post("/plan", data=form.with_texts({"do": "register-discrete_gaussian", "release": "n"})).is_redirect
     again = _press(visit, "plan", periods="2026-01 to 2026-03")
-    assert f"{int(count[1].replace(',', '')) - 1} more release" in again.text.replace(",", "")
+    assert f"{fitting(int(count[1].replace(',', '')) - 1)}; then panel has no room" in again.text
 
 
 def test_an_account_without_periods_says_that_it_takes_none(embedded: TestClient) -> None:
@@ -258,7 +257,7 @@ def test_a_cap_beside_periods_is_set_shown_and_planned_for(embedded: TestClient)
     assert 'id="reads-fault"' in unstated.text
     planned = _press(visit, "plan", periods="2026-01", reads="race")
     assert planned.status_code == 200
-    assert "then panel has no room in its cap on rho for tag race" in planned.text
+    assert "then panel has no room in its cap on ρ for tag race" in planned.text
     button = {"do": "register-discrete_gaussian", "release": "by the planner"}
     done = visit.post("/plan", data=form_of(planned, "/plan").with_texts(button))
     assert done.status_code == 303

@@ -153,7 +153,7 @@ def test_two_to_four_are_compared(client: TestClient, visit: TestClient) -> None
     ]
     page = visit.get("/scenarios/compare", params={"id": ids})
     assert page.status_code == 200
-    assert "cheaper" not in _press(visit, "plan", "weights", account="zcdp").text
+    assert "cheap" not in _press(visit, "plan", "weights", account="zcdp").text
     for name in ("one", "two", "three", "four", "±6", "household"):
         assert name in page.text
     for wrong in ([], ids[:1], ids[:1] * 2, [*ids, _save(visit, "geometric", scenario_name="five", account="zcdp")]):

@@ -63,8 +63,8 @@ _IN_PLACE_OF_MECHANISMS = (
 )  # fmt: skip
 _COLUMNS = (
     "account", "since", "until", "head", "budget", "spent_before", "spent", "held", "left", "release", "name", "tags",
-    "purpose", "state_before", "state", "registered_at", "registered_by", "approved_at", "approved_by", "ended_at",
-    "ended_by", "draws.number", "draws.first_at", "draws.last_at", "draws.by", "charge.definition", "charge.alpha",
+    "purpose", "state_before", "state", "registered_at", "registered_by", "approved_at", "approved_by",
+    "approval_reason", "ended_at", "ended_by", "end_reason", "draws.number", "draws.first_at", "draws.last_at", "draws.by", "charge.definition", "charge.alpha",
     "charge.rho", "charge.rho_exact", "charge.epsilon", "charge.epsilon_exact", "charge.delta", "charge.share",
     "confidence", *_IN_PLACE_OF_MECHANISMS,
 )  # fmt: skip
@@ -221,8 +221,10 @@ def _facts(
         "registered_by": registered.by,
         "approved_at": None if approved is None else approved.at,
         "approved_by": None if approved is None else approved.by,
+        "approval_reason": None if approved is None else approved.reason,
         "ended_at": None if ended is None else ended.at,
         "ended_by": None if ended is None else ended.by,
+        "end_reason": None if ended is None else ended.reason,
         "draws": draws_body(activity.draws),
         "charge": charge_body(budget, owner.weights, price_of_key(amount), cost),
     }
@@ -232,5 +234,5 @@ def _approval(connection: Connection, owner: AccountRecord, record: ReleaseRecor
     """Return the approval of a release that was registered before the period."""
     for entry in later_entries(connection, owner, record, ["approved"]):
         if entry.seq < before and entry.content.next_state() != "proposed":
-            return Step(entry.seq, entry.time, entry.actor)
+            return Step.of(entry)
     return None

@@ -84,8 +84,10 @@ class ReportedRelease(BaseModel):
     registered_by: str
     approved_at: str | None
     approved_by: str | None
+    approval_reason: str | None = Field(description="In that person's words; null also where none was given.")
     ended_at: str | None = Field(description="When a reservation or proposal was committed, voided or expired.")
     ended_by: str | None = Field(description="Null also where it expired.")
+    end_reason: str | None = Field(description="Why it was approved or voided; null also where no reason was given.")
     draws: ReportedDraws | None
     charge: ChargeBody = Field(description="share is its part of the budget at the end of the period.")
     mechanisms: list[CountAccuracy] = Field(description="At most 20; its accuracy statement has all.")

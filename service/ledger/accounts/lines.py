@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, Row, Select, bindparam, func, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bindparam, func, select
 
 from service.errors import Conflict, NotFound, ServiceError
 from service.ledger.accounts import account_periods
@@ -163,9 +163,9 @@ def caps_of(database: Database, line: Line) -> list[AccountCaps]:
     Raises:
         NotFound: the database was replaced by one without them.
     """
-    query = select(Account.name, Account.caps).where(Account.id.in_(line.ids)).order_by(Account.id)
     with database.read() as connection:
-        found = [AccountCaps(row.name, read_caps(row.caps)) for row in connection.execute(query)]
+        rows = connection.execute(_reading_caps(len(line.ids)), _numbered(line.ids)).all()
+    found = [AccountCaps(name, read_caps(caps)) for name, caps in rows]
     if len(found) != len(line.ids):
         line_of.cache_clear()
         raise NotFound("account", line.name)
@@ -279,16 +279,28 @@ def refuse_due(line: Iterable[AccountRecord], at: str) -> None:
 
 @cache
 def _reading(depth: int, *, lock: bool) -> Select[Any]:
-    ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
-    query = select(*COLUMNS).where(Account.id.in_(ids)).order_by(Account.id)
+    query = select(*COLUMNS).where(_of_line(depth)).order_by(Account.id)
     return query.with_for_update() if lock else query
 
 
+@cache
+def _reading_caps(depth: int) -> Select[str, str | None]:
+    return select(Account.name, Account.caps).where(_of_line(depth)).order_by(Account.id)
+
+
+def _of_line(depth: int) -> ColumnElement[bool]:
+    ids: list[BindParameter[int]] = [bindparam(f"id_{number}") for number in range(depth)]
+    return Account.id.in_(ids)
+
+
+def _numbered(ids: Sequence[int]) -> dict[str, int]:
+    return {f"id_{number}": account_id for number, account_id in enumerate(ids)}
+
+
 def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool) -> list[AccountRecord]:
-    given = {f"id_{number}": account_id for number, account_id in enumerate(ids)}
     if lock:
         wait_in_queue(connection, ids[0])
-    rows = connection.execute(_reading(len(ids), lock=lock), given).all()
+    rows = connection.execute(_reading(len(ids), lock=lock), _numbered(ids)).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
         line_of.cache_clear()
         raise NotFound("account", name)

@@ -153,7 +153,7 @@ def prepare(
     """Find all facts that need no lock, above all the prices, so that a slow plan delays no other charges.
 
     Args:
-        prices: by the ``id`` of the release, if they are known already.
+        prices: by the ``id`` of the release, if they are known already, with the caps that they were found under.
         deltas: of the releases, as returned by ``deltas_of``, if they are known already.
 
     Returns:
@@ -167,7 +167,7 @@ def prepare(
     line = lines.line_of(database, name)
     if deltas is None:
         deltas = deltas_of(database, line, releases)
-    secret, caps = bound_secret(database), lines.caps_of(database, line)
+    secret, found = bound_secret(database), _prices_now(database, line) if prices is None else _known_prices(prices)
     # By plan: equal plans in a batch are one object.
     known: dict[tuple[int, tuple[str, ...], bool, tuple[str | None, ...]], Prepared] = {}
     stated: dict[str, tuple[ChargedPeriods | None, ...]] = {}
@@ -182,7 +182,7 @@ def prepare(
         texts = tuple(None if one is None else one.text for one in periods)
         key = id(release.plan), release.tags, release.reserve_for is None, texts
         if key not in known:
-            known[key] = _prepared(secret, line, caps, release, periods, delta, prices, bounds)
+            known[key] = _prepared(secret, line, release, periods, delta, found, bounds)
         elif known[key].spending[0].many is not None:  # written for each release
             bounds.repeat([known[key].repeated])
         prepared.append(replace(known[key], name=release.name, delta=delta, reserve_for=release.reserve_for))
@@ -333,24 +333,37 @@ def deltas_of(database: Database, line: Line, releases: Sequence[NewRelease]) ->
     return [usual if release.delta is None else release.delta for release in releases]
 
 
+def _known_prices(prices: Mapping[int, Prices]) -> Callable[[NewRelease], Prices]:
+    return lambda release: prices[id(release)]
+
+
+def _prices_now(database: Database, line: Line) -> Callable[[NewRelease], Prices]:
+    """Return the function that prices a release under the present caps; it raises as ``require_statements``."""
+    caps = lines.caps_of(database, line)
+
+    def price_now(release: NewRelease) -> Prices:
+        require_statements(caps, release)
+        return prices_of(line, caps, release, release.plan)
+
+    return price_now
+
+
 def _prepared(
     secret: Secret,
     line: Line,
-    caps: Sequence[AccountCaps],
     release: NewRelease,
     periods: tuple[ChargedPeriods | None, ...],
     delta: Fraction,
-    prices: Mapping[int, Prices] | None,
+    prices_for: Callable[[NewRelease], Prices],
     bounds: RequestBounds,
 ) -> Prepared:
     check_relation(release.plan, line.neighbouring, release.pointer)
-    require_statements(caps, release)
     tags = {tag for _, node in walk(release.plan) for tag in node.tags}.union(release.tags)
     before, depth = bounds.repeated, len(line.ids)
     bounds.repeat(depth * size for size in repeated_sizes(release.plan, release.tags))
     counted = subplans_of(release.plan, release.tags)
     bounds.repeat(len(counted) * len(one.text) for one in periods if one is not None)
-    found = prices_of(line, caps, release, release.plan) if prices is None else prices[id(release)]
+    found = prices_for(release)
     return Prepared(
         name=release.name,
         document=json.dumps(release.document, ensure_ascii=False),

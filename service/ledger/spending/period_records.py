@@ -15,11 +15,17 @@ from service.privacy.accounting.privacy_filter import Budget
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An entry about a release: its number, its moment and its actor; no actor: the reservation expired."""
+    """An entry about a release: its number, moment, actor and reason; no actor: the reservation expired."""
 
     seq: int
     at: str
     by: str | None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, entry: ParsedEntry) -> "Step":
+        """Return an entry as a step."""
+        return cls(entry.seq, entry.time, entry.actor, entry.content.view().reason)
 
 
 @dataclass(slots=True)

@@ -182,7 +182,9 @@ class _Walk:
             own = not isinstance(parsed.content, Registration) or parsed.content.own
         if not own:
             return parsed
-        self._numbers[entry.kind] += not _is_earlier_approval(entry)
+        after = _state_after(entry) if entry.kind == "approved" else None
+        self._numbers[entry.kind] += after != "proposed"  # the last approval, where several persons must approve
+        self._numbers["committed"] += after == "committed"
         begins = fast is not None or (parsed is not None and isinstance(parsed.content, Registration))
         self._numbers["registered"] += begins
         before: State | None = None if begins else "committed" if held is None else _state(held.state)
@@ -344,18 +346,13 @@ def _state_after(entry: JournalEntry) -> State | None:
     return read_text(entry.body).content.next_state()
 
 
-def _is_earlier_approval(entry: JournalEntry) -> bool:
-    """Return whether an entry approves a release that other persons must approve too."""
-    return entry.kind == "approved" and _state_after(entry) == "proposed"
-
-
 def _state(state: str) -> State:
     return "proposed" if state == "proposed" else "reserved"
 
 
 def _describe(activity: ReleaseActivity, entry: ParsedEntry, at: str) -> None:
     """Add an entry to what is collected about its release."""
-    content, step = entry.content, Step(entry.seq, at, entry.actor)
+    content, step = entry.content, Step.of(entry)
     state = content.next_state()
     if isinstance(content, Registration):
         activity.registered, activity.amount = step, content.price

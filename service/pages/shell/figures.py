@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ def usage(account: dict[str, Any]) -> Usage:
     gauge = account["gauge"]
     found = _usage(account, part_of(gauge["used"], gauge["used_exact"]))
     by_delta = gauge["cap"] != _figure(account["budget"])
-    like = "the one so far" if gauge["releases"] == 1 else "the mean one"
+    like = "the first one" if gauge["releases"] == 1 else "the mean one"
     more = None if gauge["equal_more"] is None else more_releases(gauge["equal_more"], like)
     return found._replace(by_delta=by_delta, more=more)
 
@@ -83,10 +83,22 @@ def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
 
 
 def more_releases(number: int, like: str) -> str:
-    """Return in words how many more releases like a given one fit; at most a million are counted."""
+    """Return in words how many more releases like earlier ones fit; at most a million are counted."""
     if number < 2:
         return f"{number or 'no'} more release like {like} fits"
     return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
+
+
+def fitting(number: int) -> str:
+    """Return in words how often a planned release fits, which is not charged yet; at most a million are counted."""
+    if number < 2:
+        return "once" if number else "not once"
+    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} times in all"
+
+
+def symbol_of(name: str) -> str:
+    """Return the symbol of the figure that a cap limits."""
+    return {"rho": "ρ", "epsilon": "ε", "delta": "δ", "declared_delta": "declared δ"}[name]
 
 
 def budget_text(budget: Mapping[str, Any]) -> Markup:
@@ -247,6 +259,11 @@ def up(value: float | str | Fraction | None, digits: int = 4) -> str:
 def down(value: float | str | Fraction | None, digits: int = 4) -> str:
     """Return the text of a lower bound, rounded down; None is infinite."""
     return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
+
+
+def near(value: float | str | Fraction, digits: int = 4) -> str:
+    """Return the text of a figure that is no bound, such as a standard deviation, rounded to the nearest."""
+    return _rounded(value, digits, ROUND_HALF_EVEN)
 
 
 def _rounded(value: float | str | Fraction, digits: int, rounding: str) -> str:

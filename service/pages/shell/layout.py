@@ -123,6 +123,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "up": figures.up,
         "down": figures.down,
+        "near": figures.near,
+        "symbol": figures.symbol_of,
         "delta": figures.delta_text,
         "one_in": figures.one_in,
         "moment": figures.moment,
@@ -144,7 +146,7 @@ def _environment() -> Environment:
         "pairs": partial(zip, strict=True),
         "usage": figures.usage,
         "cap_usage": figures.cap_usage,
-        "more_releases": figures.more_releases,
+        "fitting": figures.fitting,
         "loss_in": figures.loss_in,
         "charge_text": figures.charge_text,
         "charged_percent": figures.charged_percent,

@@ -164,6 +164,7 @@ def test_the_releases_of_the_period(client: Client, period: tuple[str, str]) -> 
     assert found["approved before"]["approved_by"] == "second"
     assert found["held before"]["approved_by"] is None
     assert (found["gone"]["ended_by"], found["=new"]["ended_at"]) == (found["gone"]["registered_by"], None)
+    assert (found["gone"]["end_reason"], found["=new"]["end_reason"]) == ("r", None)
     drawn = [entry for entry in entries if entry["kind"] == "drawn"]
     assert found["early"]["draws"] == {
         "number": 1,
@@ -319,7 +320,7 @@ def test_what_only_some_have_approved_still_waits(client: Client) -> None:
     for number, (name, key) in enumerate(persons.items(), 1):
         for one in (own, below):
             path = f"/v1/accounts/{one['account']}/releases/{one['id']}/approve"
-            json_of(client.post(path, headers=key))
+            json_of(client.post(path, json={"reason": f"{name} agrees"}, headers=key))
         found, books, last = json_of(client.get(_REPORT)), _Books(_entries(client), "9999"), number == len(persons)
         (town,) = found["children"]
         assert (town["releases"], Fraction(town["counted_exact"])) == (1, Fraction("0.7"))
@@ -327,4 +328,5 @@ def test_what_only_some_have_approved_still_waits(client: Client) -> None:
         assert [one["name"] for one in found["waiting"]["releases"]] == ([] if last else ["own"])
         (listed,) = found["releases"]
         assert (listed["state"], listed["approved_by"]) == (("committed", name) if last else ("proposed", None))
-        assert found["numbers"]["approved"] == last
+        assert (listed["approval_reason"], listed["end_reason"]) == ((f"{name} agrees",) * 2 if last else (None, None))
+        assert found["numbers"]["approved"] == found["numbers"]["committed"] == last

@@ -147,13 +147,13 @@ def test_as_many_releases_are_said_to_fit_as_register(client: TestClient, visit:
     _open_spent(client)
     page = _press(visit, "plan", account="spent", moe=["8", "10"])
     (plan, *_), (cell, *_) = _plans(page).values(), _cells(page, "Capacity")
-    said = re.search(r">([0-9]+) more releases like this one fit; then spent has no room in its cap on epsilon<", cell)
+    said = re.search(r">([0-9]+) times in all; then spent has no room in its cap on ε<", cell)
     assert said is not None
     for _ in range(int(said[1])):
         json_of(charge(client, plan, "spent"), 201)
     assert charge(client, plan, "spent").status_code == 409
     full = _press(visit, "plan", account="spent", moe=["8", "10"])
-    assert "no more release like this one fits" in _whole_row(full, "Capacity")
+    assert "not once" in _whole_row(full, "Capacity")
 
 
 def _open_spent(client: TestClient) -> None:
@@ -171,7 +171,7 @@ def test_what_is_called_cheaper_leaves_more(client: TestClient, visit: TestClien
         json_of(charge(client, plan, account, name=mechanism, reserve_for="P1D"), 201)
         left[mechanism] = -_read(client, account)["gauge"]["used"]
         _void(client, account)
-    badges = ["cheaper" in cell for cell in _cells(page, "Of the budget")]
+    badges = ["cheap" in cell for cell in _cells(page, "Of the budget")]
     assert badges == [left[mechanism] == max(left.values()) for mechanism in left]
 
 
@@ -196,9 +196,9 @@ def test_a_key_that_may_not_ask_for_the_capacity_sees_what_a_plan_costs_alone(cl
     for page in (seen, hidden):
         assert _row(page, "Left after it") == [_UNKNOWN] * 3
         assert _UNKNOWN not in _row(page, "Charge, ")
-    assert "then zcdp has no room in its cap on rho" in _whole_row(seen, "Capacity")
+    assert "then zcdp has no room in its cap on ρ" in _whole_row(seen, "Capacity")
     assert _row(hidden, "Of the budget") == _row(hidden, "Capacity") == [_UNKNOWN] * 3
-    assert "cheaper" not in hidden.text
+    assert "cheap" not in hidden.text
     assert "zcdp has" not in hidden.text
 
 
@@ -292,7 +292,7 @@ def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestC
     assert "The release exceeds the budget" in refused.text
     fields = form_of(refused, "/plan").fields
     assert (fields["release"], fields["tags"], fields["moe"]) == (["late"], ["x"], ["60", "50"])
-    assert re.search(r"pure has 0.0(5|4999) of its cap on epsilon left", " ".join(refused.text.split()))
+    assert re.search(r"pure has 0.0(5|4999) of its cap on ε left", " ".join(refused.text.split()))
 
 
 def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
@@ -307,7 +307,7 @@ def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
 def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -> None:
     open_account(client, "child", {"definition": "zcdp", "rho": "5"}, parent="zcdp")
     page = _press(visit, "plan", account="child", moe=["1", "50"])
-    assert "zcdp has 0.5 of its cap on rho left" in " ".join(page.text.split())
+    assert "zcdp has 0.5 of its cap on ρ left" in " ".join(page.text.split())
     assert "register-geometric" not in form_of(page, "/plan").buttons
 
 

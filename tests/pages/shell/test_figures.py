@@ -15,8 +15,9 @@ from service.pages.shell.figures import (
     charged_percent,
     delta_text,
     down,
+    fitting,
     loss_in,
-    more_releases,
+    near,
     one_in,
     up,
     usage,
@@ -87,7 +88,7 @@ def test_what_is_gone_is_never_too_little(
 @pytest.mark.parametrize(
     ("releases", "more", "said"),
     [
-        (1, 30, "30 more releases like the one so far fit"),
+        (1, 30, "30 more releases like the first one fit"),
         (4, 12, "12 more releases like the mean one fit"),
         (4, 1, "1 more release like the mean one fits"),
         (4, 0, "no more release like the mean one fits"),
@@ -99,7 +100,23 @@ def test_the_releases_that_still_fit_in_words(releases: int, more: int, said: st
     account = _account({"definition": "pure", "epsilon": "1"}, {"epsilon": 1.0}, "0", 0.0, "0")
     account["gauge"] |= {"releases": releases, "equal_more": more}
     assert usage(account).more == said
-    assert more_releases(39, "this one") == "39 more releases like this one fit"
+
+
+def test_a_planned_release_is_counted_among_those_that_fit() -> None:
+    assert [fitting(number) for number in (0, 1, 39, 10**6)] == [
+        "not once",
+        "once",
+        "39 times in all",
+        "at least 1,000,000 times in all",
+    ]
+
+
+def test_a_figure_that_is_no_bound_is_rounded_to_the_nearest() -> None:
+    assert [near(value) for value in (5.000000000000001, 70.71067811865476, 0.35355339059327379)] == [
+        "5",
+        "70.71",
+        "0.3536",
+    ]
 
 
 def test_declared_deltas_that_fill_their_cap_first_are_shown() -> None:
