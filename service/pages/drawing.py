@@ -9,10 +9,16 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from service.api.http.csv_answers import MEDIA_TYPE as CSV
-from service.api.publication.noisy_tables import PARQUET
-from service.errors import InvalidInput
 from service.pages.account import AccountStep
+from service.pages.counts_form import (
+    NO_FILE,
+    counts_of,
+    draw_counts,
+    fault_of_file,
+    is_of_file,
+    problem_in_words,
+    show_drawn,
+)
 from service.pages.drawing_form import (
     FIELDS,
     LONGEST_PURPOSE,
@@ -21,27 +27,24 @@ from service.pages.drawing_form import (
     faults_of,
     mechanism_of,
     release_of,
+    usual_noise,
 )
 from service.pages.planner.client import Account, account_named
 from service.pages.planner.form import UNREAD
-from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, ask, get, send
+from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, get, send
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import may, page
-from service.pages.shell.whole_tables import as_file
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
-_NO_FILE = "expected a file with a line of names and a column count"
-_FILES = {"csv": CSV, "parquet": PARQUET}
-"""The media types of the file of noisy counts, by its ending."""
 _PROPOSED = "proposed"
-_NOT_OF_THE_FORM = (401, 403, 404)  # refusals of the key or of the account
 
 
 @router.get("/draw")
 async def start(account: AccountStep, visit: SignedIn) -> Response:
     """Render an empty form."""
-    return await _show(visit, account, dict(FIELDS))
+    found = await _account(visit, account)
+    return _show(visit, found, FIELDS | {"noise": usual_noise(found["budget"]["definition"])})
 
 
 @router.post("/draw")
@@ -52,45 +55,25 @@ async def preview(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 
 @router.post("/draw/counts")
 async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Register the noise that was shown, draw the counts of the file, and send the noisy counts as a file.
+    """Register the noise that was shown, draw the counts of the file, and render the page with the noisy counts.
 
     Sending the same form again has no further effect: the answer is the same counts, as either kind of file.
     """
-    typed, table, once = _typed(form), form.files.get("counts", b""), text_of(form, "once")
-    ending = text_of(form, "file") or "csv"
-    if not once or ending not in _FILES:
-        raise InvalidInput.at("/file" if once else "/once", "expected the form of the page")
-    # A draw whose answer was lost may be committed: the same key again has it answered, and not charged twice.
-    kept: dict[str, Any] = {"once": once, "file": ending}
-    if not table:
-        return await _preview(visit, account, typed, status=422, faults={"counts": _NO_FILE}, **kept)
+    typed, sent = _typed(form), counts_of(form)
+    if not sent.table:
+        return await _preview(visit, account, typed, status=422, faults={"counts": NO_FILE}, **sent.kept)
     found = await _account(visit, account)
-    shown = text_of(form, "mechanism")
     release = release_of(typed, found, {})
-    query = {name: release[name] for name in ("name", "tags")} | {"mechanism": shown}
+    query = {name: release[name] for name in ("name", "tags")} | {"mechanism": text_of(form, "mechanism")}
     query |= {"periods": json.dumps(release["periods"])} if "periods" in release else {}
     query |= {"granularity": typed["granularity"]} if typed["granularity"] else {}
-    headers = {"content-type": CSV, "accept": _FILES[ending], "idempotency-key": once}
-    path = f"{address('accounts', account)}/draws"
-    answer = await ask(
-        visit,
-        "POST",
-        path,
-        query=query,
-        content=table,
-        headers=headers,
-        bounded=False,  # a file, which is not parsed
-    )
-    if answer.status != 201:
-        refused = Refused(json.loads(answer.body))
-        if refused.status in _NOT_OF_THE_FORM:
-            raise refused
-        faults = {"counts": "; ".join(detail for pointer, detail in refused.faults.items() if pointer[1:2].isdigit())}
-        faults = faults_of(typed, refused.faults) | {name: text for name, text in faults.items() if text}
-        problem = refused.problem
-        return await _preview(visit, account, typed, status=refused.status, faults=faults, problem=problem, **kept)
-    await _describe(visit, account, answer.headers["x-release"], typed["purpose"], once)
-    return as_file(answer.body, f"noisy-{answer.headers['x-draw']}.{ending}", _FILES[ending])
+    try:
+        answer = await draw_counts(visit, f"{address('accounts', account)}/draws", query, sent)
+    except Refused as refused:
+        faults = fault_of_file(refused) | faults_of(typed, refused.faults)
+        return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, **sent.kept)
+    await _describe(visit, account, answer.headers["x-release"], typed["purpose"], sent.once)
+    return await show_drawn(visit, account, answer, sent, charged=True)
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:
@@ -118,7 +101,7 @@ async def _preview(
     *,
     status: int = 200,
     faults: Mapping[str, str] | None = None,
-    problem: Mapping[str, Any] | None = None,
+    refused: Refused | None = None,
     **kept: Any,
 ) -> Response:
     """Render the form with the mechanism, its accuracy and its charge; after a refusal with its faults.
@@ -128,13 +111,14 @@ async def _preview(
     found = await _account(visit, account)
     wrong = _wrong(typed, found)
     if wrong:
-        return await _show(visit, account, typed, status=422, faults=wrong)
+        return _show(visit, found, typed, status=422, faults=wrong)
     try:
         shown = await _figures(visit, found, typed)
-    except Refused as refused:
-        wrong = faults_of(typed, refused.faults)
-        return await _show(visit, account, typed, status=refused.status, faults=wrong, problem=refused.problem)
-    return await _show(visit, account, typed, status=status, faults=faults, problem=problem, preview=shown, **kept)
+    except Refused as other:
+        wrong = faults_of(typed, other.faults)
+        first = refused or other  # after a draw that is refused, the reason for that counts
+        return _show(visit, found, typed, status=first.status, faults=wrong, refused=first)
+    return _show(visit, found, typed, status=status, faults=faults, refused=refused, preview=shown, **kept)
 
 
 def _wrong(typed: Mapping[str, str], account: Account) -> dict[str, str]:
@@ -177,23 +161,26 @@ async def _figures(visit: Visit, account: Account, typed: Mapping[str, str]) -> 
     }
 
 
-async def _show(
+def _show(
     visit: Visit,
-    account: str,
+    account: Account,
     typed: Mapping[str, str],
     *,
     status: int = 200,
     faults: Mapping[str, str] | None = None,
+    refused: Refused | None = None,
     **context: Any,
 ) -> Response:
+    pointers = {} if refused is None else refused.faults
     shown: dict[str, Any] = {
-        "account": await _account(visit, account),
+        "account": account,
         "typed": typed,
         "noises": list(NOISES.items()),
         "faults": faults or {},
+        "shown_at": [one for one in pointers if is_of_file(one) or faults_of(typed, {one: ""})],
         "may_draw": may(visit.session.role, "pipeline"),
         "preview": None,
         "file": "csv",
-        "problem": None,
+        "problem": None if refused is None else problem_in_words(refused),
     }
     return page(visit.request, "draw.html", shown | context, status=status)

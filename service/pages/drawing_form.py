@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.pages.planner.form import listed, statement_of
+from service.pages.shell.fault_texts import plain
 from service.pages.shell.period_texts import stated_periods
 
 NOISES = {
@@ -17,7 +18,7 @@ NOISES = {
 }
 """The kinds of noise with their labels: the mechanism, and the figure that is typed."""
 FIELDS = {
-    "noise": "geometric moe",
+    "noise": "",
     "figure": "",
     "m": "",
     "confidence": "0.95",
@@ -30,9 +31,14 @@ FIELDS = {
     "reads": "",
     "periods": "",
 }
-"""The fields of the form with their texts at first."""
+"""The fields of the form with their texts at first; the noise depends on the account."""
 LONGEST_PURPOSE = 10_000
 _LONGEST_WHOLE = 16
+
+
+def usual_noise(definition: str) -> str:
+    """Return the noise that is chosen at first: usually the cheapest one in budgets of this definition."""
+    return "geometric moe" if definition == "pure" else "discrete_gaussian moe"
 
 
 def calibration_of(typed: Mapping[str, str], neighbouring: str) -> dict[str, Any] | None:
@@ -62,7 +68,8 @@ def mechanism_of(typed: Mapping[str, str], neighbouring: str, calibrated: Mappin
         mechanism |= {"m": typed["m"]} if kind == "discrete_osgt" else {}
         mechanism |= {"cells": _cells(typed, neighbouring), "sensitivity": _whole(typed["sensitivity"])}
         mechanism |= {"granularity": typed["granularity"]} if typed["granularity"] else {}
-    return mechanism | statement_of(typed["reads"])
+    named = {"name": typed["name"]} if typed["name"] else {}  # lists of mechanisms then name it as the release
+    return mechanism | named | statement_of(typed["reads"])
 
 
 def release_of(typed: Mapping[str, str], account: Mapping[str, Any], mechanism: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +91,7 @@ def faults_of(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, 
         if name == "tags" and steps[:1] == ["plan"]:
             name = "reads"
         if name is not None:
-            found[name] = detail
+            found[name] = plain(detail)
     return found
 
 

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.pages.account import AccountStep, refusal
+from service.pages.drawable import offer_of
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
 from service.pages.shell.api_client import WITHOUT_PLAN, Refused, Relayed, SignedIn, TooLong, Visit, act, address, get
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -102,7 +103,7 @@ async def _render(
     path = address("accounts", account, "releases", release)
     account_body, release_body, drawn, events, installation = await asyncio.gather(
         get(visit, address("accounts", account), {"with_gauge": "true"}),
-        _release(visit, path),
+        read_release(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
@@ -111,6 +112,7 @@ async def _render(
     if "plan" in release_body:
         tree = await to_thread.run_sync(tree_of, release_body["plan"])
         complete = await price_nodes(visit, tree, account_body["neighbouring"])
+    offer = await to_thread.run_sync(offer_of, release_body, drawn["items"], visit.session.role)
     shown = {
         "account": account_body,
         "release": release_body,
@@ -119,6 +121,7 @@ async def _render(
         "most_nodes": MOST_NODES,
         "most_priced": MOST_PRICED,
         "draws": drawn["items"],
+        "offer": offer,
         "more_draws": drawn["next_cursor"] is not None,
         "events": events["items"],
         "more_events": events["next_cursor"] is not None,
@@ -129,7 +132,7 @@ async def _render(
     return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)
 
 
-async def _release(visit: Visit, path: str) -> dict[str, Any]:
+async def read_release(visit: Visit, path: str) -> dict[str, Any]:
     """Return a release with its charge; without its plan if that is too long for a page."""
     with_charge = {"with_charge": "true"}
     try:

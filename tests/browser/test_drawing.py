@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.api.calls import json_of
+from tests.api.calls import json_of, pure, release
 from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot, sign_in
 from tests.processes import Served
 
@@ -26,6 +26,15 @@ def _preview(page: Page) -> None:
     expect(page.get_by_role("heading", name="The charge")).to_be_visible()
 
 
+def _saved(page: Page) -> list[list[str]]:
+    """Press the link of the page after a draw, and return the rows of the file."""
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Save the noisy counts").click()
+    assert download.value.suggested_filename.startswith("noisy-")
+    with Path(download.value.path()).open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
 @pytest.mark.parametrize("javascript", [True, False])
 def test_a_table_is_drawn_and_saved(
     new_context: Callable[..., BrowserContext], served: Served, tmp_path: Path, javascript: bool
@@ -37,17 +46,55 @@ def test_a_table_is_drawn_and_saved(
     _preview(page)
     before = len(json_of(served.client.get("/v1/accounts/empty/releases"))["items"])
     page.get_by_label("The file of true counts").set_input_files(table)
-    button = page.get_by_role("button", name="Charge the account and draw")
+    page.get_by_role("button", name="Charge the account and draw").click()
     saved = list[list[list[str]]]()
-    for _ in range(2):  # the second press is answered alike, and charges nothing
-        with page.expect_download() as download:
-            button.click()
-        with Path(download.value.path()).open(encoding="utf-8", newline="") as file:
-            saved.append(list(csv.reader(file)))
+    for _ in range(2):  # the browser sends the form again, which is answered alike and charges nothing
+        expect(page.get_by_role("heading", name="Drawn and charged")).to_be_visible()
+        saved.append(_saved(page))
+        page.reload()
     assert saved[0] == saved[1]
     assert saved[0][0] == ["county", "noisy", "moe", "confidence"]
     assert [row[0] for row in saved[0][1:]] == ["001", "003"]
     assert len(json_of(served.client.get("/v1/accounts/empty/releases"))["items"]) == before + 1
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_a_registered_release_is_drawn_from_its_page(
+    new_context: Callable[..., BrowserContext], served: Served, tmp_path: Path, javascript: bool
+) -> None:
+    parts = [pure("0.001", name="county"), {"type": "repeat", "count": 2, "part": pure("0.001", name="tract")}]
+    plan = {"type": "sequence", "parts": parts, "partitions": ["north", "south"]}
+    at = f"/accounts/empty/releases/{release(served.client, plan, 'empty', name='planned')['id']}"
+    page = new_context(**_WIDE, java_script_enabled=javascript).new_page()
+    sign_in(page)
+    table = tmp_path / "counts.csv"
+    table.write_text("county,count\n001,54571\n003,182265\n")
+    page.goto(at)
+    page.get_by_role("link", name="Draw noisy counts").click()
+    page.get_by_label("Mechanism").select_option("tract")
+    page.get_by_role("button", name="Choose").click()
+    page.get_by_label("Partition").select_option("north")
+    page.get_by_label("Repetition").fill("1")
+    page.get_by_label("The file of true counts").set_input_files(table)
+    page.get_by_role("button", name="Draw", exact=True).click()
+    expect(page.get_by_role("heading", name="Drawn", exact=True)).to_be_visible()
+    assert [row[0] for row in _saved(page)] == ["county", "001", "003"]
+    page.get_by_role("link", name="The release, with its draws").click()
+    expect(page.get_by_role("region", name="Draws").get_by_role("row", name="tract")).to_contain_text("north")
+    (drawn,) = json_of(served.client.get(f"/v1{at}/draws"))["items"]
+    assert (drawn["mechanism"]["name"], drawn["partition"], drawn["repetition"]) == ("tract", "north", 1)
+
+
+def test_noisy_counts_of_megabytes_are_saved(steward: Page, tmp_path: Path) -> None:
+    """Browsers bound the addresses of links, and so the file that a page may have within."""
+    table = tmp_path / "counts.csv"
+    rows = 150_000
+    table.write_text("place,count\n" + "".join(f"{row:07},{row}\n" for row in range(rows)))
+    _preview(steward)
+    steward.get_by_label("The file of true counts").set_input_files(table)
+    steward.get_by_role("button", name="Charge the account and draw").click()
+    expect(steward.get_by_role("heading", name="Drawn and charged")).to_be_visible()
+    assert len(_saved(steward)) == rows + 1
 
 
 def test_fields_of_other_noise_are_hidden(steward: Page) -> None:
@@ -59,6 +106,12 @@ def test_fields_of_other_noise_are_hidden(steward: Page) -> None:
     expect(steward.get_by_label("m", exact=True)).to_be_visible()
 
 
+def _assert_shown(page: Page, name: str) -> None:
+    assert_accessible(page)
+    assert_fits(page)
+    screenshot(page, name)
+
+
 @pytest.mark.parametrize(("name", "options"), [("light-1400", _WIDE), ("dark-400", _NARROW)])
 def test_the_pages_are_accessible_and_fit(
     new_context: Callable[..., BrowserContext], served: Served, tmp_path: Path, name: str, options: dict[str, Any]
@@ -66,17 +119,32 @@ def test_the_pages_are_accessible_and_fit(
     page = new_context(**options).new_page()
     sign_in(page)
     _preview(page)
-    assert_accessible(page)
-    assert_fits(page)
-    screenshot(page, f"draw-{name}")
+    _assert_shown(page, f"draw-{name}")
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("county,count\n001,x\n")
     page.get_by_label("The file of true counts").set_input_files(wrong)
     page.get_by_role("button", name="Charge the account and draw").click()
-    expect(page.get_by_text("line 2, column 2")).to_be_visible()
-    assert_accessible(page)
-    assert_fits(page)
-    screenshot(page, f"draw-refused-{name}")
+    expect(page.get_by_text("row 2, column 2")).to_be_visible()
+    _assert_shown(page, f"draw-refused-{name}")
+    right = tmp_path / "right.csv"
+    right.write_text("county,count\n001,54571\n")
+    page.get_by_label("The file of true counts").set_input_files(right)
+    page.get_by_role("button", name="Charge the account and draw").click()
+    expect(page.get_by_role("heading", name="Drawn and charged")).to_be_visible()
+    _assert_shown(page, f"drawn-{name}")
+    page.get_by_role("link", name="The release, with its draws").click()
+    _assert_shown(page, f"release-drawn-{name}")
+    page.goto("/accounts/persons/releases")
+    page.get_by_role("link", name="redistricting").click()
+    page.get_by_role("link", name="Draw noisy counts").click()
+    _assert_shown(page, f"release-draw-choice-{name}")
+    page.get_by_label("Mechanism").select_option("county/total")
+    page.get_by_role("button", name="Choose").click()
+    _assert_shown(page, f"release-draw-{name}")
+    page.get_by_label("The file of true counts").set_input_files(wrong)
+    page.get_by_role("button", name="Draw", exact=True).click()
+    expect(page.get_by_text("row 2, column 2")).to_be_visible()
+    _assert_shown(page, f"release-draw-refused-{name}")
     page.goto("/accounts/persons/report")
     assert_accessible(page)
     assert_fits(page)

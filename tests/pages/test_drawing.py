@@ -1,19 +1,21 @@
-"""The page on which noisy counts are drawn: a preview that charges nothing, one draw for a form, and no kept file."""
+"""The page that registers a release and draws it: a preview that charges nothing, one draw for a form, no kept file."""
 
 import csv
 import html
 import io
 import json
+import re
 from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.pages.drawing_form import NOISES
-from tests.api.calls import Answer, Client, json_of, open_account, problem_of
+from tests.api.calls import Answer, Client, json_of, open_account, problem_of, pure
 from tests.pages.forms import form_of, signed_in
-from tests.pages.visits import hidden
+from tests.pages.visits import hidden, saved
 
 _PAGE = "/accounts/empty/draw"
 _TABLE = "county,count\r\n001,12\r\n002,918273645\r\n"
@@ -49,23 +51,26 @@ def test_from_a_margin_to_noisy_counts(api: Client, steward: Client) -> None:
     assert "each noisy count is within 11 of the true count" in shown.text
     assert _released(api) == []
     answer = _draw(steward, shown)
-    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert "<h1>Drawn and charged</h1>" in answer.text
     assert answer.headers["Cache-Control"] == "no-store"
-    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert "data:" not in answer.headers["Content-Security-Policy"]
+    rows = list(csv.DictReader(io.StringIO(saved(answer.text).decode(), newline="")))
     assert [(row["county"], row["moe"]) for row in rows] == [("001", "11"), ("002", "11")]
     (made,) = _released(api)
     assert (made["name"], made["tags"], made["metadata"]) == ("county totals", ["a", "b"], {"intended_use": "Schools"})
     (drawn,) = json_of(api.get(f"/v1/accounts/empty/releases/{made['id']}/draws"))["items"]
     assert [row["noisy"] for row in rows] == [str(count) for count in drawn["noisy"]]
-    assert answer.headers["Content-Disposition"].endswith(f"noisy-{drawn['draw']}.csv")
+    assert f'download="noisy-{drawn["draw"]}.csv"' in answer.text
+    assert f'href="/accounts/empty/releases/{made["id"]}"' in answer.text
 
 
 def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wide: str) -> None:
     shown = _preview(steward, wide, **_NEARLY_NONE)
     first, again = (_draw(steward, shown, page=wide) for _ in range(2))
-    assert first.content == again.content
+    assert saved(first.text) == saved(again.text)
     other = _draw(steward, shown, _TABLE.replace("12", "13"), wide)
-    assert "Idempotency-Key" in other.text
+    assert "This form has drawn another table" in other.text
+    assert "Idempotency-Key" not in other.text
     assert hidden(other.text, "once") == hidden(shown.text, "once")
     assert len(_released(api, "wide")) == 1
     anew = _preview(steward, wide, **_NEARLY_NONE)
@@ -73,14 +78,76 @@ def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wi
 
 
 @pytest.mark.parametrize(
-    "table", ["", "a,b\n1,2\n", "county,count\n001,918273645x\n", b"count\n\xff\n", "count\n918273645.5\n"]
+    ("table", "fault"),
+    [
+        ("", "expected a file with a line of names and a column count"),
+        ("a,b\n1,2\n", "row 1: expected the names of the columns, separated by commas, one of them count"),
+        ("count\n", "row 2: expected at least one row"),
+        ("county,count\n001,918273645x\n", "row 2, column 2: expected a whole number"),
+        (b"count\n\xff\n", "row 2: expected UTF-8"),
+        ("count\n918273645.5\n", "row 2, column 1: expected a whole number"),
+        ("county,count\n001,1\n 002,918273645\n", "row 3, column 1: expected 1 to 200 visible characters"),
+        ('county,count\n"1,918273645\n', "row 2: expected values separated by commas, with closed quotation marks"),
+    ],
 )
-def test_a_wrong_file_is_told_without_its_counts(api: Client, steward: Client, wide: str, table: str | bytes) -> None:
+def test_a_wrong_file_is_told_without_its_counts(
+    api: Client, steward: Client, wide: str, table: str | bytes, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
     answer = _draw(steward, _preview(steward, wide, **_NEARLY_NONE), table, wide)
     assert answer.status_code == 422
-    assert 'id="counts-fault"' in answer.text
-    assert "918273645" not in answer.text
+    assert f'id="counts-fault">{fault}' in answer.text
+    assert "1 fault" not in answer.text
+    assert "918273645" not in answer.text + caplog.text
     assert _released(api, "wide") == []
+
+
+def test_more_values_than_the_service_reads_at_once(app: FastAPI, api: Client, steward: Client, wide: str) -> None:
+    shown = _preview(steward, wide, **_NEARLY_NONE)
+    app.state.settings = app.state.settings.model_copy(update={"max_json_items": 4})
+    answer = _draw(steward, shown, _TABLE, wide)
+    assert answer.status_code == 413
+    assert "expected a table of at most 4 values" in answer.text
+    assert _released(api, "wide") == []
+
+
+def test_noisy_counts_that_are_too_long_for_a_page_are_sent_as_a_file(
+    steward: Client, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.pages.counts_form.LONGEST_ANSWER", 10)
+    answer = _draw(steward, _preview(steward, wide, **_NEARLY_NONE), page=wide)
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert answer.headers["Content-Disposition"].endswith(".csv")
+    assert answer.text.startswith("county,noisy,moe,confidence")
+
+
+@pytest.mark.parametrize(
+    ("account", "chosen"),
+    [("empty", "geometric"), ("nation", "discrete_gaussian"), ("households", "discrete_gaussian")],
+)
+def test_the_noise_that_suits_the_budget_is_chosen_first(steward: Client, account: str, chosen: str) -> None:
+    page = f"/accounts/{account}/draw"
+    assert form_of(steward.get(page), page).fields["noise"] == [f"{chosen} moe"]
+
+
+def test_the_mechanism_has_the_name_of_the_release(api: Client, steward: Client, wide: str) -> None:
+    assert "registers and charges a new release" in steward.get(wide).text
+    assert 'href="/accounts/wide/releases"' in steward.get(wide).text
+    _draw(steward, _preview(steward, wide, **_NEARLY_NONE), page=wide)
+    (made,) = _released(api, "wide")
+    assert made["plan"]["name"] == "county totals"
+    for page in (f"releases/{made['id']}", f"releases/{made['id']}/accuracy", "accuracy"):
+        assert 'scope="row">county totals</th>' in steward.get(f"/accounts/wide/{page}").text
+    assert steward.get("/accounts/wide/report").text.count("county totals<") == 1 + 2  # listed, and with its mechanism
+
+
+def test_a_mechanism_without_a_name_has_that_of_its_release(api: Client, steward: Client) -> None:
+    body = {"name": "older", "mechanism": pure("0.1"), "counts": [1, 2]}
+    drawn = json_of(api.post("/v1/accounts/empty/draws", json=body), 201)
+    assert drawn["mechanism"]["name"] == "/"
+    for page in (f"releases/{drawn['release']}", f"releases/{drawn['release']}/accuracy", "accuracy", "report"):
+        shown = steward.get(f"/accounts/empty/{page}").text
+        assert "older" in shown
+        assert not re.search(r"<t[hd][^>]*>/</t[hd]>", shown)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -101,6 +168,8 @@ def test_every_kind_of_noise(api: Client, steward: Client, noise: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "field"),
     [
+        ({"name": "a" * 201}, "name"),
+        ({"tags": "a\x07"}, "tags"),
         ({"figure": "x"}, "figure"),
         ({"figure": "-1"}, "figure"),
         ({"figure": ""}, "figure"),
@@ -124,6 +193,7 @@ def test_a_wrong_field_is_told_at_its_place(steward: Client, texts: dict[str, st
     answer = _preview(steward, **({"figure": "11", "name": "n"} | texts))
     assert answer.status_code == 422, answer.text
     assert f'id="{field}-fault"' in answer.text
+    assert not re.search(r"matches|1 fault|bits|decimal string", answer.text)
     assert f'action="{_PAGE}/counts"' not in answer.text
 
 
@@ -202,11 +272,13 @@ def test_noisy_counts_are_saved_as_parquet(api: Client, steward: Client, wide: s
         steward.post(f"{wide}/counts", data=form.with_texts({"file": ending}), files=files)
         for ending in ("parquet", "csv")
     )
-    assert as_parquet.headers["Content-Type"] == "application/vnd.apache.parquet"
-    assert as_parquet.headers["Content-Disposition"].endswith(".parquet")
-    rows = pq.read_table(io.BytesIO(as_parquet.content)).to_pylist()
+    assert 'href="data:application/vnd.apache.parquet;base64,' in as_parquet.text
+    assert '.parquet">' in as_parquet.text
+    rows = pq.read_table(io.BytesIO(saved(as_parquet.text))).to_pylist()
     assert [(row["county"], row["noisy"], row["moe"]) for row in rows] == [("001", 12, 0), ("002", 918273645, 0)]
-    assert [str(row["noisy"]) for row in rows] == [line.split(",")[1] for line in as_csv.text.splitlines()[1:]]
+    assert [str(row["noisy"]) for row in rows] == [
+        line.split(",")[1] for line in saved(as_csv.text).decode().splitlines()[1:]
+    ]
     assert len(_released(api, "wide")) == 1
     refused = steward.post(f"{wide}/counts", data=form.with_texts({"file": "parquet"}), files={})
     assert 'value="parquet" checked' in refused.text

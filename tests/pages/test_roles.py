@@ -28,6 +28,7 @@ _BEHIND: dict[str, tuple[str, str] | None] = {
     "/accounts/{account}/reject": ("POST", f"{_OF_ACCOUNT}/reject"),
     "/accounts/{account}/draw": ("POST", f"{_OF_ACCOUNT}/draws"),
     "/accounts/{account}/draw/counts": ("POST", f"{_OF_ACCOUNT}/draws"),
+    "/accounts/{account}/releases/{release}/draw": ("POST", f"{_OF_RELEASE}/draws"),
     "/accounts/{account}/releases/{release}/description": ("PATCH", _OF_RELEASE),
     "/accounts/{account}/releases/{release}/commit": ("POST", f"{_OF_RELEASE}/commit"),
     "/accounts/{account}/releases/{release}/approve": ("POST", f"{_OF_RELEASE}/approve"),

@@ -1,5 +1,6 @@
 """Common steps of the tests of pages, without a browser."""
 
+import base64
 import html
 import re
 from typing import Any
@@ -19,6 +20,13 @@ def hidden(text: str, name: str) -> str:
     found = re.search(rf'name="{name}" value="([^"]*)"', text)
     assert found, f"the page has no field {name}"
     return html.unescape(found[1])
+
+
+def saved(text: str) -> bytes:
+    """Return the file that the page after a draw has within."""
+    found = re.search(r'href="data:[^"]+;base64,([^"]*)" download="noisy-', html.unescape(text))
+    assert found, "the page has no noisy counts"
+    return base64.b64decode(found[1])
 
 
 def submit(client: Client, page: str, action: str, **fields: Any) -> Answer:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import LARGEST_INTEGER
-from service.api.schemas.granularity import count_text, json_counts, units_of
+from service.api.schemas.granularity import EXPECTED_COUNT, count_text, json_counts, units_of
 from service.errors import InvalidInput, TooLarge
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.partitions import EXPECTED_NAME, first_unclear
@@ -28,7 +28,6 @@ MOST_COLUMNS = 100
 
 _ADDED = (NOISY, MARGIN, CONFIDENCE)
 _WHOLE = re.compile(r"-?[0-9]{1,16}")
-_EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
 # Upper bounds on the memory of the table while it is read and answered.
 _A_ROW, _A_VALUE, _A_BYTE = 300, 70, 4
 _PART = 1 << 14  # rows of an answer that are made at a time
@@ -158,7 +157,7 @@ def _count_of(text: str, line: int, place: int) -> int | Fraction:
             return parse_exact.__wrapped__(text)  # without its cache: counts are secret
         except ValueError:
             pass
-    raise _refused(line, place, _EXPECTED)
+    raise _refused(line, place, EXPECTED_COUNT)
 
 
 def _check_labels(table: CountTable) -> None:

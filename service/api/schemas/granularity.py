@@ -18,7 +18,7 @@ from service.errors import InvalidInput
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
-_EXPECTED = "expected an integer within 2^53 of 0, or with a granularity an exact number"
+EXPECTED_COUNT = "expected an integer within 2^53 of 0, or with a granularity an exact number"
 _OFF = "expected a multiple of granularity, within 2^53 times it of 0"
 
 
@@ -36,7 +36,7 @@ def _schema(_: Any, __: Any) -> core_schema.CoreSchema:
         ],
         mode="left_to_right",
         custom_error_type="count",
-        custom_error_message=_EXPECTED,
+        custom_error_message=EXPECTED_COUNT,
     )
 
 
@@ -118,7 +118,7 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
     if unit == 1:
         if Fraction in set(map(type, counts)):
             at = next(number for number, count in enumerate(counts) if isinstance(count, Fraction))
-            raise InvalidInput.at(f"{pointer}/{at}", _EXPECTED)
+            raise InvalidInput.at(f"{pointer}/{at}", EXPECTED_COUNT)
         return np.array(counts, np.int64)
     units = [in_units(count, unit, pointer, number) for number, count in enumerate(counts)]
     return np.array(units, np.int64)
@@ -137,7 +137,7 @@ def in_units(count: int | Fraction, unit: Fraction, pointer: str, *place: int) -
         InvalidInput: the count is not a multiple of the unit, or is too large.
     """
     if unit == 1 and isinstance(count, Fraction):
-        raise InvalidInput.at("/".join([pointer, *map(str, place)]), _EXPECTED)
+        raise InvalidInput.at("/".join([pointer, *map(str, place)]), EXPECTED_COUNT)
     units, off = divmod(count.numerator * unit.denominator, count.denominator * unit.numerator)
     if off or abs(units) > LARGEST_INTEGER:
         raise InvalidInput.at("/".join([pointer, *map(str, place)]), _OFF)

@@ -21,6 +21,10 @@ _FRACTION = re.compile(r"-?[0-9]+/[0-9]+")
 _PLAIN_BELOW = 10**21  # from here on whole numbers are written with an exponent, where that is shorter
 MAX_BITS = 1024  # of a numerator, a denominator or a decimal's digits
 MAX_EXPONENT = 400  # in size, of a decimal's leading digit
+EXPECTED_NUMBER = (
+    'expected a number, a decimal string such as "0.1" or a fraction such as "104/4099",'
+    f" of at most {MAX_BITS} bits and a decimal exponent of at most {MAX_EXPONENT} in size"
+)
 _MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limits
 _SIGNIFICANT_BITS = 96  # of a rounded irrational: 1e-29 relative, far below the 1e-9 that is promised
 _PRECISIONS = (160, 320, 640, 1280, 2560, 4096)
@@ -53,10 +57,7 @@ def parse_exact(text: str) -> Fraction:
             small = abs(int(decimal.scaleb(-int(decimal.as_tuple().exponent), _EXACT))).bit_length() <= MAX_BITS
             if small and abs(decimal.adjusted()) <= MAX_EXPONENT:
                 return Fraction(decimal)
-    raise ValueError(
-        'expected a number, a decimal string such as "0.1" or a fraction such as "104/4099",'
-        f" of at most {MAX_BITS} bits and a decimal exponent of at most {MAX_EXPONENT} in size"
-    )
+    raise ValueError(EXPECTED_NUMBER)
 
 
 def exact_text(value: Fraction) -> str:

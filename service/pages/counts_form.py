@@ -1,0 +1,130 @@
+"""The form with the file of true counts, and the page with the noisy counts that answers it.
+
+The file is sent on in memory; it is never kept or shown.
+"""
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+from anyio import to_thread
+from fastapi import Response
+
+from service.api.http.csv_answers import MEDIA_TYPE as CSV
+from service.api.publication.noisy_tables import PARQUET
+from service.errors import InvalidInput
+from service.pages.shell.api_client import (
+    LONGEST_ANSWER,
+    WITHOUT_PLAN,
+    Answer,
+    Query,
+    Refused,
+    Visit,
+    address,
+    ask,
+    get,
+)
+from service.pages.shell.fault_texts import plain
+from service.pages.shell.forms import Form, text_of
+from service.pages.shell.layout import page
+from service.pages.shell.whole_tables import as_file
+
+NO_FILE = "expected a file with a line of names and a column count"
+_FILES = {"csv": CSV, "parquet": PARQUET}
+"""The media types of the file of noisy counts, by its ending."""
+_NOT_OF_THE_FORM = (401, 403, 404)  # refusals of the key, of the account or of the release
+_USED = {
+    "title": "This form has drawn another table",
+    "detail": "It was sent before, with another file or other fields, and is good for one draw. Nothing more was drawn"
+    " or charged. Open the page again to draw this table.",
+}
+
+
+class SentCounts(NamedTuple):
+    """The part of a form that has the file.
+
+    Attributes:
+        table: the file's content; empty where none was chosen.
+        ending: of the file of noisy counts.
+        once: the Idempotency-Key of the form.
+    """
+
+    table: bytes
+    ending: str
+    once: str
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """The variables of a refused form's template.
+
+        A draw whose answer was lost may be committed: the same key again has it answered, and not drawn twice.
+        """
+        return {"once": self.once, "file": self.ending}
+
+
+def counts_of(form: Form) -> SentCounts:
+    """Return the file that a form sends.
+
+    Raises:
+        InvalidInput: the form is not one of a page.
+    """
+    ending, once = text_of(form, "file") or "csv", text_of(form, "once")
+    if not once or ending not in _FILES:
+        raise InvalidInput.at("/file" if once else "/once", "expected the form of the page")
+    return SentCounts(form.files.get("counts", b""), ending, once)
+
+
+async def draw_counts(visit: Visit, path: str, query: Query, sent: SentCounts) -> Answer:
+    """Draw the counts of the file, and return the answer with the noisy counts.
+
+    Raises:
+        Refused: ``/v1`` draws nothing.
+    """
+    headers = {"content-type": CSV, "accept": _FILES[sent.ending], "idempotency-key": sent.once}
+    # not bounded: the answer is a file, which is not parsed
+    answer = await ask(visit, "POST", path, query=query, content=sent.table, headers=headers, bounded=False)
+    if answer.status != 201:
+        raise Refused(json.loads(answer.body))
+    return answer
+
+
+async def show_drawn(visit: Visit, account: str, answer: Answer, sent: SentCounts, *, charged: bool) -> Response:
+    """Render the page after a draw, which has the noisy counts within: their labels are stored nowhere.
+
+    Noisy counts that are too long for a page are sent as the file itself.
+
+    Args:
+        charged: whether the draw registered its release.
+    """
+    draw, release = answer.headers["x-draw"], answer.headers["x-release"]
+    name, kind = f"noisy-{draw}.{sent.ending}", _FILES[sent.ending]
+    if len(answer.body) > LONGEST_ANSWER:
+        return as_file(answer.body, name, kind)
+    path = address("accounts", account, "releases", release)
+    found = await get(visit, path, {"with_charge": "true"} | WITHOUT_PLAN)
+    encoded = await to_thread.run_sync(base64.b64encode, answer.body)
+    shown: dict[str, Any] = {"release": found, "charged": charged, "name": name}
+    return page(visit.request, "drawn.html", shown | {"file": f"data:{kind};base64,{encoded.decode()}"})
+
+
+def fault_of_file(refused: Refused) -> dict[str, str]:
+    """Return the fault of the field ``counts`` in words; empty if the file has none.
+
+    Raises:
+        Refused: the refusal, which is one of no form.
+    """
+    if refused.status in _NOT_OF_THE_FORM:
+        raise refused
+    details = [plain(detail) for pointer, detail in refused.faults.items() if is_of_file(pointer)]
+    return {"counts": "; ".join(details)} if details else {}
+
+
+def is_of_file(pointer: str) -> bool:
+    """Return whether a fault's pointer is a row of the file."""
+    return pointer[1:2].isdigit()
+
+
+def problem_in_words(refused: Refused) -> dict[str, Any]:
+    """Return the problem; the form's key is called nothing, since nobody typed it."""
+    used = refused.problem["type"] == "/problems/idempotency_conflict"
+    return refused.problem | (_USED if used else {})

@@ -1,0 +1,29 @@
+"""Faults that ``/v1`` finds, in words for people who know neither its notation nor its limits in bits."""
+
+import re
+
+from service.api.schemas.granularity import EXPECTED_COUNT
+from service.privacy.numerics.numbers import EXPECTED_NUMBER
+from service.privacy.partitions import EXPECTED_NAME, LONGEST
+
+_NAME = f"expected 1 to {LONGEST} visible characters, without a blank at either end or two in a row"
+_PLAIN = tuple(
+    (re.compile(detail), text)
+    for detail, text in (
+        (r"\bline (?=\d)", "row "),  # as a spreadsheet numbers it
+        (re.escape(EXPECTED_COUNT), "expected a whole number, or a multiple of the granularity if there is one"),
+        (re.escape(EXPECTED_NUMBER), "expected a number such as 0.5 or 1/3"),
+        (re.escape(EXPECTED_NAME), _NAME),
+        (r", quoted by RFC 4180", ", with closed quotation marks"),
+        (r"expected text that matches .*", "expected one line of text"),
+        (r"expected text with a length of at least 1", "expected a text"),
+        (r"expected text with a length of at most (\d+)", r"expected at most \1 characters"),
+    )
+)
+
+
+def plain(detail: str) -> str:
+    """Return the detail of a fault in plain words."""
+    for expected, text in _PLAIN:
+        detail = expected.sub(text, detail)
+    return detail
