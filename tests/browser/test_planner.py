@@ -29,7 +29,7 @@ def test_from_margins_to_a_release(steward: Page, served: Served) -> None:
     work_out(page)
     assert_accessible(page)
     screenshot(page, "plan-tables")
-    expect(page.get_by_text("cheaper")).to_have_count(1)
+    expect(page.get_by_text("cheapest")).to_have_count(1)
     page.get_by_text("The discrete Gaussian plan as JSON").click()
     shown = json.loads(page.get_by_label("The discrete Gaussian plan as JSON").inner_text())
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -88,7 +88,7 @@ def test_more_than_is_left(steward: Page, served: Served) -> None:
     fill_row(page, 1, Table="Sharp", **{"Margin of error": "2"})
     fill_row(page, 2, Table="Sharper", Geography="State", **{"Margin of error": "3"})
     work_out(page)
-    expect(page.get_by_text("empty has 1 of its cap on epsilon left")).to_have_count(3)
+    expect(page.get_by_text("empty has 1 of its cap on ε left")).to_have_count(3)
     expect(page.get_by_role("button", name="Register")).to_have_count(0)
     assert_accessible(page)
     screenshot(page, "plan-over")
@@ -136,7 +136,7 @@ def test_what_has_no_meaning_is_said_at_its_field(steward: Page) -> None:
 def test_safetab(steward: Page, served: Served) -> None:
     page = steward
     page.goto("/plan?account=nation")
-    page.get_by_role("link", name="SafeTab").click()
+    page.get_by_role("button", name="SafeTab").click()
     for number, (level, moe) in enumerate({"Nation": "6", "State": "11", "County": "50"}.items(), 1):
         fill_row(page, number, **{"Level of population groups": level, "Margin of error": moe})
     work_out(page)
