@@ -87,7 +87,9 @@ def few_dates(axes: "Axes") -> None:
     # With more ticks at least, matplotlib finds no distance of them for some ranges.
     locator = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    formatter = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+    formatter.formats[5] = "%H:%M:%S.%f"  # seconds alone would not look like a time
+    axes.xaxis.set_major_formatter(formatter)
     axes.margins(x=0.02)
 
 

@@ -115,6 +115,10 @@ def test_a_single_entry_is_a_line(embedded: Client) -> None:
     assert re.search(r"\d\d:\d\d", texts)
 
 
+def test_entries_within_a_second_have_whole_times(spending: Client) -> None:
+    assert re.search(r"\d\d:\d\d:\d\d(\.\d+)?", _drawn(_get(spending, "people/history", _SVG))[2])
+
+
 @pytest.mark.parametrize("seconds", [0.5, 3, 50, 119, 3600, 7000, 90_000, 172_000, 5e6, 7e6, 1.2e7, 6e7, 2e8, 3e9])
 def test_every_range_of_time_has_dates(seconds: float) -> None:
     """Of some ranges matplotlib warns, where it finds no distance for so few dates; a warning fails a test."""
