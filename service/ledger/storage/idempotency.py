@@ -86,9 +86,12 @@ class Answer:
         if self.body is None or len(self.body) <= _SHORT:
             head = self.stated.get("head")
             return None if head is None else Head(**head)
-        found = _HEAD.match(self.body, max(0, self.body.rfind(_BEFORE_HEAD)))
+        place = self.body.rfind(_BEFORE_HEAD)
+        if place < 0:
+            return None
+        found = _HEAD.match(self.body, place)
         if found is None:
-            raise ValueError("expected an answer with a head")
+            raise ValueError("expected a head of a number and a hash")
         return Head(int(found[1]), found[2])
 
 
