@@ -7,7 +7,7 @@ by trying them.
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,7 @@ class Request:
     kept: ExpectedHead | None = None  # an entry that the journal must hold; otherwise the request is refused
     key_id: str | None = None  # of the principal's API key, for the journal
     account: str | None = None  # that the request is to, by name
+    before_noise: Callable[[], None] = lambda: None  # called before noisy counts go to the database
 
     @property
     def identity(self) -> str | None:
