@@ -80,8 +80,9 @@ class JobRecord:
 
 
 def is_sealed(secret: Secret, job: JobRecord) -> bool:
-    """Return whether the service found a job's result for these parameters."""
-    return job.state != "succeeded" or secret.is_seal(job.seal, _PURPOSE, *_sealed(job, job.result))
+    """Return whether the service found a job's result for these parameters, or it has none."""
+    has_none = job.result is None and job.state != "succeeded"
+    return has_none or secret.is_seal(job.seal, _PURPOSE, *_sealed(job, job.result))
 
 
 def checked(secret: Secret, job: JobRecord) -> JobRecord:
@@ -267,7 +268,8 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 def altered(connection: Connection, secret: Secret) -> Iterator[str]:
     """Yield the ids of jobs whose results are not as the service wrote them."""
-    for row in connection.execute(select(*_COLUMNS).where(Job.state == "succeeded").order_by(Job.id)):
+    with_result = or_(Job.state == "succeeded", Job.result.is_not(None))
+    for row in connection.execute(select(*_COLUMNS).where(with_result).order_by(Job.id)):
         try:
             sealed = is_sealed(secret, _record(row))
         except (TypeError, ValueError):  # invalid JSON, or a value of another type

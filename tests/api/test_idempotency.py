@@ -366,3 +366,12 @@ def test_the_head_of_a_long_answer_is_found_without_parsing_it(
         head = answer.stated_head
         assert head is not None
         assert {"seq": head.seq, "hash": head.hash} == answer.stated["head"]
+
+
+def test_a_long_answer_without_a_head_is_repeated(client: Client) -> None:
+    accounts = [f"{number:04d}{'x' * 80}" for number in range(990)]
+    body = {"name": "w", "url": "https://example.com/hook", "events": ["release.refused"], "accounts": accounts}
+    first, again = (client.post("/v1/webhooks", json=body, headers={"Idempotency-Key": "long"}) for _ in range(2))
+    assert (first.status_code, again.status_code, again.text) == (201, 201, first.text)
+    assert len(again.text) > 1 << 16
+    assert again.headers["Idempotent-Replay"] == "true"

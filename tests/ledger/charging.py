@@ -337,6 +337,6 @@ def rows_of_failed_draw(
 
     def work(connection: Connection, at: str) -> Any:
         account = reservations.lock_for_draw(connection, prepared(database, plan)[0].line, found, ANN.actor, at)
-        return draws.store(connection, account, release, sealed, draws.Later((), [], ()), ANN.actor, at)
+        return draws.store(connection, account, release, sealed, draws.Later((), [], ()), ANN, at)
 
     return rows_of_failed(database, Operation(work, lambda *_: False), "draws", "journal", "partitions_drawn")

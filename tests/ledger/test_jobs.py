@@ -98,6 +98,20 @@ def test_a_result_of_parameters_that_cannot_be_read_is_none(database: Database) 
         assert list(jobs.altered(connection, SECRET)) == [job_id]
 
 
+@pytest.mark.parametrize("state", ["failed", "cancelled", "running"])
+def test_a_result_without_a_seal_is_shown_in_no_state(database: Database, state: str) -> None:
+    """The attack: only the results of jobs that succeeded were checked."""
+    job_id = _submit(database, 1)
+    change = text("UPDATE jobs SET state = :state, result = :result")
+    given = {"state": state, "result": '{"a": 1}'}
+    database.write(lambda c: c.execute(change, given), is_committed=lambda *_: False)
+    shown = jobs.checked(SECRET, _read(database, job_id))
+    assert (shown.state, shown.result) == ("failed", None)
+    assert "not as this service wrote it" in (shown.problem or {})["detail"]
+    with database.read() as connection:
+        assert list(jobs.altered(connection, SECRET)) == [job_id]
+
+
 def test_a_result_is_kept(database: Database) -> None:
     _submit(database)
     job = _taken(database)

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Any, TypeVar
 
@@ -25,7 +25,7 @@ from service.ledger.storage import idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer, request_digest
 from service.ledger.storage.secret import Secret
-from service.noise import Attempts, Keystream
+from service.noise import Attempts, Keystream, NoiseKey
 
 R = TypeVar("R")
 
@@ -75,21 +75,26 @@ class Change:
     remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None
     read_only: bool = False  # in a helper: read and check the request without carrying it out
     may_rest: bool = True  # what deletes is done at once: a key is revoked, a job ended
-    noise_key: bytes | None = field(default=None, repr=False)  # in a helper: the key of a request that may be repeated
+    noise_key: NoiseKey | None = None  # of a request that may be repeated; the serving process makes it
 
     def write(self, act: Callable[..., AnsweredDraw], *arguments: Any) -> AnsweredDraw:
         """Return the draw of ``act(database, request, *arguments)``, called in the serving process, which alone writes.
 
         In a helper the arguments, the function and its result are sent through the pipe. They hold noisy counts only.
-        The key of the noise is forgotten once the draw is committed. A repeated answer is no reason to forget it:
-        whoever owns the database may have shown that answer only for a moment.
+        The key of the noise is kept from when the noisy counts go to the database until the draw is committed. A
+        repeated answer is no reason to forget it: whoever owns the database may have shown that answer only for a
+        moment.
         """
         if self.remote is not None:
             drawn: AnsweredDraw = self.remote(act, arguments)
             return drawn
-        drawn = act(self.database, self.request, *arguments)
+        request, identity = self.request, self.request.identity
+        if identity is not None and self.noise_key is not None:
+            keep = functools.partial(ATTEMPTS.keep, request.principal, identity, self.noise_key)
+            request = replace(request, before_noise=keep)
+        drawn = act(self.database, request, *arguments)
         if not drawn.answer.replayed:
-            ATTEMPTS.forget(self.request.identity)
+            ATTEMPTS.forget(request.principal, identity)
         return drawn
 
     def carry_out(self, operation: Operation[R], answer_of: Callable[[R], Answer]) -> Answer:
@@ -98,7 +103,7 @@ class Change:
 
     def keystream(self) -> Keystream:
         """Return the keystream for the request's noise, the same one until the draw is committed."""
-        return Keystream(self.noise_key or ATTEMPTS.key(self.request.identity))
+        return Keystream(None if self.noise_key is None else self.noise_key.key)
 
     async def in_thread(self, work: Callable[[], R]) -> R:
         """Run work in the writers' threads, with the request's context: its id for log lines and its trace.
@@ -179,7 +184,7 @@ async def change_of(
         remote=getattr(request.state, WRITES, None),
         read_only=getattr(request.state, READ_ONLY, False),
         may_rest=request.method != "DELETE",
-        noise_key=getattr(request.state, NOISE_KEY, None),
+        noise_key=getattr(request.state, NOISE_KEY, None) or ATTEMPTS.key(identity.identity),
     )
 
 

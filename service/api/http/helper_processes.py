@@ -23,7 +23,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.buffered_answer import BufferedAnswer
-from service.api.http.dependencies import ATTEMPTS, NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
+from service.api.http.dependencies import NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
 from service.api.http.disconnects import client_gone, disconnected
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
@@ -106,7 +106,7 @@ class Helpers:
         """
         messages, scope = BufferedAnswer(request, send), helper_scope(request.scope)
         if change is not None:  # idempotency stays in this process: helpers do not share it
-            scope["state"][NOISE_KEY] = ATTEMPTS.key(change.request.identity)
+            scope["state"][NOISE_KEY] = change.noise_key
         last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
         if last is None:
             raise client_gone()

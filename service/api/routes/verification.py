@@ -142,9 +142,7 @@ def verify_account(
         try:
             hold_schema(connection, to_read=True)
         except StartupRefused as refused:
-            raise Unavailable(
-                "the database's tables are not as the service made them", retry_after=60, for_operator=str(refused)
-            ) from None
+            raise database.other_schema(connection, str(refused)) from None
         verdict = verify(connection, account, kept_heads)
     body: dict[str, Any] = {"valid": verdict.valid, "entries": verdict.entries}
     if verdict.first_bad is not None:

@@ -25,7 +25,7 @@ from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
 from service.ledger.draws.tabulation_layout import Layout
 from service.ledger.idempotent_write import Operation, check_before_lock, idempotent_write
 from service.ledger.journal.entries import Drawn, Filing
-from service.ledger.journal.journal import BEFORE_FIRST, Actor
+from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.releases.charges import charge
 from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.reservations import lock_for_draw, release_for_draw
@@ -109,7 +109,7 @@ def draw(
     """
 
     def keep(connection: Connection, account: AccountRecord, later: Later, at: str) -> DrawRecord:
-        return store(connection, account, release_id, sealed, later, request.actor, at)
+        return store(connection, account, release_id, sealed, later, request, at)
 
     def check(*_: object) -> None:
         if refusal is not None:
@@ -220,7 +220,7 @@ def register_and_draw(
         (registered,) = charge(connection, locked, [prepared], request.actor, at)
         if registered.state == "proposed":
             raise Conflict("a release of this size needs approval by others: register it, have it approved, then draw")
-        return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request.actor, at)
+        return store(connection, registered.account, registered.id, sealed, _NONE_LATER, request, at)
 
     return _write(database, request, line.name, Operation(work, is_committed, charges=line), mechanism)
 
@@ -246,7 +246,7 @@ def store(
     release_id: str,
     sealed: Sealed,
     later: Later,
-    actor: Actor,
+    request: Request,
     at: str,
     layout: Layout | None = None,
     layout_hash: str | None = None,
@@ -262,6 +262,7 @@ def store(
     _refuse_other_branch(connection, release_id, place, later.unseen)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
+    request.before_noise()  # the entry has a hash of the noisy counts
     draw_id = str(uuid.uuid4())
     entry = Drawn(
         draw=draw_id,
@@ -274,7 +275,7 @@ def store(
         groups=None if layout is None else len(layout.groups),
         layout_hash=layout_hash,
     )
-    head = entry.append(connection, account.chain, actor=actor, release_id=release_id, at=at)
+    head = entry.append(connection, account.chain, actor=request.actor, release_id=release_id, at=at)
     (row,) = entry.rows(Filing(account.id, head.seq, release_id, at)).added[Draw]
     code = draw_rows.seal_of(secret_of(connection), row, head.hash, entry.layout_hash)
     connection.execute(_INSERT, row | {"noisy": sealed.packed, "seal": code})

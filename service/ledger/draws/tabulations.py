@@ -64,9 +64,7 @@ def tabulate(
         tabulated_groups.refuse_drawn_groups(connection, release_id, level, layout.groups, since)
 
     def keep(connection: Connection, account: AccountRecord, later: draws.Later, at: str) -> DrawRecord:
-        stored = draws.store(
-            connection, account, release_id, sealed, later, request.actor, at, layout, sealed_layout.digest
-        )
+        stored = draws.store(connection, account, release_id, sealed, later, request, at, layout, sealed_layout.digest)
         write_layout(connection, stored.id, sealed_layout.packed)
         if at_once:
             tabulated_groups.record_at_once(connection, release_id, level, layout, stored.id, len(noisy))

@@ -10,7 +10,7 @@ from itertools import islice
 import structlog
 from sqlalchemy import Connection
 
-from service.errors import OtherSchema, ServiceError
+from service.errors import ServiceError
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import BrokenMark, HighWaterFile, second_version
 from service.ledger.installation.mark_check import SHOWN, described, known_heads
@@ -26,11 +26,9 @@ from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import Walk, is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
-from service.ledger.storage.connections.boundaries import OTHER_VERSION
 from service.ledger.storage.connections.open_files import OpenFiles, open_files
 from service.ledger.storage.database import Database
 from service.ledger.storage.group_commit import INSTALLATION, NewEntry
-from service.ledger.storage.migrate import is_migrated
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.schema import unexpected
 
@@ -44,7 +42,6 @@ _END = 10.0  # seconds that the server's end waits for each of them
 
 _UNWATCHED = "the high-water mark or the database's schema could not be checked for some seconds; nothing is written"
 _OTHER_FILES = "a file of the database was removed or replaced while it was in use; nothing is written"
-_OTHER_SCHEMA = "the database's tables are not as the service made them; nothing is written"
 
 _log = structlog.get_logger("service.high_water")
 
@@ -270,20 +267,16 @@ class MarkKeeper:
             if (replaced := self._files.replaced()) is not None:
                 self._database.stop(_OTHER_FILES, event=_OTHER_FILES, file=replaced)
             self._remember_marked()  # first, so that it is known whatever the database answers
-            try:
-                with self._database.look() as connection:
-                    fault = unexpected(connection)
-                    present = installation_journal.sealed_head(connection, self.file.secret)
-            except OtherSchema as other:
-                fault, present = other.fault, None
+            with self._database.look() as connection:
+                fault = unexpected(connection)
+                if fault is None:
+                    self._database.paused = None
+                else:
+                    self._database.other_schema(connection, fault)
+                present = installation_journal.sealed_head(connection, self.file.secret)
             if present is not None:
                 self._database.newest.add([KnownHead(INSTALLATION, present.seq, present.hash)])
-            self._database.paused = None if fault is None else _OTHER_SCHEMA
-            if fault is not None and is_migrated(self._database):
-                self._database.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
-            elif fault is not None:
-                self._database.paused = OTHER_VERSION
-        except ServiceError:  # the database does not answer, which the writing of the mark reports
+        except ServiceError:  # another schema, or the database does not answer, which the writing of the mark reports
             return False
         except Exception as error:  # noqa: BLE001 - as above
             _log.error("the schema was not checked", error=type(error).__name__)

@@ -1,8 +1,8 @@
 """Versions of the ledger: each acknowledgement of missing entries gives up one, and begins another.
 
 Somebody who writes the database may have kept rows of the version that is given up. They have right seals, and numbers
-that are later than those of the present rows. So the rows that can change get the seals of the new version
-(``sealing``). They are verified before, because such rows may have been put back already.
+that are later than those of the present rows. So the rows that can change, and stored answers, get the seals of the new
+version (``sealing``). They are verified before, because such rows may have been put back already.
 """
 
 import secrets
@@ -17,6 +17,7 @@ from service.ledger.access.key_lives import lives_of
 from service.ledger.installation import installation_journal
 from service.ledger.installation.sealing import Owner, SealedRows, seal_again, sealed_rows
 from service.ledger.storage import clock
+from service.ledger.storage.idempotency import ANSWERS_TOO
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account
 from service.ledger.verification.verify import verify
@@ -56,7 +57,7 @@ def prepare_version(connection: Connection, secret: Secret, *, verified: bool) -
         BrokenChain: the installation's journal is not sound.
     """
     faults = _faults(connection, secret) if verified else {}
-    return NewVersion(secrets.token_hex(_NAME_BYTES), faults, sealed_rows(connection, secret, faults))
+    return NewVersion(ANSWERS_TOO + secrets.token_hex(_NAME_BYTES), faults, sealed_rows(connection, secret, faults))
 
 
 def begin_version(connection: Connection, secret: Secret, new: NewVersion) -> None:

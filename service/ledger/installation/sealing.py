@@ -2,8 +2,9 @@
 
 When an operator gives up a version of the ledger, for example to return to a backup, somebody may still hold the rows
 of that version, with seals that are right. So the seals of all rows that can change depend on the version, and
-``acknowledge`` seals the present rows again. Rows that never change need no other seal: each is bound to its entry by
-the entry's hash, and the account's sealed row tells which entries the ledger has.
+``acknowledge`` seals the present rows again. So do those of stored answers, as not every answer states an entry. Other
+rows that never change need no other seal: each is bound to its entry by the entry's hash, and the account's sealed row
+tells which entries the ledger has.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,21 @@ from service.ledger.accounts import account_rows, allotments
 from service.ledger.draws import partitions
 from service.ledger.releases import release_rows, reservation_rows
 from service.ledger.spending import window_rows
+from service.ledger.storage import idempotency
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Account, Allotment, ApiKey, Hold, PartitionsDrawn, Release, WindowTotals
+from service.ledger.storage.tables import (
+    Account,
+    Allotment,
+    ApiKey,
+    Hold,
+    PartitionsDrawn,
+    Release,
+    StoredAnswer,
+    WindowTotals,
+)
 from service.ledger.storage.transaction import batch
 
-_AT_ONCE = 500  # rows
+_AT_ONCE, _OF_ANSWERS = 500, 50  # rows; answers may have megabytes
 _RING = 2**256
 
 Owner = int | str
@@ -38,25 +49,27 @@ class SealedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table whose rows can change.
+    """A table whose seals depend on the version.
 
     Attributes:
         columns: those from which a seal is computed, and the seal.
         seal_of: computes the seal of a row.
         owner: the id of the account or key that a row belongs to.
+        at_once: the number of rows in memory.
     """
 
     table: FromClause
     columns: Sequence[Any]
     seal_of: Callable[[Secret, Mapping[Any, Any]], str]
     owner: InstrumentedAttribute[Any] | ScalarSelect[Any]
+    at_once: int = _AT_ONCE
 
     def sealed(
         self, connection: Connection, secret: Secret, without: Collection[Owner]
     ) -> Iterator[list[Row[*tuple[Any, ...]]]]:
         """Yield the rows that the service wrote, some at a time, in the order of the primary key."""
         key = self.table.primary_key
-        query = select(*self.columns, self.owner.label("owner")).order_by(*key).limit(_AT_ONCE)
+        query = select(*self.columns, self.owner.label("owner")).order_by(*key).limit(self.at_once)
         rows = connection.execute(query).all()
         while rows:
             yield [
@@ -90,6 +103,9 @@ _TABLES = (
     _Table(Release.__table__, release_rows.STATE, release_rows.state_seal, Release.account_id),
     _Table(Hold.__table__, reservation_rows.COLUMNS, reservation_rows.seal_of, Hold.account_id),
     _Table(PartitionsDrawn.__table__, partitions.COLUMNS, partitions.seal_of, _account_of_counter),
+    _Table(
+        StoredAnswer.__table__, idempotency.COLUMNS, idempotency.seal_of, StoredAnswer.api_key_id, at_once=_OF_ANSWERS
+    ),
 )
 
 
@@ -99,7 +115,7 @@ def sealed_rows(connection: Connection, secret: Secret, without: Collection[Owne
 
 
 def seal_again(connection: Connection, old: Secret, new: Secret, without: Collection[Owner]) -> SealedRows:
-    """Seal all rows that can change for another version of the ledger, and return them as they were.
+    """Seal all rows whose seals depend on the version for another version, and return them as they were.
 
     Args:
         old: the secret with the version in which the present rows were sealed; other rows keep their seals, and stay

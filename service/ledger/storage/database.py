@@ -19,9 +19,16 @@ import structlog
 from sqlalchemy import Connection, Engine, Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.errors import Unavailable
+from service.errors import OtherSchema, Unavailable
 from service.ledger.storage.chain_points import ChainPoints
-from service.ledger.storage.connections.boundaries import begin_read, begin_write, commit, require_open
+from service.ledger.storage.connections.boundaries import (
+    OTHER_VERSION,
+    begin_read,
+    begin_write,
+    commit,
+    require_open,
+    require_version,
+)
 from service.ledger.storage.connections.engines import session_settings
 from service.ledger.storage.connections.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.connections.location import DatabaseLocation, place_of
@@ -44,6 +51,7 @@ _LONGEST_LOOK = 2.0  # seconds, of each statement
 
 _NOTHING = nullcontext()
 _WENT_BACK = "the ledger lacks an entry that was committed; nothing is written"
+_OTHER_SCHEMA = "the database's tables are not as the service made them; nothing is written"
 
 _ROLLED_BACK = "the ledger lacks committed entries; nothing is written"  # as the log says it
 
@@ -232,7 +240,7 @@ class Database:
                     connection.exec_driver_sql(session_settings(connection, wait=AT_ONCE, limit=_LONGEST))
                 else:
                     begin_read(connection, AT_ONCE, _LONGEST)
-                    self.begun(connection)
+                    self._check(connection)
                 return connection.execute(statement, parameters).one_or_none()
 
         return _persistent(answer, self.place)
@@ -270,7 +278,7 @@ class Database:
         with self.newest.transaction() as since:
             connection = self._snapshot(engine, wait, limit, since)
             try:
-                self.begun(connection)
+                self._check(connection)
                 yield connection
             except SQLAlchemyError as error:
                 raise refusal(failure_of(error), self.place) from None
@@ -318,14 +326,13 @@ class Database:
                     ExitStack() as queue,
                     self.pools.writer.connect() as connection,
                 ):
-                    begin_write(connection, deadline - time.monotonic(), lock, self.version)
+                    self._begin_write(connection, deadline - time.monotonic(), lock)
                     connection.info.update({EFFECTS: done, DATABASE: self, SINCE: since, LINKED: {}})
                     for earlier, counts in unknown:
                         if is_committed(connection, earlier):
                             return self._count(earlier, counts)
                     if self.kind == "postgresql":
                         connection.info[QUEUE] = partial(self._wait_in_queue, queue, deadline)
-                    self.begun(connection)
                     value = work(connection)
                     require_open(connection)
                     if shared:
@@ -353,6 +360,12 @@ class Database:
             if failure.kind not in RETRIED and not (lost and failure.kind is FailureKind.UNREACHABLE):
                 break
         raise refusal(failure, self.place, unknown=bool(unknown))
+
+    def _begin_write(self, connection: Connection, seconds: float, lock: int) -> None:
+        begin_write(connection, seconds, lock, self.version)
+        self._check(connection)
+        if self.kind == "sqlite":
+            require_version(connection, self.version)
 
     def _wait_in_queue(self, until_end: ExitStack, deadline: float, account_id: int) -> None:
         until_end.enter_context(self._queues.setdefault(account_id, WaitingLine(1)).place(deadline))
@@ -383,6 +396,30 @@ class Database:
         """Stop writing because a journal lacks an entry that was committed, and return the error to raise."""
         self.stop(_WENT_BACK, account=account, head=seq, known=self.newest.number(account))
         return Unavailable(_WENT_BACK, retry_after=60)
+
+    def _check(self, connection: Connection) -> None:
+        """Call ``begun``, before any other statement of a transaction."""
+        try:
+            self.begun(connection)
+        except OtherSchema as other:
+            raise self.other_schema(connection, other.fault) from None
+
+    def other_schema(self, connection: Connection, fault: str) -> Unavailable:
+        """Stop writing because the database has another schema, and return the error to raise.
+
+        If the tables are of another version of the service, writing only pauses, until a look finds the expected ones.
+        """
+        try:
+            require_version(connection, self.version)
+        except Unavailable as refused:
+            if self.paused is None:
+                _log.error(OTHER_VERSION, fault=fault)
+            self.paused = OTHER_VERSION
+            return refused
+        except SQLAlchemyError:  # they state no version
+            pass
+        self.stop(_OTHER_SCHEMA, event=_OTHER_SCHEMA, fault=fault)
+        return OtherSchema(fault)
 
     def _count(self, value: T, done: Effects) -> T:
         heads = [KnownHead(entry.account, entry.seq, entry.hash) for entry in done.entries]

@@ -7,7 +7,7 @@ by trying them.
 import hmac
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,7 @@ class Request:
     kept: ExpectedHead | None = None  # an entry that the journal must hold; otherwise the request is refused
     key_id: str | None = None  # of the principal's API key, for the journal
     account: str | None = None  # that the request is to, by name
+    before_noise: Callable[[], None] = lambda: None  # called before noisy counts go to the database
 
     @property
     def identity(self) -> str | None:
@@ -86,12 +87,17 @@ class Answer:
         if self.body is None or len(self.body) <= _SHORT:
             head = self.stated.get("head")
             return None if head is None else Head(**head)
-        found = _HEAD.match(self.body, max(0, self.body.rfind(_BEFORE_HEAD)))
+        place = self.body.rfind(_BEFORE_HEAD)
+        if place < 0:
+            return None
+        found = _HEAD.match(self.body, place)
         if found is None:
-            raise ValueError("expected an answer with a head")
+            raise ValueError("expected a head of a number and a hash")
         return Head(int(found[1]), found[2])
 
 
+ANSWERS_TOO = "answers-"
+"""What names of versions begin with if answers are sealed by them; programs up to 0.12 named versions without it."""
 _stored = tables.StoredAnswer
 _PURPOSE = "stored-answer"
 _SHORT = 1 << 16  # characters of a body that is parsed in a millisecond
@@ -117,6 +123,7 @@ _SEAL = (
     .where(_stored.principal == bindparam("whose"), _stored.key == bindparam("which"))
     .values(seal=bindparam("code"))
 )
+COLUMNS = (*_ROW, _stored.seal)
 Place = tuple[str, str]
 """The place of an answer: its principal and Idempotency-Key."""
 
@@ -131,7 +138,7 @@ def find(connection: Connection, request: Request) -> Answer | None:
 
     Raises:
         IdempotencyConflict: the key came before with another request.
-        Conflict: the stored answer was altered.
+        Conflict: the stored answer was altered, or is one of a version of the ledger that was given up.
     """
     if request.key is None:
         return None
@@ -139,7 +146,7 @@ def find(connection: Connection, request: Request) -> Answer | None:
     if row is None:
         return None
     *values, seal = row
-    if not request.secret.is_seal(seal, _PURPOSE, request.principal, request.key, *values):
+    if not request.secret.is_text(seal, _seal(request.secret, request.principal, request.key, *values)):
         _log.warning("a stored answer is not as this service wrote it", principal=request.principal)
         raise Conflict(
             "the stored answer to this Idempotency-Key was changed and is not repeated: look up whether the request was"
@@ -161,17 +168,24 @@ def store(connection: Connection, request: Request, answer: Answer, at: str) -> 
     row: dict[str, object] = {"principal": request.principal, "key": request.key, "request_digest": request.digest}
     row |= {"status": answer.status, "body": answer.body, "draw_id": answer.draw_id, "api_key_id": answer.api_key_id}
     row["created_at"] = at
-    connection.execute(_STORE, row | {"seal": request.secret.seal(_PURPOSE, *row.values())})
+    connection.execute(_STORE, row | {"seal": _seal(request.secret, *row.values())})
+
+
+def seal_of(secret: Secret, row: Mapping[Any, object]) -> str:
+    """Return the seal of an answer's row in the present version of the ledger."""
+    return _seal(secret, *(row[column.key] for column in _ROW))
+
+
+def _seal(secret: Secret, *values: object) -> str:
+    code = secret.seal(_PURPOSE, *values)
+    return secret.in_version(code) if secret.version.startswith(ANSWERS_TOO) else code
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:
     """Seal up to ``limit`` answers that are older than seals and follow ``after``; return their places."""
     query = select(*_ROW).where(_stored.seal.is_(None), tuple_(_stored.principal, _stored.key) > tuple_(*after))
     rows = connection.execute(query.order_by(_stored.principal, _stored.key).limit(limit)).all()
-    sealed = [
-        {"whose": principal, "which": key, "code": secret.seal(_PURPOSE, principal, key, *values)}
-        for principal, key, *values in rows
-    ]
+    sealed = [{"whose": row.principal, "which": row.key, "code": seal_of(secret, row._mapping)} for row in rows]
     if sealed:
         connection.execute(_SEAL, sealed)
     return [(row.principal, row.key) for row in rows]
@@ -180,7 +194,6 @@ def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -
 def stored_answers(connection: Connection, secret: Secret) -> Iterator[tuple[str, Answer | None]]:
     """Yield the principal of each stored answer, with the answer; None for one that was altered."""
     with ExitStack() as cursors:
-        for row in stream(connection, select(*_ROW, _stored.seal), cursors):
-            *values, seal = row
-            sound = secret.is_seal(seal, _PURPOSE, *values)
+        for row in stream(connection, select(*COLUMNS), cursors):
+            sound = secret.is_text(row.seal, seal_of(secret, row._mapping))
             yield row.principal, Answer(row.status, row.body, row.draw_id, row.api_key_id) if sound else None

@@ -330,8 +330,9 @@ def require_parsed_schema(connection: Connection) -> None:
     """Refuse another schema of an SQLite file in the transaction in which a connection reads it, which this begins.
 
     A connection keeps the schema that it read until a number in the file changes. Whoever writes the file can change
-    the schema without the number: a trigger that was there when a connection read it would stay in force, and no later
-    look would find it.
+    the schema without the number, and put an earlier number back: a trigger that was there when a connection read it
+    would stay in force, and no later look would find it. So this comes before any statement that may read the schema,
+    and the number of the schema that a connection compared is forgotten when it reads another one.
 
     Raises:
         OtherSchema: the schema differs.
@@ -350,7 +351,8 @@ def require_parsed_schema(connection: Connection) -> None:
 
 
 def _parse_again(connection: Connection) -> None:
-    """Have a connection to an SQLite file read its schema in the present transaction."""
+    """Have a connection to an SQLite file read its schema in the present transaction, which is not compared yet."""
+    connection.info.pop(_PARSED, None)
     connection.exec_driver_sql("PRAGMA writable_schema = RESET")
 
 

@@ -17,20 +17,21 @@ from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import NewVersion, begin_version, prepare_version
 from service.ledger.installation.sealing import sealed_rows
-from service.ledger.storage import clock
+from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Base
 from service.ledger.verification.verify import verify
 from service.ledger.verification.verify_installation import verify_installation
-from tests.api.calls import Client, bearer, charge, concentrated, json_of, open_account, release
-from tests.ledger.charging import SECRET
+from tests.api.calls import Answer, Client, bearer, charge, concentrated, json_of, open_account, release
+from tests.ledger.charging import SECRET, asking
 from tests.ledger.ledgers import NAMES, Clock, everything
 from tests.ledger.writing import never, run as execute, unprotected
 from tests.processes import run, service
 
-_FIXED = {"draws", "stored_answers", "jobs", "known_costs", "installation_journal", "webhooks", "deliveries"}
+_FIXED = {"draws", "jobs", "known_costs", "installation_journal", "webhooks", "deliveries"}
 """The tables whose sealed rows never change, or decide nothing."""
+_HOOK = {"name": "w", "url": "https://example.com/hook", "events": ["release.refused"]}
 
 
 def _begin(database: Database, name: str = "") -> NewVersion:
@@ -55,6 +56,8 @@ def ledger(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     check_secret(database, SECRET)
     assert keys.ensure_first_key(database, SECRET, None, None) is not None
     everything(database, Clock(monkeypatch))
+    answer, at = idempotency.Answer(201, "{}"), clock.now()
+    database.write(lambda connection: idempotency.store(connection, asking("ann", "k"), answer, at), is_committed=never)
     return database
 
 
@@ -218,6 +221,10 @@ def _kept(client: Client, account: str, budget: dict[str, str]) -> None:
     json_of(client.patch(f"/v1/accounts/{account}", json={"budget": budget}), 200)
 
 
+def _hooked(client: Client, key: str) -> Answer:
+    return client.post("/v1/webhooks", json=_HOOK, headers={"Idempotency-Key": key})
+
+
 @pytest.fixture(scope="module")
 def given_up(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Callable[[str], list[dict[str, Any]]], str]:
     """An installation that went back to a backup, the rows that it had given up, by table, and a key's token."""
@@ -230,6 +237,7 @@ def given_up(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Callable[[
         open_account(client, "lot", _ZCDP | {"rho": "0.3"}, parent="top", funding="allotted")
         open_account(client, "cap", _ZCDP)
         release(client, concentrated("0.9"), "cap")
+        _hooked(client, "before")
         assert served.stop() == 0
     shutil.copytree(home / "data", backup)
     copy = _Copy(home)
@@ -241,7 +249,9 @@ def given_up(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Callable[[
             release(client, concentrated("0.0001"), "top")
         _kept(client, "lot", _ZCDP | {"rho": "0.6"})
         _kept(client, "cap", _ZCDP | {"rho": "5"})
+        _hooked(client, "after")
         rows = {
+            "stored_answers": copy.rows("SELECT * FROM stored_answers WHERE key = 'after'"),
             "api_keys": copy.rows("SELECT * FROM api_keys WHERE name = 'leaky'"),
             "window_totals": copy.rows("SELECT * FROM window_totals WHERE place >= 0"),
             "allotments": copy.rows("SELECT * FROM allotments"),
@@ -274,6 +284,11 @@ def test_rows_of_a_version_that_was_given_up_are_refused(
         assert charge(client, concentrated("0.31"), "top").status_code == 409
         assert json_of(client.get("/v1/accounts/cap"))["budget"]["rho"] == "1"
 
+        (answer,) = kept("stored_answers")
+        copy.insert("stored_answers", answer)
+        assert "was changed and is not repeated" in json_of(_hooked(client, "after"), 409)["detail"]
+        assert _hooked(client, "before").headers["Idempotent-Replay"] == "true"
+
         copy.insert("api_keys", kept("api_keys")[0])
         assert client.get("/v1/accounts", headers=bearer(token)).status_code == 401
 
@@ -293,5 +308,6 @@ def test_rows_of_a_version_that_was_given_up_are_refused(
         assert client.get("/v1/accounts/cap").status_code == 503
     told = run(home, "verify")
     assert told.returncode == 1
+    assert "stored_answers: 1 of 'first-steward' not as stored" in told.stdout
     for fault in ("api_keys: no entry made the key", "months: the first bad entry", "top: the first bad", "cap: the"):
         assert fault in told.stdout

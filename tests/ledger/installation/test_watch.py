@@ -1,11 +1,13 @@
 """A server writes only while the mark's keeper looks at the schema and writes the mark."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from service.errors import Unavailable
 from service.ledger.access import authentication
@@ -16,6 +18,8 @@ from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import INSTALLATION
+from service.ledger.storage.migrate import prepare
+from service.ledger.storage.schema import require_parsed_schema
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import bound_secret
 from tests.ledger.charging import account_of, charge, open_account
@@ -125,6 +129,23 @@ def test_objects_that_run_functions_of_the_owner_stop_the_server(
             owner.execute(statement.encode())
     assert MarkKeeper(served, file)._look()
     assert served.stopped is not None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_look_at_a_changed_number_of_the_schema_stops_the_server(
+    database_url: str, database: Database, file: HighWaterFile
+) -> None:
+    """The look itself is refused then, as its connection reads the schema anew."""
+    prepare(database, embedded=True)
+    database.begun = require_parsed_schema
+    keeper = MarkKeeper(database, file)
+    assert keeper._look()
+    with closing(sqlite3.connect(str(make_url(database_url).database))) as attacker:
+        attacker.execute("CREATE TRIGGER more BEFORE INSERT ON jobs BEGIN SELECT RAISE(IGNORE); END")
+        keeper._look()
+        attacker.execute("DROP TRIGGER more")
+    assert keeper._look()
+    assert "tables are not as the service made them" in (database.stopped or "")
 
 
 def test_the_marked_end_of_the_installations_journal_is_known_before_the_database_answers(

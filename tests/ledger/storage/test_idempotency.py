@@ -1,14 +1,24 @@
 """The first answer comes again, and only to the same request of the same principal."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection
 
-from service.errors import IdempotencyConflict
+from service.errors import Conflict, IdempotencyConflict
 from service.ledger.access.keys import create_key
 from service.ledger.storage.database import Database
-from service.ledger.storage.idempotency import Answer, Request, find, request_digest, store
+from service.ledger.storage.idempotency import (
+    ANSWERS_TOO,
+    Answer,
+    Request,
+    find,
+    request_digest,
+    store,
+    stored_answers,
+)
 from service.ledger.storage.secret import Secret
 from tests.ledger.charging import asking
 from tests.ledger.writing import never
@@ -61,6 +71,31 @@ def test_an_answer_may_refer_to_what_it_is_rendered_from(database: Database, sec
 
     key_id = database.write(work, is_committed=never)
     assert _find(database, REQUEST) == Answer(201, api_key_id=key_id, replayed=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "now", "found"),
+    [
+        ("", "", True),
+        ("", "7", True),  # begun by a program that sealed no answers again
+        ("7", "7", True),
+        ("", ANSWERS_TOO + "8", False),
+        ("7", ANSWERS_TOO + "8", False),
+        (ANSWERS_TOO + "8", ANSWERS_TOO + "8", True),
+        (ANSWERS_TOO + "8", ANSWERS_TOO + "9", False),
+    ],
+)
+def test_an_answer_belongs_to_its_version_of_the_ledger(
+    database: Database, version: str, now: str, found: bool
+) -> None:
+    def of(version: str) -> Request:
+        return replace(REQUEST, secret=replace(REQUEST.secret, version=version))
+
+    _store(database, of(version))
+    with nullcontext() if found else pytest.raises(Conflict, match="was changed and is not repeated"):
+        assert _find(database, of(now)) is not None
+    with database.read() as connection:
+        assert [answer is not None for _, answer in stored_answers(connection, of(now).secret)] == [found]
 
 
 def test_of_many_requests_with_one_key_at_once_one_is_answered_and_the_others_repeat_it(database: Database) -> None:

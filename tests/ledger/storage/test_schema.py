@@ -5,15 +5,18 @@ import sqlite3
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import make_url, select, text
 
-from service.errors import OtherSchema, StartupRefused
+from service.errors import OtherSchema, StartupRefused, Unavailable
+from service.ledger.storage import schema
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.schema import (
     EXPECTED,
+    hold_schema,
     present_schema,
     require_parsed_schema,
     require_schema,
@@ -452,6 +455,8 @@ def test_a_trigger_that_is_no_longer_in_the_file_is_in_force_nowhere(
                 pass
             with pytest.raises(OtherSchema):
                 one.ask(select(Job.id), {})
+            assert "tables are not as the service made them" in (one.stopped or "")
+            one.stopped = None  # so that the connections are used again
         attacker.execute("PRAGMA writable_schema = ON")
         attacker.execute("DELETE FROM sqlite_master WHERE name = 'more'")
         names = "id, principal, parameters, state, permille, attempts, created_at"
@@ -459,6 +464,97 @@ def test_a_trigger_that_is_no_longer_in_the_file_is_in_force_nowhere(
             run(one, f"INSERT INTO jobs ({names}) VALUES ('{number}', 'ann', '{{}}', 'queued', 0, 0, '')")
         with database.read() as connection:
             assert connection.scalar(text("SELECT count(*) FROM jobs")) == 2
+
+
+def _meet_refused(database: Database) -> None:
+    with pytest.raises(OtherSchema):
+        run(database, "UPDATE jobs SET state = state")
+
+
+def _meet_of_another_version(database: Database) -> None:
+    database.version = "another"
+    with pytest.raises(Unavailable, match="another version of the service"):
+        run(database, "UPDATE jobs SET state = state")
+    assert database.stopped is None
+    database.version = database.paused = None
+
+
+def _meet_while_the_check_fails(database: Database) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(schema, "unexpected", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            run(database, "UPDATE jobs SET state = state")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("meet", [_meet_refused, _meet_of_another_version, _meet_while_the_check_fails])
+def test_a_schema_that_was_met_counts_for_nothing_once_its_number_is_put_back(
+    database_url: str, database: Database, meet: Callable[[Database], None]
+) -> None:
+    """The attack: a refused write has read the trigger, then the number that was compared before comes back."""
+    path = str(make_url(database_url).database)
+    database.begun = require_parsed_schema
+    run(database, "DELETE FROM jobs")
+    with closing(sqlite3.connect(path, isolation_level=None)) as attacker:
+        (number,) = attacker.execute("PRAGMA schema_version").fetchone()
+        attacker.execute("CREATE TRIGGER more AFTER INSERT ON jobs BEGIN DELETE FROM jobs WHERE id = NEW.id; END")
+        meet(database)
+        attacker.execute(f"PRAGMA schema_version = {number}")
+        database.stopped = None
+        _meet_refused(database)
+        attacker.execute("PRAGMA writable_schema = ON")
+        attacker.execute("DELETE FROM sqlite_master WHERE name = 'more'")
+    database.stopped = None
+    names = "id, principal, parameters, state, permille, attempts, created_at"
+    run(database, f"INSERT INTO jobs ({names}) VALUES ('1', 'ann', '{{}}', 'queued', 0, 0, '')")
+    with database.read() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM jobs")) == 1
+
+
+def _meet_by_reading(database: Database) -> None:
+    with pytest.raises(OtherSchema), database.read():
+        pass
+
+
+def _meet_by_verifying(database: Database) -> None:
+    with pytest.raises(StartupRefused), database.read() as connection:
+        hold_schema(connection, to_read=True)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("meet", "step"), [(_meet_by_reading, 1), (_meet_by_verifying, 0)])
+def test_a_view_that_a_reader_met_stands_in_no_tables_place(
+    database_url: str, database: Database, meet: Callable[[Database], None], step: int
+) -> None:
+    """The attack: as above, for readers; HTTP ``verify`` reads the schema again even where its number is the same."""
+    database.begun = require_parsed_schema
+    run(database, "INSERT INTO jobs (id, principal, parameters, state, permille, attempts, created_at)"
+                  " VALUES ('1', 'ann', '{}', 'queued', 0, 0, '')")  # fmt: skip
+    count = text("SELECT count(*) FROM jobs")
+    with database.read() as connection:
+        assert connection.scalar(count) == 1
+    path = str(make_url(database_url).database)
+    with closing(sqlite3.connect(path, isolation_level=None)) as attacker:
+        attacker.execute("PRAGMA writable_schema = ON")
+        (number,) = attacker.execute("PRAGMA schema_version").fetchone()
+        rows = attacker.execute("SELECT rowid, * FROM sqlite_master WHERE tbl_name = 'jobs'").fetchall()
+        attacker.execute("BEGIN")
+        attacker.execute("DELETE FROM sqlite_master WHERE tbl_name = 'jobs'")
+        view = "CREATE VIEW jobs AS SELECT '' AS id, '' AS principal WHERE 0"
+        attacker.execute("INSERT INTO sqlite_master VALUES ('view', 'jobs', 'jobs', 0, ?)", (view,))
+        attacker.execute(f"PRAGMA schema_version = {number + step}")
+        attacker.execute("COMMIT")
+        meet(database)
+        attacker.execute(f"PRAGMA schema_version = {number}")
+        _meet_by_reading(database)
+        attacker.execute("BEGIN")
+        attacker.execute("DELETE FROM sqlite_master WHERE name = 'jobs'")
+        attacker.executemany("INSERT INTO sqlite_master (rowid, type, name, tbl_name, rootpage, sql)"
+                             " VALUES (?, ?, ?, ?, ?, ?)", rows)  # fmt: skip
+        attacker.execute(f"PRAGMA schema_version = {number}")
+        attacker.execute("COMMIT")
+    with database.read() as connection:
+        assert connection.scalar(count) == 1
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -26,7 +26,7 @@ SELECT pg_catalog.pg_advisory_xact_lock({lock}), CASE pg_catalog.current_setting
 # transaction, so a migration waits for the transaction and the transaction for a migration.
 _OF_VERSION_POSTGRESQL = """,
        CAST((SELECT CASE version_num WHEN '{version}' THEN '1' ELSE 'another' END FROM alembic_version) AS integer)"""
-_VERSION_SQLITE = "SELECT version_num FROM alembic_version"
+_VERSION = "SELECT version_num FROM alembic_version"
 _IDLE = 60.0  # seconds
 _READ_SQLITE = "BEGIN"
 _WRITE_SQLITE = "BEGIN IMMEDIATE"
@@ -51,7 +51,8 @@ def begin_write(connection: Connection, seconds: float, lock: int, version: str 
     Args:
         seconds: that it may wait for a lock.
         lock: the advisory lock on PostgreSQL, one for all attempts of a write.
-        version: of the tables; None: any version.
+        version: of the tables, on PostgreSQL; None: any version. On SQLite nothing may be read before the check of the
+            schema, so the caller then calls ``require_version``.
 
     Raises:
         Unavailable: the tables have another version.
@@ -64,8 +65,6 @@ def begin_write(connection: Connection, seconds: float, lock: int, version: str 
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {wait}")
             connection.info[_WAIT_SET] = wait
         connection.exec_driver_sql(_WRITE_SQLITE)
-        if version is not None and connection.exec_driver_sql(_VERSION_SQLITE).scalar() != version:
-            raise _other_version()
         return
     settings = session_settings(connection, wait=seconds, idle=_IDLE)
     begin = _WRITE_POSTGRESQL.format(settings=settings, lock=lock)
@@ -75,6 +74,16 @@ def begin_write(connection: Connection, seconds: float, lock: int, version: str 
         connection.exec_driver_sql(begin)
     except DataError:
         raise _other_version() from None
+
+
+def require_version(connection: Connection, version: str | None) -> None:
+    """Refuse tables that do not state this version; None: any version.
+
+    Raises:
+        Unavailable: the tables have another version.
+    """
+    if version is not None and connection.exec_driver_sql(_VERSION).scalars().all() != [version]:
+        raise _other_version()
 
 
 def _other_version() -> Unavailable:

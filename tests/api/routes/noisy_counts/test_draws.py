@@ -15,6 +15,7 @@ from service.ledger.draws import draws
 from service.ledger.draws.draws import Sealed
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.noise import attempts
 from tests.api.calls import (
     Answer,
     Client,
@@ -131,6 +132,36 @@ def _try_again(client: Client, monkeypatch: pytest.MonkeyPatch, of_release: bool
     fails[0] = False
     assert json_of(ask(body, "one"), 201)["noisy"] == first
     assert json_of(ask(body, "one"), 201)["noisy"] == first  # a replay
+
+
+def test_refused_draws_push_out_no_noise_of_a_failed_one(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack: 10,000 requests that are refused made the service forget what somebody else is to get again."""
+    monkeypatch.setattr(attempts, "_MOST", 2)
+    open_account(embedded, budget={"definition": "pure", "epsilon": "1"})
+    drawn, failing = (release(embedded, pure("0.1", name="m")) for _ in range(2))
+    json_of(_draw(embedded, drawn, "m"), 201)
+    store, seen = draws.store, []
+
+    def fail(connection: Connection, account: Any, release_id: str, sealed: Sealed, *more: Any) -> Any:
+        seen.append(sealed.noisy.tolist())
+        store(connection, account, release_id, sealed, *more)
+        raise Unavailable("the database failed")
+
+    def ask(key: str) -> Answer:
+        path = f"/v1/accounts/people/releases/{failing['id']}/draws"
+        body = {"mechanism": "m", "counts": [7] * 20}
+        return embedded.post(path, json=body, headers={"Idempotency-Key": key})
+
+    with monkeypatch.context() as failed:
+        failed.setattr(draws, "store", fail)
+        problem_of(ask("one"), "unavailable")
+    too_much = {"name": "counts", "mechanism": pure("2"), "counts": [1]}
+    for number in range(3):
+        key = {"Idempotency-Key": f"refused {number}"}
+        path = f"/v1/accounts/people/releases/{drawn['id']}/draws"
+        problem_of(embedded.post(path, json={"mechanism": "m", "counts": [1]}, headers=key), "already_drawn")
+        problem_of(embedded.post("/v1/accounts/people/draws", json=too_much, headers=key), "budget_exceeded")
+    assert json_of(ask("one"), 201)["noisy"] == seen[0]
 
 
 @pytest.mark.parametrize("scale", ["0.1", "1", "2.18865443911", "10", "1000.5"])
