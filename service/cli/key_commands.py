@@ -151,6 +151,7 @@ def _state(record: KeyRecord, now: str) -> str:
 
 
 def _show(record: KeyRecord, token: str) -> None:
+    typer.echo("The id of the key, and the key itself, which is shown this once:", err=True)
     typer.echo(f"{record.id}\n{token}")
 
 

@@ -71,6 +71,8 @@ def test_receipts_and_packages_are_signed(ledger: Client, account: Account) -> N
     receipt = ledger.receipt(account.name, release.id)
     check_receipt(receipt, key)
     assert receipt["release"]["id"] == release.id
+    (stated,) = ledger.accuracy(account.name, release.id, confidence="0.9")["mechanisms"]
+    assert (stated["mechanism"], stated["partitions_drawn"]) == ("county", 1)
     manifest = check_package(io.BytesIO(ledger.package(account.name, release.id, confidence="0.9")), key)
     assert manifest["release"] == release.id
     with pytest.raises(errors.NotFound):

@@ -214,6 +214,17 @@ class Operations:
         """Return the signed receipt of a release."""
         return self._exchange.json(_whole, "GET", _path(account, "releases", release, "receipt"))
 
+    def accuracy(self, account: str, release: str, *, confidence: Exact = "0.95") -> Operation[Any]:
+        """Return the accuracy statement of a release: for each mechanism its margin of error and standard deviation.
+
+        Args:
+            account: the account's name.
+            release: the release's id.
+            confidence: of the margins of error.
+        """
+        path = _path(account, "releases", release, "accuracy")
+        return self._exchange.json(_whole, "GET", path, None, {"confidence": exact_text(confidence)})
+
     def package(self, account: str, release: str, *, confidence: Exact = "0.95") -> Operation[bytes]:
         """Return the signed publication package of a committed release, a ZIP archive.
 
