@@ -46,9 +46,10 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> 
         accounts = last_entries(connection)
         missing = missing_entries(connection, mark.heads, accounts)
     if missing:
+        empty = "" if accounts else f" {database.place.name} has no accounts at all: check that this is its address."
         raise StartupRefused(
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
-            f" {_ADVICE}"
+            f"{empty} {_ADVICE}"
         )
     database.newest.add(known_heads(mark.heads))
     return mark

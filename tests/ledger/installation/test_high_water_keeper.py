@@ -21,8 +21,9 @@ from service.ledger.installation.installation_journal import Kind
 from service.ledger.installation.mark_check import check_mark
 from service.ledger.journal.journal import Head, entry_hash
 from service.ledger.storage import clock
-from service.ledger.storage.database import Database
+from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
+from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import note_entries
 from service.settings import Settings
@@ -130,6 +131,20 @@ def test_an_older_ledger_is_refused_at_the_start(database: Database, file: HighW
     with pytest.raises(StartupRefused, match="the journal of 'people' ends with entry 2 and had 4") as refused:
         check_mark(database, file, check_file=False)
     assert "python -m service acknowledge --reason" in str(refused.value)
+    assert "check that this is its address" not in str(refused.value)
+
+
+def test_a_database_without_accounts_is_probably_another(
+    database: Database, file: HighWaterFile, tmp_path: Path
+) -> None:
+    open_account(database)
+    MarkKeeper(database, file).advance(everything=True)
+    url = f"sqlite:///{tmp_path}/mistyped.db"
+    migrate(url)
+    other = open_database(url)
+    with pytest.raises(StartupRefused, match=r"mistyped\.db has no accounts at all: check that this is its address"):
+        check_mark(other, file, check_file=False)
+    other.close()
 
 
 def test_an_older_ledger_with_new_entries_is_refused_too(
