@@ -142,6 +142,7 @@ def test_a_database_without_accounts_is_probably_another(
     url = f"sqlite:///{tmp_path}/mistyped.db"
     migrate(url)
     other = open_database(url)
+    other.secret = database.secret
     with pytest.raises(StartupRefused, match=r"mistyped\.db has no accounts at all: check that this is its address"):
         check_mark(other, file, check_file=False)
     other.close()
