@@ -76,6 +76,7 @@ _POSTGRESQL_KINDS = {
 }
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
+_TRIGGER = {"P0001", "SQLITE_CONSTRAINT_TRIGGER"}
 _UNREADABLE, _NOT_UTF8 = "unreadable", re.compile("Could not decode to UTF-8 column '([a-z_]+)'")
 
 
@@ -149,6 +150,8 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
     """Return the error for the caller; only the operator gets the database's location and the driver's reason."""
     if unknown:
         return _unavailable(_UNKNOWN, failure, place)
+    if failure.code in _TRIGGER:  # triggers refuse nothing that the service writes, unless other rows are in its way
+        return Altered("a table of the ledger", "a table", "a trigger refused what the service wrote; run verify")
     if failure.kind is FailureKind.FAULT:
         return RuntimeError(f"the database refused a statement ({failure.code})")
     if failure.kind is FailureKind.RACE:
