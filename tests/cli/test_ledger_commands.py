@@ -171,6 +171,16 @@ def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) 
         assert refused.startswith("error: entry 4 of account 'people', or the row of its draw, is not as the service")
 
 
+def test_another_id_of_the_installation_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: the next start took the database for a new one, and bound it a second time."""
+    copy = _changed(home, tmp_path / "copy", "UPDATE installation SET id = 2")
+    told = "the installation: installation: expected one row, of id 1, with the fingerprint of the secret"
+    assert told in said(copy, "verify", code=1).splitlines()
+    said(copy, "keys", "list")
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        assert connection.execute("SELECT id FROM installation").fetchall() == [(2,)]
+
+
 def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:
     swap = (
         "UPDATE sqlite_master SET rootpage = (SELECT sum(rootpage) FROM sqlite_master AS two WHERE two.name IN"

@@ -12,6 +12,7 @@ from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_and_misuses
 from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
+from service.ledger.installation.binding import ONLY_ROW
 from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.notifications import deliveries, webhooks
@@ -26,9 +27,9 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
     Yields:
         One line of text for each fault; nothing where there is none.
     """
-    bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
-    if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
-        yield "installation: expected one row, with the fingerprint of the secret"
+    bound = connection.execute(select(Installation.id, Installation.secret_fingerprint)).all()
+    if bound != [(ONLY_ROW, secret.fingerprint())] and (bound or not _is_new(connection)):
+        yield f"installation: expected one row, of id {ONLY_ROW}, with the fingerprint of the secret"
     try:
         known, misuses = keys_and_misuses(connection, secret)
     except BrokenChain as broken:

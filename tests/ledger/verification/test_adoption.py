@@ -639,7 +639,7 @@ def test_a_result_that_somebody_changed_is_no_result(database: Database, change:
 def test_another_installation_is_found(database: Database) -> None:
     assert _faults(database) == []
     run(database, "INSERT INTO installation SELECT 2, secret_fingerprint, created_at FROM installation")
-    assert _faults(database) == ["installation: expected one row, with the fingerprint of the secret"]
+    assert _faults(database) == ["installation: expected one row, of id 1, with the fingerprint of the secret"]
 
 
 def test_keys_with_seals_are_not_taken_back(database: Database) -> None:
