@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Connection
 
+from service.cli.output import one_line, tell
 from service.errors import Conflict
 from service.installation import high_water_file, open_installation, settings_of_command
 from service.ledger.access.keys import unsound
@@ -74,7 +75,7 @@ def acknowledge(
         if refused is None and begins:
             version = prepare_version(connection, secret, verified=not adopt)
             if version.faults and not leave_faults and adopt is None:
-                refused = "\n".join([_FAULTS, *version.faults.values()])
+                refused = "\n".join([_FAULTS, *map(one_line, version.faults.values())])
     if refused is not None:
         database.close()
         raise Conflict(refused)
@@ -135,11 +136,11 @@ def _look(connection: Connection, secret: Secret, marked: Mapping[str, Head] | N
 
 def _tell(found: _Found, faults: Iterable[str]) -> None:
     for name in found.unsealed:
-        typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
+        tell(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
     for fault in faults:
-        typer.echo(f"{fault}; it stays refused")
+        tell(f"{fault}; it stays refused")
     for one in found.missing:
-        typer.echo(str(one))
+        tell(str(one))
     if found.missing:
         typer.echo(
             "If clients repeat the requests behind the missing entries, the service draws and charges them again."

@@ -22,7 +22,7 @@ from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import load_secret
-from service.ledger.storage.tables import Draw
+from service.ledger.storage.tables import Account, Draw
 from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.ledger import charging
@@ -169,6 +169,24 @@ def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) 
         assert "people: the first bad entry is 4: " in said(changed, "verify", code=1)
         refused = said(changed, "export", code=1).splitlines()[-1]
         assert refused.startswith("error: entry 4 of account 'people', or the row of its draw, is not as the service")
+
+
+_REST = ", ".join(column.name for column in Account.__table__.columns if column.name not in ("id", "name"))
+_ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT {{}}, {_REST} FROM accounts"
+
+
+def test_the_name_of_an_account_begins_no_line(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: a name with line feeds and with what a terminal obeys."""
+    forged = "'zz: all valid' || char(10, 27) || '[2J' || char(10) || 'people: 4 entries, all valid'"
+    names = "id, principal, parameters, state, permille, attempts, created_at"
+    job = f"INSERT INTO jobs ({names}) VALUES ({forged}, 'x', '{{}}', 'succeeded', 0, 0, '')"
+    printed = said(_changed(home, tmp_path / "copy", _ROGUE.format(forged), job), "verify", code=1)
+    lines = printed.splitlines()
+    assert lines.count("people: 4 entries, all valid") == 1
+    assert "\x1b" not in printed
+    assert len(lines) == 4
+    assert lines[1].startswith(r"the installation: jobs: the result of zz: all valid\n\x1b[2J\npeople: 4 entries")
+    assert lines[-1].startswith(r"'zz: all valid\n\x1b[2J\npeople: 4 entries, all valid': the first bad entry")
 
 
 def test_another_id_of_the_installation_is_told(home: Path, tmp_path: Path, said: Command) -> None:
