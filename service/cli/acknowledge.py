@@ -116,8 +116,8 @@ class _Found:
 
     missing: list[MissingEntry]
     heads: Mapping[str, Head]
-    altered: Collection[str]
-    unsealed: Sequence[str]
+    altered: Collection[str | bytes]
+    unsealed: Sequence[str | bytes]
     waits: bool
 
 
@@ -131,7 +131,7 @@ def _look(connection: Connection, secret: Secret, marked: Mapping[str, Head] | N
         waits = waits_for_adoption(connection, secret)
     except BrokenChain as broken:
         raise unsound(broken) from None
-    return _Found(missing, heads, altered, sorted(one[1] for one in entries if one[0] in unsealed), waits)
+    return _Found(missing, heads, altered, sorted((one[1] for one in entries if one[0] in unsealed), key=str), waits)
 
 
 def _tell(found: _Found, faults: Iterable[str]) -> None:

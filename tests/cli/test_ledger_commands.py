@@ -152,11 +152,10 @@ def test_a_row_of_another_type_ends_no_verification(home: Path, tmp_path: Path, 
 def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) -> None:
     """The attack: texts that are no texts, and rows that are there twice, of which no command may say nothing."""
     unreadable = _tampered(home, tmp_path / "one", "UPDATE journal SET body = CAST(X'ff' AS TEXT) WHERE seq = 3")
-    lines = said(unreadable, "verify", code=1).splitlines()
-    bad = "people: the first bad entry is 1: from here on, a text of the journal or of its rows is not UTF-8"
-    assert ["the installation: all valid", bad] == lines[1:]
-    told = "a text in the column 'body' is not as the service wrote it: it is not UTF-8; run verify"
-    assert said(unreadable, "export", code=1).splitlines()[-1] == f"error: {told}"
+    bad = "people: the first bad entry is 3: the entry or one of its rows has invalid content"
+    assert ["the installation: all valid", bad] == said(unreadable, "verify", code=1).splitlines()[1:]
+    told = "error: entry 3 of account 'people', or the row of its draw, is not as the service wrote it: run verify"
+    assert said(unreadable, "export", code=1).splitlines()[-1] == told
     names = ", ".join(column.name for column in Draw.__table__.columns if column.name not in ("id", "repetition"))
     for number, change in enumerate(
         (
@@ -187,6 +186,29 @@ def test_the_name_of_an_account_begins_no_line(home: Path, tmp_path: Path, said:
     assert len(lines) == 4
     assert lines[1].startswith(r"the installation: jobs: the result of zz: all valid\n\x1b[2J\npeople: 4 entries")
     assert lines[-1].startswith(r"'zz: all valid\n\x1b[2J\npeople: 4 entries, all valid': the first bad entry")
+
+
+_ANSWER = "INSERT INTO stored_answers (principal, key, request_digest, status, body, created_at, seal) VALUES"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("api_keys", "UPDATE api_keys SET created_by = CAST(X'ff' AS TEXT)"),
+        ("api_keys", "UPDATE api_keys SET accounts = CAST(X'ff' AS TEXT), role = 'auditor'"),
+        ("stored_answers", f"{_ANSWER} ('ann', 'k', 'd', 200, CAST(X'ff' AS TEXT), 't', 's')"),
+        ("stored_answers", f"{_ANSWER} (CAST(X'ff' AS TEXT), 'k', 'd', 200, 'x', 't', 's')"),
+    ],
+)
+def test_a_text_that_is_not_utf8_is_a_fault_of_its_row(
+    home: Path, tmp_path: Path, said: Command, table: str, change: str
+) -> None:
+    copy = _changed(home, tmp_path / "copy", change)
+    lines = said(copy, "verify", code=1).splitlines()
+    assert lines[1].startswith(f"the installation: {table}: ")
+    assert lines[-1] == "people: 4 entries, all valid"
+    (copy / "service.high-water").unlink()
+    assert "acknowledged" in said(copy, "acknowledge", "--reason", "x", "--leave-faults")
 
 
 def test_another_id_of_the_installation_is_told(home: Path, tmp_path: Path, said: Command) -> None:

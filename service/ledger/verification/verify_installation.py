@@ -78,15 +78,15 @@ def key_faults(connection: Connection, secret: Secret, known: Known) -> Iterator
         known: the keys in the journal.
     """
     missing = dict(known)
-    for record, sealed in stored_keys(connection, secret):
-        entered = missing.pop(record.id, None)
+    for key_id, name, record, sealed in stored_keys(connection, secret):
+        entered = missing.pop(key_id, None)
         if entered is None:
-            yield record.id, f"api_keys: no entry made the key {record.id} of {record.name!r}"
-        elif sealed != entered.sealed:
-            yield record.id, f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
+            yield key_id, f"api_keys: no entry made the key {key_id} of {name!r}"
+        elif record is None or sealed != entered.sealed:
+            yield key_id, f"api_keys: the row of {key_id} of {name!r} is not as the service wrote it"
         elif journalled_values(record) != journalled_values(entered):
             stored, journalled = journalled_values(record), journalled_values(entered)
-            columns = ", ".join(name for name in stored if stored[name] != journalled[name])
-            yield record.id, f"api_keys: {columns} of {record.id} of {record.name!r} does not follow from the journal"
+            columns = ", ".join(one for one in stored if stored[one] != journalled[one])
+            yield key_id, f"api_keys: {columns} of {key_id} of {name!r} does not follow from the journal"
     for key_id, entered in missing.items():
         yield key_id, f"api_keys: the key {key_id} of {entered.name!r} is missing"
