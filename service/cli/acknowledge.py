@@ -18,7 +18,7 @@ from service.ledger.installation.high_water import BrokenMark, HighWaterFile, Ma
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries, present_heads
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.journal import Head
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.journal.linked_heads import is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT
@@ -174,7 +174,9 @@ def _write_mark(file: HighWaterFile, mark: Mark | None, found: _Found, own: Head
         own: the command's own entry in the installation's journal, which follows its present head.
     """
     if mark is None:
-        file.replace({**found.heads, INSTALLATION: own}, clock.now())
+        # Of the others only the names are known from now on, so that no list or export passes over them.
+        refused = {name: BEFORE_FIRST for name in (*found.unsealed, *found.altered) if isinstance(name, str)}
+        file.replace({**refused, **found.heads, INSTALLATION: own}, clock.now())
         return
     forgotten = {one.journal: one.marked for one in found.missing}
     if INSTALLATION in mark.heads:
