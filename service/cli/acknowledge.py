@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Connection
 
+from service.cli.output import one_line, tell
 from service.errors import Conflict
 from service.installation import high_water_file, open_installation, settings_of_command
 from service.ledger.access.keys import unsound
@@ -17,7 +18,7 @@ from service.ledger.installation.high_water import BrokenMark, HighWaterFile, Ma
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
 from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries, present_heads
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.journal import Head
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.journal.linked_heads import is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT
@@ -74,7 +75,7 @@ def acknowledge(
         if refused is None and begins:
             version = prepare_version(connection, secret, verified=not adopt)
             if version.faults and not leave_faults and adopt is None:
-                refused = "\n".join([_FAULTS, *version.faults.values()])
+                refused = "\n".join([_FAULTS, *map(one_line, version.faults.values())])
     if refused is not None:
         database.close()
         raise Conflict(refused)
@@ -115,8 +116,8 @@ class _Found:
 
     missing: list[MissingEntry]
     heads: Mapping[str, Head]
-    altered: Collection[str]
-    unsealed: Sequence[str]
+    altered: Collection[str | bytes]
+    unsealed: Sequence[str | bytes]
     waits: bool
 
 
@@ -130,16 +131,16 @@ def _look(connection: Connection, secret: Secret, marked: Mapping[str, Head] | N
         waits = waits_for_adoption(connection, secret)
     except BrokenChain as broken:
         raise unsound(broken) from None
-    return _Found(missing, heads, altered, sorted(one[1] for one in entries if one[0] in unsealed), waits)
+    return _Found(missing, heads, altered, sorted((one[1] for one in entries if one[0] in unsealed), key=str), waits)
 
 
 def _tell(found: _Found, faults: Iterable[str]) -> None:
     for name in found.unsealed:
-        typer.echo(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
+        tell(f"the row of account {name!r} is not as the service wrote it; its head is not marked anew")
     for fault in faults:
-        typer.echo(f"{fault}; it stays refused")
+        tell(f"{fault}; it stays refused")
     for one in found.missing:
-        typer.echo(str(one))
+        tell(str(one))
     if found.missing:
         typer.echo(
             "If clients repeat the requests behind the missing entries, the service draws and charges them again."
@@ -173,7 +174,9 @@ def _write_mark(file: HighWaterFile, mark: Mark | None, found: _Found, own: Head
         own: the command's own entry in the installation's journal, which follows its present head.
     """
     if mark is None:
-        file.replace({**found.heads, INSTALLATION: own}, clock.now())
+        # Of the others only the names are known from now on, so that no list or export passes over them.
+        refused = {name: BEFORE_FIRST for name in (*found.unsealed, *found.altered) if isinstance(name, str)}
+        file.replace({**refused, **found.heads, INSTALLATION: own}, clock.now())
         return
     forgotten = {one.journal: one.marked for one in found.missing}
     if INSTALLATION in mark.heads:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Connection
 
+from service.cli.output import tell
 from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
 from service.ledger.access.key_events import Known, keys_of
@@ -117,7 +118,7 @@ def list_all() -> None:
         state = _state(record, now) + ("" if record.accounts is None else f", for {' '.join(record.accounts)}")
         creator = f"made by {record.created_by or 'the operator'}"
         used = f"last used {record.last_used_at or 'never'}"
-        typer.echo(f"{record.id}  {record.role:8}  {record.name}  {state}, {creator}, {used}")
+        tell(f"{record.id}  {record.role:8}  {record.name}  {state}, {creator}, {used}")
     database.close()
 
 

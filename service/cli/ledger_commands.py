@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
+from service.cli.output import plain, tell
 from service.errors import Conflict, InvalidInput, StartupRefused
 from service.installation import (
     high_water_file,
@@ -29,7 +30,7 @@ from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Head, read_head, write_head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.schema import schema_faults
+from service.ledger.storage.schema import full_tables, schema_faults
 from service.ledger.verification import exports
 from service.ledger.verification.backup import back_up, file_faults
 from service.ledger.verification.export_reader import Reader
@@ -68,31 +69,29 @@ def verify(
     mark, mark_fault = _mark(high_water_file(settings, secret))
     bad = mark_fault is not None
     if mark_fault is not None:
-        typer.echo(f"the high-water mark: {mark_fault}")
+        tell(f"the high-water mark: {mark_fault}")
     # One moment of the database: somebody who writes it could show another ledger to each of two transactions.
     with database.read() as connection:
         entries = last_entries(connection)
         if not account:
             if mark is not None:
-                typer.echo(
-                    f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}"
-                )
-            unlike = schema_faults(connection) + file_faults(connection)
+                tell(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
+            unlike = schema_faults(connection) + full_tables(connection) + file_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, entries))
             bad = bad or bool(unlike or faults)
             for one in unlike:
-                typer.echo(f"the database: {one}")
+                tell(f"the database: {one}")
             for one in faults or ["all valid"]:
-                typer.echo(f"the installation: {one}")
+                tell(f"the installation: {one}")
         lives = lives_of(connection)
         for name in account or sorted((one[1] for one in entries), key=str):
             heads = kept_heads if mark is None else [*kept_heads, *mark.entries_of(name)]
             verdict = verify_account(connection, name, heads, lives, one_of_all=not account)
             bad = bad or not verdict.valid
             said = f"{verdict.entries} entries, all valid" if verdict.valid else verdict.first_bad
-            typer.echo(f"{name}: {said}")
+            tell(f"{plain(name)}: {said}")
     database.close()
     if not (account or entries):
         typer.echo("the ledger has no accounts")
@@ -117,7 +116,7 @@ def _verify_file(file: Path, public_key: str | None) -> None:
         for _ in reader.entries():
             pass
     for name, head in reader.heads.items():
-        typer.echo(f"{name}: {head.seq} entries, all valid, head {write_head(head)}")
+        tell(f"{name}: {head.seq} entries, all valid, head {write_head(head)}")
     if public_key is None:
         typer.echo(f"signed with the public key {reader.public_key}; compare it with the one that you keep")
 

@@ -22,7 +22,7 @@ from service.ledger.releases import charges, preparation
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import load_secret
-from service.ledger.storage.tables import Draw
+from service.ledger.storage.tables import Account, Draw
 from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import concentrated, json_of, open_account, pure, release
 from tests.ledger import charging
@@ -152,11 +152,10 @@ def test_a_row_of_another_type_ends_no_verification(home: Path, tmp_path: Path, 
 def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) -> None:
     """The attack: texts that are no texts, and rows that are there twice, of which no command may say nothing."""
     unreadable = _tampered(home, tmp_path / "one", "UPDATE journal SET body = CAST(X'ff' AS TEXT) WHERE seq = 3")
-    lines = said(unreadable, "verify", code=1).splitlines()
-    bad = "people: the first bad entry is 1: from here on, a text of the journal or of its rows is not UTF-8"
-    assert ["the installation: all valid", bad] == lines[1:]
-    told = "a text in the column 'body' is not as the service wrote it: it is not UTF-8; run verify"
-    assert said(unreadable, "export", code=1).splitlines()[-1] == f"error: {told}"
+    bad = "people: the first bad entry is 3: the entry or one of its rows has invalid content"
+    assert ["the installation: all valid", bad] == said(unreadable, "verify", code=1).splitlines()[1:]
+    told = "error: entry 3 of account 'people', or the row of its draw, is not as the service wrote it: run verify"
+    assert said(unreadable, "export", code=1).splitlines()[-1] == told
     names = ", ".join(column.name for column in Draw.__table__.columns if column.name not in ("id", "repetition"))
     for number, change in enumerate(
         (
@@ -169,6 +168,78 @@ def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) 
         assert "people: the first bad entry is 4: " in said(changed, "verify", code=1)
         refused = said(changed, "export", code=1).splitlines()[-1]
         assert refused.startswith("error: entry 4 of account 'people', or the row of its draw, is not as the service")
+
+
+_REST = ", ".join(column.name for column in Account.__table__.columns if column.name not in ("id", "name"))
+_ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT {{}}, {_REST} FROM accounts"
+
+
+@pytest.mark.parametrize("name", ["X'ff'", "CAST(X'ff' AS TEXT)", "'zz'"])
+def test_a_row_of_an_account_that_nobody_opened_ends_no_command(
+    home: Path, tmp_path: Path, said: Command, name: str
+) -> None:
+    """The attack: one inserted row of accounts, and an entry whose hash is no text."""
+    entry = "INSERT INTO journal SELECT max(id), max(head_seq), 'x', NULL, '{}', CAST(X'ff' AS TEXT) FROM accounts"
+    copy = _changed(home, tmp_path / "copy", _ROGUE.format(name), entry)
+    lines = said(copy, "verify", code=1).splitlines()
+    assert {"the installation: all valid", "people: 4 entries, all valid"} <= set(lines)
+    assert len(lines) == 4
+    exported, whole = said(copy, "export"), said(home, "export")
+    assert exported.count('{"entry"') == whole.count('{"entry"') == 4
+    assert "rows of accounts that the service did not write are left out" in exported
+    (copy / "service.high-water").unlink()
+    assert said(copy, "export", code=1).count("is not as the service wrote it") == 1, "nothing tells it from others"
+    refused = said(copy, "acknowledge", "--reason", "x", "--leave-faults")
+    assert refused.endswith("acknowledged; the high-water mark starts anew\n")
+    assert "people: 4 entries, all valid" in said(copy, "verify", code=1).splitlines()
+    said(copy, "export", code=int(name == "'zz'"))  # it may have been an account whose head the lost mark had
+
+
+def test_the_name_of_an_account_begins_no_line(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: a name with line feeds and with what a terminal obeys."""
+    forged = "'zz: all valid' || char(10, 27) || '[2J' || char(10) || 'people: 4 entries, all valid'"
+    names = "id, principal, parameters, state, permille, attempts, created_at"
+    job = f"INSERT INTO jobs ({names}) VALUES ({forged}, 'x', '{{}}', 'succeeded', 0, 0, '')"
+    printed = said(_changed(home, tmp_path / "copy", _ROGUE.format(forged), job), "verify", code=1)
+    lines = printed.splitlines()
+    assert lines.count("people: 4 entries, all valid") == 1
+    assert "\x1b" not in printed
+    assert len(lines) == 4
+    assert lines[1].startswith(r"the installation: jobs: the result of zz: all valid\n\x1b[2J\npeople: 4 entries")
+    assert lines[-1].startswith(r"'zz: all valid\n\x1b[2J\npeople: 4 entries, all valid': the first bad entry")
+
+
+_ANSWER = "INSERT INTO stored_answers (principal, key, request_digest, status, body, created_at, seal) VALUES"
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("api_keys", "UPDATE api_keys SET created_by = CAST(X'ff' AS TEXT)"),
+        ("api_keys", "UPDATE api_keys SET accounts = CAST(X'ff' AS TEXT), role = 'auditor'"),
+        ("stored_answers", f"{_ANSWER} ('ann', 'k', 'd', 200, CAST(X'ff' AS TEXT), 't', 's')"),
+        ("stored_answers", f"{_ANSWER} (CAST(X'ff' AS TEXT), 'k', 'd', 200, 'x', 't', 's')"),
+    ],
+)
+def test_a_text_that_is_not_utf8_is_a_fault_of_its_row(
+    home: Path, tmp_path: Path, said: Command, table: str, change: str
+) -> None:
+    copy = _changed(home, tmp_path / "copy", change)
+    lines = said(copy, "verify", code=1).splitlines()
+    assert lines[1].startswith(f"the installation: {table}: ")
+    assert lines[-1] == "people: 4 entries, all valid"
+    (copy / "service.high-water").unlink()
+    assert "acknowledged" in said(copy, "acknowledge", "--reason", "x", "--leave-faults")
+
+
+def test_another_id_of_the_installation_is_told(home: Path, tmp_path: Path, said: Command) -> None:
+    """The attack: the next start took the database for a new one, and bound it a second time."""
+    copy = _changed(home, tmp_path / "copy", "UPDATE installation SET id = 2")
+    told = "the installation: installation: expected one row, of id 1, with the fingerprint of the secret"
+    assert told in said(copy, "verify", code=1).splitlines()
+    said(copy, "keys", "list")
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        assert connection.execute("SELECT id FROM installation").fetchall() == [(2,)]
 
 
 def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said: Command) -> None:

@@ -25,7 +25,7 @@ def run(database: Database, *statements: str, **values: object) -> None:
 
 def unprotected(database: Database, table: str, *statements: str, **values: object) -> None:
     """Run statements without a table's triggers, as an attacker does who writes the database."""
-    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry", "forward", "noisy", "sealed")
+    names = ("no_delete", "no_update", "no_replace", "fixed", "by_entry", "forward", "noisy", "sealed", "rowid_last")
     drops = [f"DROP TRIGGER IF EXISTS {table}_{name}" for name in names]
     if database.kind == "postgresql":
         drops = ["SET LOCAL session_replication_role = replica"]

@@ -8,6 +8,7 @@ secret. So an attacker who can write the database can neither add a key nor chan
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from sqlalchemy import Connection, Row, select, update
@@ -15,6 +16,7 @@ from sqlalchemy.orm import aliased
 
 from service.errors import NotFound
 from service.ledger.access.key_records import KeyRecord, Role
+from service.ledger.journal.chains import UNREADABLE
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey
 
@@ -78,10 +80,17 @@ def journalled_values(record: KeyRecord) -> dict[str, object]:
     }
 
 
-def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[KeyRecord, bool]]:
-    """Yield all keys, oldest first, each with whether its row is as the service wrote it; without a seal it is not."""
+def stored_keys(connection: Connection, secret: Secret) -> Iterator[tuple[str, str, KeyRecord | None, bool]]:
+    """Yield the id and the name of all keys, oldest first, each with its content and whether its seal is right.
+
+    Yields:
+        No content for a row that cannot be read; the service wrote no such row.
+    """
     for row in connection.execute(select(*COLUMNS, ApiKey.token_hash, ApiKey.seal.label("given")).order_by(*ORDER)):
-        yield record_of(row[:-2]), secret.is_text(row.given, seal_of(secret, row._mapping))
+        record = None
+        with suppress(*UNREADABLE):  # SQLite takes any type in any column
+            record = record_of(row[:-2])
+        yield row.id, row.name, record, secret.is_text(row.given, seal_of(secret, row._mapping))
 
 
 def unsealed_keys(connection: Connection) -> list[tuple[KeyRecord, str]]:

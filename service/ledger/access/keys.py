@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import Connection, func, insert, select, tuple_
 
-from service.errors import Conflict, Forbidden, InvalidInput, StartupRefused
+from service.errors import Altered, Conflict, Forbidden, InvalidInput, StartupRefused
 from service.ledger.access.key_events import Known, SeenKeys, keys_of, require_valid, sound_keys
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role
 from service.ledger.access.key_rows import (
@@ -173,6 +173,7 @@ def list_keys(
 
     Raises:
         InvalidInput: no key has the id ``after``.
+        Altered: a row has bytes for a text, as SQLite lets anybody write them.
     """
     query = select(*COLUMNS).order_by(*ORDER)
     if after is not None:
@@ -182,6 +183,8 @@ def list_keys(
         query = query.where(tuple_(*ORDER) > tuple_(last, after))
     size = func.coalesce(func.length(ApiKey.accounts), 0)
     rows = rows_of(connection, query, size, limit, before_reading=before_reading)
+    if (bad := next((row for row in rows if any(isinstance(value, bytes) for value in row)), None)) is not None:
+        raise Altered("a key's row", f"the row of the key {bad.id!r}", "it has a value that is no text; run verify")
     return page_of(rows, lambda row: _as_known(record_of(row), known))
 
 

@@ -5,11 +5,12 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, func, select
+from sqlalchemy import Connection, Row, Select, and_, func, select
 from sqlalchemy.orm import aliased
 
 from service.errors import InvalidInput
 from service.ledger.accounts import budgets
+from service.ledger.accounts.account_rows import without_strangers
 from service.ledger.accounts.accounts import Wanted
 from service.ledger.storage.tables import Account, Entry
 from service.privacy.accounting.capacity import gauge
@@ -80,22 +81,20 @@ def first_ranked(connection: Connection, order: Order, after: Rank | None, limit
 
 
 def _by_used(connection: Connection, wanted: Wanted) -> Iterator[Rank]:
-    for row in _rows(connection, wanted):
+    for row in _rows(connection, _TOTALS, wanted):
         used = gauge(budgets.stored_budget(row.budget), *_totals(row)).used
         yield Rank("", -math.inf if used is None else -double_up(used), row.name)
 
 
 def _by_left(connection: Connection, wanted: Wanted) -> Iterator[Rank]:
-    for row in _rows(connection, wanted):
+    for row in _rows(connection, _TOTALS, wanted):
         budget = budgets.stored_budget(row.budget)
         yield Rank(budget.definition.value, double_down(remaining(budget, *_totals(row))), row.name)
 
 
 def _by_change(connection: Connection, wanted: Wanted) -> Iterator[Rank]:
-    query = select(Account.name, _CHANGED).join(Entry, _LAST).where(*wanted.conditions())
-    with connection.execute(query, execution_options={"yield_per": _AT_ONCE}) as rows:
-        for name, at in rows:
-            yield Rank("", -int("".join(filter(str.isdecimal, at))), name)
+    for row in _rows(connection, _CHANGES, wanted):
+        yield Rank("", -int("".join(filter(str.isdecimal, row.at))), row.name)
 
 
 _RANKED: Mapping[Order, Callable[[Connection, Wanted], Iterator[Rank]]] = {
@@ -105,10 +104,14 @@ _RANKED: Mapping[Order, Callable[[Connection, Wanted], Iterator[Rank]]] = {
 }
 
 
-def _rows(connection: Connection, wanted: Wanted) -> Iterator[Row[*tuple[Any, ...]]]:
-    query = select(Account.name, Account.budget, Account.admission, Account.totals).where(*wanted.conditions())
-    with connection.execute(query, execution_options={"yield_per": _AT_ONCE}) as rows:
-        yield from rows
+_TOTALS = select(Account.id, Account.name, Account.budget, Account.admission, Account.totals)
+_CHANGES = select(Account.id, Account.name, _CHANGED.label("at")).join(Entry, _LAST)
+
+
+def _rows(connection: Connection, query: Select[*tuple[Any, ...]], wanted: Wanted) -> Iterator[Row[*tuple[Any, ...]]]:
+    with connection.execute(query.where(*wanted.conditions()), execution_options={"yield_per": _AT_ONCE}) as rows:
+        for some in rows.partitions():
+            yield from without_strangers(connection, some)
 
 
 def _totals(row: Row[*tuple[Any, ...]]) -> tuple[Weights, Totals]:

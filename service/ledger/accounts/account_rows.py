@@ -4,9 +4,10 @@ A row holds the head of the journal, whose hash covers every entry before it. So
 can neither change an account nor add an entry: a row without its seal is not read.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
@@ -16,7 +17,7 @@ from service.ledger.spending.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
-from service.ledger.storage.transaction import batch, require_present, require_written, secret_of
+from service.ledger.storage.transaction import batch, is_unknown, require_present, require_written, secret_of
 
 _parents = aliased(Account)
 COLUMNS = (
@@ -54,6 +55,8 @@ _SEALED = tuple(column.key for column in COLUMNS if column.key not in ("seal", *
 _WITHOUT_SUM = tuple(name for name in _SEALED if name != "spending_sum")  # the columns that 0.4.0 sealed
 _PURPOSE = "account"
 _AT_ONCE = 500
+_SHOWN = 20  # accounts that a log line names
+_log = structlog.get_logger("service.accounts")
 _UPDATE = update(Account).where(Account.id == bindparam("account"))
 
 
@@ -106,14 +109,39 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
     """Yield the rows of accounts, each as the service wrote it.
 
     Yields:
-        Rows in no particular order; unknown ids are left out.
+        Rows in no particular order; unknown ids and rows of ``strangers`` are left out.
 
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
-    for row in _rows(connection, account_ids):
+    for row in without_strangers(connection, _rows(connection, account_ids)):
         require_seal(connection, row)
         yield row
+
+
+def strangers(connection: Connection, accounts: Iterable[tuple[int, str]]) -> set[int]:
+    """Return the ids of those accounts that the service never opened: somebody else inserted their rows.
+
+    Such a row has no right seal, and neither the high-water mark nor this process ever knew the account. Lists and
+    exports leave it out; otherwise one such row would end them all. ``verify`` reports it. The row of an account that
+    is known is refused instead, because whoever writes the database could take away its seal to hide it.
+
+    Args:
+        accounts: by id and name.
+    """
+    unknown = {account_id: name for account_id, name in accounts if is_unknown(connection, name)}
+    found = unsealed_among(connection, unknown) if unknown else set()
+    if found:
+        names = [repr(unknown[account_id]) for account_id in sorted(found)[:_SHOWN]]
+        _log.error("rows of accounts that the service did not write are left out", accounts=names, number=len(found))
+    return found
+
+
+def without_strangers(connection: Connection, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:
+    """Return the rows of accounts without those of ``strangers``."""
+    rows = list(rows)
+    left_out = strangers(connection, ((row.id, row.name) for row in rows))
+    return [row for row in rows if row.id not in left_out]
 
 
 def unsealed_among(connection: Connection, account_ids: Collection[int]) -> set[int]:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, insert, literal, select
@@ -25,7 +24,7 @@ from service.ledger.journal.journal import AccountHead, Head, entry_hash, has_en
 from service.ledger.spending import spending_rows, window_state
 from service.ledger.spending.spending_rows import NOTHING, SpendingChange
 from service.ledger.spending.window_state import WindowState
-from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
@@ -165,9 +164,13 @@ def list_accounts(
     Args:
         after: the name that the page follows; empty for the first page.
     """
-    query = _LISTED.where(Account.name > after, *wanted.conditions()).order_by(Account.name)
-    rows = rows_of(connection, query, _SIZE, limit, before_reading=before_reading)
-    return page_of(rows, partial(record_of, connection))
+    query, passed = _LISTED.where(Account.name > after, *wanted.conditions()).order_by(Account.name), 0
+    while True:
+        rows = rows_of(connection, query.offset(passed), _SIZE, limit, before_reading=before_reading)
+        page = _page(connection, rows)
+        if page or not rows.more:
+            return page
+        passed += len(rows)  # all were left out, and none has a name that a page could follow
 
 
 def read_accounts(
@@ -177,9 +180,15 @@ def read_accounts(
     place = case({name: number for number, name in enumerate(names)}, value=Account.name)
     query = _LISTED.where(Account.name.in_(names)).order_by(place)
     rows = rows_of(connection, query, _SIZE, len(names), before_reading=before_reading) if names else Page()
-    page = page_of(rows, partial(record_of, connection))
-    page.more = len(page) < len(names)
+    page = _page(connection, rows)
+    page.more = len(rows) < len(names)
     return page
+
+
+def _page(connection: Connection, rows: Page[Row[*tuple[Any, ...]]]) -> Page[AccountRecord]:
+    found = Page(record_of(connection, row) for row in account_rows.without_strangers(connection, rows))
+    found.more = rows.more
+    return found
 
 
 def names_after(connection: Connection, after: str, limit: int) -> Sequence[str]:

@@ -20,7 +20,7 @@ from service.ledger.storage.tables import Installation, OlderRows
 
 SEALED_ROWS = ("answers", "jobs", "accounts", "releases", "holds", "spending", "draws", "partitions")
 """Rows that an older version wrote without seals."""
-_ONLY_ROW = 1
+ONLY_ROW = 1
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -58,7 +58,7 @@ def require_own_secret(database: Database, secret: Secret, *, bind_new: bool = T
         known = _known_fingerprint(connection)
         if known is None:
             at = clock.now()
-            row = {"id": _ONLY_ROW, "secret_fingerprint": mine, "created_at": at}
+            row = {"id": ONLY_ROW, "secret_fingerprint": mine, "created_at": at}
             connection.execute(insert(Installation).values(row))
             note_nothing_to_adopt(connection, secret, at)
         return mine if known is None else known
@@ -120,6 +120,5 @@ def is_bound(database: Database) -> bool:
 
 
 def _known_fingerprint(connection: Connection) -> str | None:
-    return connection.execute(
-        select(Installation.secret_fingerprint).where(Installation.id == _ONLY_ROW)
-    ).scalar_one_or_none()
+    """Return the fingerprint in the table's first row, whatever its id, or None: a database with a row is not new."""
+    return connection.execute(select(Installation.secret_fingerprint).order_by(Installation.id).limit(1)).scalar()

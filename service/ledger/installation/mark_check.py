@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from sqlalchemy import select
+
 from service.errors import StartupRefused
 from service.ledger.installation.high_water import BEFORE_ALL, BrokenMark, HighWaterFile, Mark
 from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries
@@ -10,6 +12,7 @@ from service.ledger.journal.journal import Head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.newest_heads import KnownHead
+from service.ledger.storage.tables import Account
 from service.ledger.verification.backup import require_sound_file
 
 SHOWN = 20  # journals that a message names
@@ -38,6 +41,8 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> 
     """
     mark = file.read()
     if mark is None:
+        with database.read() as connection:
+            database.newest.complete = connection.execute(select(Account.id).limit(1)).first() is None
         return None
     check_clock(mark)
     if check_file and mark.in_use:
@@ -51,6 +56,7 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> 
             f"the ledger is older than its high-water mark {file.path} of {mark.written_at}: {described(missing)}."
             f"{empty} {_ADVICE}"
         )
+    database.newest.complete = True
     database.newest.add(known_heads(mark.heads))
     return mark
 
@@ -84,4 +90,6 @@ def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
 def remember_marked(database: Database, file: HighWaterFile) -> None:
     """Remember all marked heads, in a process that answers for a server and is told later heads by it."""
     with suppress(BrokenMark):  # the server reports it
-        database.newest.add(known_heads(file.moved_since(BEFORE_ALL)[1]))
+        heads = file.moved_since(BEFORE_ALL)[1]
+        database.newest.complete = bool(heads)
+        database.newest.add(known_heads(heads))

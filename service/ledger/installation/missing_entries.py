@@ -128,6 +128,7 @@ def missing_entries(
         MissingEntry(name, head, last.get(name, 0))
         for name, head in heads.items()
         if name != INSTALLATION
+        and head != BEFORE_FIRST  # of an account whose row was not sound when the mark began
         # no journal has the name of a second version, though a row of an account may
         and (is_second_version(name) or stored.get(name) != head.hash or name in behind | apart)
     ]

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, select
 
+from service.ledger.accounts.account_rows import without_strangers
 from service.ledger.accounts.accounts import AccountRecord, read_accounts
 from service.ledger.spending.spending import counts
 from service.ledger.spending.spending_rows import Subplans
@@ -143,8 +144,9 @@ def _sum(several: Iterable[Totals]) -> Totals:
 def _below(connection: Connection, account: AccountRecord, spent: Subplans) -> tuple[dict[PartKey, Subplans], int]:
     """Return what each account directly under one has charged to it, and the number of those that were not read."""
     found: defaultdict[PartKey, Subplans] = defaultdict(Counter)
-    query = select(Account.name).where(Account.parent_id == account.id, Account.funding.is_(None))
-    names = connection.execute(query.order_by(Account.releases.desc(), Account.name)).scalars().all()
+    query = select(Account.id, Account.name).where(Account.parent_id == account.id, Account.funding.is_(None))
+    children = connection.execute(query.order_by(Account.releases.desc(), Account.name)).all()
+    names = [row.name for row in without_strangers(connection, children)]
     rows = read = 0
     for child in read_accounts(connection, names[:MOST_READ]):
         if rows > _MOST_ROWS:

@@ -45,10 +45,12 @@ class NewestHeads:
     Attributes:
         moment: counts additions. A head that was known at a moment was committed before it, so every transaction that
             begins later sees it. For a later addition this is uncertain, and the head that was known before counts.
+        complete: whether a head is known of each account that the high-water mark or this process ever knew.
     """
 
     def __init__(self) -> None:
         self.moment = 0
+        self.complete = False
         self._heads: OrderedDict[str, _Known] = OrderedDict()  # the most recently changed ones at the end
         self._open = Counter[int]()  # transactions under way, by the moment at which they began
         self._changing = threading.Lock()
@@ -98,6 +100,7 @@ class NewestHeads:
                 _forget_before(last, oldest)
         while len(self._heads) > _JOURNALS:  # the installation's journal decides whether keys are valid
             del self._heads[next(name for name in self._heads if name != INSTALLATION)]
+            self.complete = False
         self.moment = moment
 
     def after(self, moment: int) -> tuple[int, list[KnownHead]]:
@@ -124,7 +127,8 @@ class NewestHeads:
         """Return the accounts whose journals a transaction that began after ``moment`` must see."""
         with self._changing:
             names = list(self._heads)
-        return {name for name in names if name != INSTALLATION and self.committed(name, moment) is not None}
+        known = ((name, self.committed(name, moment)) for name in names if name != INSTALLATION)
+        return {name for name, head in known if head is not None and head.seq}
 
     def committed(self, account: str, moment: int) -> KnownHead | None:
         """Return the newest known head of a journal that a transaction which began after ``moment`` must see."""

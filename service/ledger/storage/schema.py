@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, func, select, table, text
+from sqlalchemy import BindParameter, Connection, bindparam, column, func, select, table, text
 from sqlalchemy.exc import ProgrammingError
 
 from service.errors import OtherSchema, StartupRefused
@@ -43,6 +43,7 @@ _LYING = (
     "object ",
 )
 _SHOWN = 5
+_COUNTED = 2**53  # a number that no table's rows reach one by one
 _ONE_ROW = f"one row of {LAST_ROWID}"  # without which no trigger lets a row be inserted
 _PARSED = "parsed_schema"  # the key of the number of the schema that a connection read and that was compared
 _TABLES = [*Base.metadata.tables, LAST_ROWID, "alembic_version"]
@@ -259,6 +260,22 @@ def schema_faults(connection: Connection) -> list[str]:
     added = [f"the {name} does not belong to the ledger" for name in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
     return missing + [f"the {name} was changed" for name in both if found[name] != expected[name]] + added
+
+
+def full_tables(connection: Connection) -> list[str]:
+    """Return in words the tables of SQLite in which a row has such a number that no other rows can follow it.
+
+    Before migration 0027 whoever wrote the file could insert such a row. Triggers refuse all rows after it.
+    """
+    if connection.dialect.name != "sqlite":
+        return []
+    kept = [name.split()[-1] for name in _expected("sqlite") if "_rowid_last on " in name]
+    last = {one: connection.scalar(select(func.max(column("rowid"))).select_from(table(one))) for one in sorted(kept)}
+    return [
+        f"the table {one} has a row with the number {number}, which others wrote, and no row can follow it"
+        for one, number in last.items()
+        if number is not None and number > _COUNTED
+    ]
 
 
 def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:

@@ -118,6 +118,12 @@ def accounts_known(connection: Connection) -> set[str]:
     return info[DATABASE].newest.accounts(info[SINCE]) if SINCE in info else set()
 
 
+def is_unknown(connection: Connection, account: str) -> bool:
+    """Return whether neither the high-water mark nor this process ever knew an account of this name."""
+    database: Database | None = connection.info.get(DATABASE)
+    return database is not None and database.newest.complete and database.newest.last(account) is None
+
+
 def require_written(result: CursorResult[Any], number: int) -> None:
     """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
 

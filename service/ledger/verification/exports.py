@@ -52,7 +52,7 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
     export for a moment, and its releases would be forgotten by whoever imports it.
 
     Returns:
-        Each account before those under it.
+        Each account before those under it, without those that the service never opened.
 
     Raises:
         NotFound: there is no account of such a name.
@@ -75,9 +75,10 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
         above = exported.get(row.parent)
         depth = 0 if above is None else above.depth + 1
         exported[row.name] = ExportedAccount(row.id, row.name, depth, Head(row.head_seq, row.head_hash))
-    absent = min(accounts_known(connection) - exported.keys(), default=None) if names is None else None
+    expected = accounts_known(connection) if names is None else set(names)
+    absent = min(expected - exported.keys(), default=None)
     if absent is not None:
-        raise Altered("the ledger", f"account {absent!r}", "it had entries, and there is no row of it; run verify")
+        raise Altered("the ledger", f"account {absent!r}", "there is no row of it that the service wrote; run verify")
     return list(exported.values())
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
-from sqlalchemy.exc import DBAPIError
 
 from service.errors import NotFound
 from service.ledger.access.key_lives import KeyLives, lives_of
@@ -30,7 +29,6 @@ from service.ledger.journal.ordered_rows import BadRow, stream
 from service.ledger.journal.replay import caps_of
 from service.ledger.releases import reservation_rows
 from service.ledger.spending.spending_rows import is_sum
-from service.ledger.storage.connections.failures import is_unreadable
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Account, Entry, Hold, Spending
 from service.ledger.storage.transaction import newest_known, secret_of
@@ -57,7 +55,7 @@ class Verdict:
 
 def verify(
     connection: Connection,
-    name: str,
+    name: str | bytes,
     kept: Collection[Head] = (),
     lives: KeyLives | None = None,
     *,
@@ -78,6 +76,8 @@ def verify(
         NotFound: there is no such account.
         Unavailable: the journal was altered while it was read, and is not the one that this process knows.
     """
+    if not isinstance(name, str):  # SQLite takes any type, and any bytes as a text, in any column
+        return Verdict(0, BadEntry(1, "the account's name is no text"))
     account = account_rows.read_row(connection, name)
     if account is None:
         raise NotFound("account", name)
@@ -93,12 +93,9 @@ def verify(
             (check_below if one_of_all else check_line)(connection, audit.chain, account)
     except BadRow as bad:
         return Verdict(bad.seq - 1, BadEntry(bad.seq, str(bad)))
-    except DBAPIError as error:
-        if not is_unreadable(error):
-            raise
-        good = audit.chain.head.seq
-        return Verdict(good, BadEntry(good + 1, "from here on, a text of the journal or of its rows is not UTF-8"))
-    except UNREADABLE:  # SQLite takes any type in any column, and a rebuilt chain may state anything
+    except (
+        UNREADABLE
+    ):  # SQLite takes any type, and any bytes as a text, in any column, and a rebuilt chain may state anything
         good = audit.chain.head.seq
         return Verdict(good, BadEntry(good + 1, "the entry or one of its rows has invalid content"))
     head = audit.chain.head

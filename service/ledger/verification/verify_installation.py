@@ -12,6 +12,7 @@ from service.ledger import jobs
 from service.ledger.access.key_events import Known, keys_and_misuses
 from service.ledger.access.key_rows import journalled_values, stored_keys
 from service.ledger.installation import installation_journal
+from service.ledger.installation.binding import ONLY_ROW
 from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.notifications import deliveries, webhooks
@@ -26,9 +27,9 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
     Yields:
         One line of text for each fault; nothing where there is none.
     """
-    bound = connection.execute(select(Installation.secret_fingerprint)).scalars().all()
-    if list(bound) != [secret.fingerprint()] and not (not bound and _is_new(connection)):
-        yield "installation: expected one row, with the fingerprint of the secret"
+    bound = connection.execute(select(Installation.id, Installation.secret_fingerprint)).all()
+    if bound != [(ONLY_ROW, secret.fingerprint())] and (bound or not _is_new(connection)):
+        yield f"installation: expected one row, of id {ONLY_ROW}, with the fingerprint of the secret"
     try:
         known, misuses = keys_and_misuses(connection, secret)
     except BrokenChain as broken:
@@ -77,15 +78,15 @@ def key_faults(connection: Connection, secret: Secret, known: Known) -> Iterator
         known: the keys in the journal.
     """
     missing = dict(known)
-    for record, sealed in stored_keys(connection, secret):
-        entered = missing.pop(record.id, None)
+    for key_id, name, record, sealed in stored_keys(connection, secret):
+        entered = missing.pop(key_id, None)
         if entered is None:
-            yield record.id, f"api_keys: no entry made the key {record.id} of {record.name!r}"
-        elif sealed != entered.sealed:
-            yield record.id, f"api_keys: the row of {record.id} of {record.name!r} is not as the service wrote it"
+            yield key_id, f"api_keys: no entry made the key {key_id} of {name!r}"
+        elif record is None or sealed != entered.sealed:
+            yield key_id, f"api_keys: the row of {key_id} of {name!r} is not as the service wrote it"
         elif journalled_values(record) != journalled_values(entered):
             stored, journalled = journalled_values(record), journalled_values(entered)
-            columns = ", ".join(name for name in stored if stored[name] != journalled[name])
-            yield record.id, f"api_keys: {columns} of {record.id} of {record.name!r} does not follow from the journal"
+            columns = ", ".join(one for one in stored if stored[one] != journalled[one])
+            yield key_id, f"api_keys: {columns} of {key_id} of {name!r} does not follow from the journal"
     for key_id, entered in missing.items():
         yield key_id, f"api_keys: the key {key_id} of {entered.name!r} is missing"

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import event, text
 
-from service.errors import AccountClosed, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
+from service.errors import AccountClosed, Altered, BudgetExceeded, Conflict, Fault, InvalidInput, NotFound, Overrun
 from service.ledger.accounts import account_opening, lines
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.budgets import read_budget
@@ -228,7 +228,10 @@ def _execute(database: Database, statement: str) -> None:
 
 def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -> None:
     names = _line(database, MAX_DEPTH)
-    row = "INSERT INTO accounts SELECT 99, 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
+    row = (
+        f"INSERT INTO accounts SELECT {MAX_DEPTH + 1}"
+        + ", 'new', {unit}, {relation}, '', budget, admission, totals, state, created_at,"
+    )
     row += " head_seq, head_hash, {parent}, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
     row += " FROM accounts WHERE name = '{name}'"
     like = {"unit": "unit", "relation": "neighbouring", "parent": "id", "name": names[0]}
@@ -236,13 +239,12 @@ def test_the_database_itself_refuses_a_line_that_cannot_be(database: Database) -
         {"name": names[-1]},
         {"unit": "'household'"},
         {"relation": "'replace_one'"},
-        {"parent": "98"},
-        {"parent": "99"},
-        {"parent": "100"},
+        {"parent": f"{MAX_DEPTH + 1}"},
+        {"parent": f"{MAX_DEPTH + 2}"},
     ]
     for fault in wrong:
         statement = row.format_map(like | fault)
-        with pytest.raises((RuntimeError, Conflict)):
+        with pytest.raises((Altered, RuntimeError, Conflict)):
             _execute(database, statement)
     _execute(database, row.format_map(like))
     with database.read() as connection:

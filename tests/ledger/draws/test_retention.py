@@ -91,7 +91,7 @@ def test_few_go_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_else_of_a_draw_changes(database: Database, change: str) -> None:
     open_account(database)
     release = _drawn(database, 1)
-    with pytest.raises(RuntimeError):
+    with pytest.raises((Altered, RuntimeError)):
         run(database, f"UPDATE draws SET {change}")
     assert isinstance(_listed(database, release)[0], DrawRecord)
 
@@ -104,7 +104,7 @@ def test_what_was_removed_does_not_come_back(database: Database, change: str) ->
     release = _drawn(database, 1)
     remove_noisy(database, _LATER, _LATER)
     before = _listed(database, release)
-    with pytest.raises(RuntimeError):
+    with pytest.raises((Altered, RuntimeError)):
         run(database, f"UPDATE draws SET {change}")
     assert _listed(database, release) == before
 
@@ -170,7 +170,7 @@ def test_a_moment_of_removal_before_the_draw_is_not_shown(database: Database) ->
     open_account(database)
     release = _drawn(database, 1)
     remove_noisy(database, _LATER, "1970-01-01T00:00:00.000000Z")
-    with pytest.raises(Altered):
+    with pytest.raises((Altered, RuntimeError)):
         _listed(database, release)
 
 

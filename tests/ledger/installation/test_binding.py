@@ -162,7 +162,7 @@ def test_a_new_database_is_looked_at_without_being_bound(database: Database, sec
     )
     with database.read() as connection:
         assert list(verify_installation(connection, secret)) == [
-            "installation: expected one row, with the fingerprint of the secret"
+            "installation: expected one row, of id 1, with the fingerprint of the secret"
         ]
 
 

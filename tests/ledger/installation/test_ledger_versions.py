@@ -13,14 +13,14 @@ from sqlalchemy import text
 
 from service.errors import Conflict
 from service.ledger.access import keys
-from service.ledger.installation import installation_journal
+from service.ledger.installation import installation_journal, sealing
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import NewVersion, begin_version, prepare_version
 from service.ledger.installation.sealing import sealed_rows
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Base
+from service.ledger.storage.tables import ApiKey, Base
 from service.ledger.verification.verify import verify
 from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import Answer, Client, bearer, charge, concentrated, json_of, open_account, release
@@ -85,6 +85,25 @@ def test_every_row_that_can_change_gets_the_seal_of_the_new_version(ledger: Data
         assert list(verify_installation(connection, bound)) == []
         assert all(verify(connection, name).valid for name in NAMES)
         assert sealed_rows(connection, SECRET, ()).number == 0, "the rows of the version before have no right seals"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_keys_that_are_not_utf8_keep_no_row_from_a_new_version(
+    ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: no statement can name such a key, so that a page which follows it would lack all later rows."""
+    monkeypatch.setattr(sealing, "_AT_ONCE", 2)
+    with ledger.read() as connection:
+        before = sealed_rows(connection, SECRET, ())
+    names = ", ".join(column.name for column in ApiKey.__table__.columns if column.name not in ("id", "token_hash"))
+    for number in range(5):
+        odd = f"CAST(X'2D{number:02x}ff' AS TEXT)"  # before all ids
+        execute(
+            ledger, f"INSERT INTO api_keys (id, token_hash, {names}) SELECT {odd}, {odd}, {names} FROM api_keys LIMIT 1"
+        )
+    with ledger.read() as connection:
+        assert sealed_rows(connection, SECRET, ()) == before
+    assert _begin(ledger).rows == before
 
 
 def test_a_second_version_follows_a_first(ledger: Database) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import Conflict, Unavailable
+from service.errors import Altered, Conflict, Unavailable
 from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget, read_price
 from service.ledger.descriptions.registry import largest_budget
@@ -180,7 +180,7 @@ def test_an_entry_beyond_the_head_proposes_nothing(database: Database) -> None:
     assert told.account.proposed is not None
     assert told.account.proposed.by.name == "ann"
     assert _first_bad(database) is not None
-    with pytest.raises((Conflict, RuntimeError)):
+    with pytest.raises((Altered, Conflict)):
         charge(database, _PLAN)  # its entry has no room
 
 

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import re
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from sqlalchemy import Connection, text
 
+from service.errors import Altered
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import BadEntry, BrokenChain, read_entry
 from service.ledger.journal.journal import BEFORE_FIRST, AccountHead, Actor, Head, Kind, append, entries
@@ -219,7 +219,7 @@ def test_the_database_refuses_to_change_entries(database: Database, change: str)
     account = _account_with_entries(database, 3)
     with database.read() as connection:
         before = entries(connection, account.id, 0, 10, until=9)
-    with pytest.raises(RuntimeError, match=re.escape("refused a statement")):
+    with pytest.raises((Altered, RuntimeError)):
         write(database, change)
     with database.read() as connection:
         assert entries(connection, account.id, 0, 10, until=9) == before

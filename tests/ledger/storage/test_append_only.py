@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
-from service.errors import Unavailable
+from service.errors import Altered, Unavailable
 from service.ledger.storage.database import Database
+from service.ledger.storage.schema import full_tables
 from service.ledger.storage.tables import Base
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, unseal
 from tests.ledger.ledgers import LEVEL, describe, tabulate
-from tests.ledger.writing import run
+from tests.ledger.writing import as_owner, run
 
 # What may change, and how: everything else of these tables may not.
 _MAY_CHANGE = {
@@ -84,7 +85,7 @@ def _ledger(database: Database, name: str = "people") -> None:
 
 def _refused(database: Database, statement: str) -> None:
     before = _rows(database)
-    with pytest.raises(RuntimeError):
+    with pytest.raises((Altered, RuntimeError)):  # by a trigger, or by a constraint
         run(database, statement)
     assert _rows(database) == before
 
@@ -118,7 +119,7 @@ def test_of_the_partitions_drawn_there_are_only_ever_more(database: Database, ch
     release = charge(database, LEVEL)[0].id
     tabulate(database, "people", release, ["g", "h"], "02")
     run(database, "UPDATE partitions_drawn SET drawn = drawn + 1")
-    with pytest.raises(RuntimeError, match="refused"):
+    with pytest.raises(Altered):
         run(database, f"UPDATE partitions_drawn SET {change}")
 
 
@@ -129,7 +130,7 @@ def test_a_window_changes_only_with_a_later_entry(database: Database, change: st
     open_account(database, periods=MONTHS)
     charge(database, LEVEL, periods={"list": ["2026-01"]})
     run(database, "UPDATE window_totals SET seq = seq + 1")
-    with pytest.raises(RuntimeError, match="refused"):
+    with pytest.raises(Altered):
         run(database, f"UPDATE window_totals SET {change}")
 
 
@@ -163,7 +164,7 @@ def test_nothing_is_replaced_by_its_other_key(database: Database, table: str) ->
     columns = ", ".join(f'"{name}"' for name in rest)
     verb = "INSERT OR REPLACE" if database.kind == "sqlite" else "INSERT"
     before = _rows(database)
-    with pytest.raises(Exception, match=r"refused|same change"):
+    with pytest.raises(Exception, match=r"as the service wrote|same change"):
         run(database, f"{verb} INTO {table} (id, {columns}) SELECT {key}, {columns} FROM {table} LIMIT 1")
     assert _rows(database) == before
 
@@ -231,7 +232,7 @@ def test_a_release_goes_only_forward(database: Database, state: str) -> None:
 )
 def test_what_cannot_be_is_not_stored(database: Database, statement: str) -> None:
     _ledger(database)
-    with pytest.raises(Exception, match=r"refused|same change"):
+    with pytest.raises(Exception, match=r"refused|as the service wrote|same change"):
         run(database, statement)
     assert len(entries_of(database)) == 7
 
@@ -284,7 +285,7 @@ _OTHER_KEY = {
 
 
 def _sqlite(database_url: str) -> sqlite3.Connection:
-    """A connection of somebody else's, who computes a rowid otherwise for a trigger than for the row."""
+    """A connection of somebody else's, who computes a rowid otherwise for a trigger than for the row, once."""
     connection = sqlite3.connect(str(make_url(database_url).database), isolation_level=None)
     computed: list[int] = []
 
@@ -299,7 +300,10 @@ def _sqlite(database_url: str) -> sqlite3.Connection:
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("stated", _ROWIDS)
 def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str, stated: str) -> None:
-    """REPLACE deletes the row that has the rowid, whatever its key, and no trigger of deletion fires."""
+    """REPLACE deletes the row that has the rowid, whatever its key, and no trigger of deletion fires.
+
+    The attack with the largest rowid: SQLite has none above it for any later row.
+    """
     for name in ("people", "others"):
         _ledger(database, name)
     for seq in (1, 2):
@@ -315,27 +319,49 @@ def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str
             kept = [name for name in names if name not in _OTHER_KEY]
             known = connection.execute(f"SELECT {', '.join(kept) or 'NULL'} FROM {table} ORDER BY rowid").fetchone()
             columns, parameters = ", ".join(names), known if kept else ()
-            legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"99, {values}")
-            for taken in (before[0][0], before[-1][0]):
+            legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"3, {values}")
+            for taken in (before[0][0], before[-1][0], before[-1][0] + 2, 2**63 - 1):
                 source = _ROWIDS[stated].format(rowid=taken, values=values)
-                with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
-                    connection.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
+                with (
+                    contextlib.closing(_sqlite(database_url)) as attacker,
+                    pytest.raises(sqlite3.IntegrityError, match="stays as it is"),
+                ):
+                    attacker.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
             assert len(before) > 1
             assert connection.execute(rows).fetchall() == before
             connection.execute("INSERT INTO {} ({}) VALUES ({})".format(table, *legitimate), parameters)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_row_is_inserted_where_the_last_rowid_is_not_noted(database: Database) -> None:
-    run(database, "DELETE FROM last_rowid")
-    _refused(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
+def test_the_last_rowid_is_noted_whatever_others_write(database: Database, database_url: str) -> None:
+    """The attack: without the one row of its table no trigger lets a row be inserted, and no server starts."""
+    row = "INSERT INTO installation_journal SELECT count(*) + 1, 'k', 'b', 'h', 's' FROM installation_journal"
+    for change in ("DELETE FROM last_rowid", "INSERT INTO last_rowid VALUES (7)", "REPLACE INTO last_rowid VALUES (7)"):
+        _refused(database, change)
+    run(database, "UPDATE last_rowid SET last = 9", row)
+    with as_owner(database_url) as owner:
+        owner.execute(text("DELETE FROM last_rowid"))
+    _refused(database, row)
     for rows in ("(7), (9)", "(-1)"):
-        run(database, f"INSERT INTO last_rowid VALUES {rows}")
-        run(
-            database,
-            "INSERT INTO installation_journal SELECT coalesce(max(seq), 0) + 1, 'k', 'b', 'h', 's' FROM"
-            " installation_journal",
-        )
+        with as_owner(database_url) as owner:
+            owner.execute(text(f"INSERT INTO last_rowid VALUES {rows}"))
+        run(database, row)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_table_without_room_for_a_row_is_told(database: Database, database_url: str) -> None:
+    """The attack of earlier versions: a row with the largest number, after which nothing could be charged."""
+    for name in ("people", "others"):
+        open_account(database, name)
+    with as_owner(database_url) as owner:
+        names = "rowid, account_id, seq, kind, body, hash"
+        owner.execute(text(f"INSERT INTO journal ({names}) VALUES ({2**63 - 1}, 1, 900, 'x', '', '')"))
+    with pytest.raises(Altered) as refused:
+        charge(database, {"type": "geometric", "epsilon": "0.01", "name": "a"}, name="others")
+    assert "a trigger refused what the service wrote; run verify" in str(refused.value.for_operator)
+    with database.read() as connection:
+        (fault,) = full_tables(connection)
+        assert fault.startswith(f"the table journal has a row with the number {2**63 - 1}, which others wrote")
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

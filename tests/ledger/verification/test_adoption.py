@@ -9,7 +9,7 @@ import pytest
 import structlog
 from sqlalchemy import Connection, text
 
-from service.errors import Conflict, StartupRefused, Unavailable
+from service.errors import Altered, Conflict, StartupRefused, Unavailable
 from service.ledger import jobs
 from service.ledger.access.authentication import authenticate
 from service.ledger.access.key_records import KeyRecord, Role
@@ -450,7 +450,7 @@ def test_what_the_migration_found_is_neither_changed_nor_added_to(old: Database,
         before = older_tables(connection)
     assert before == {"api_keys", "jobs", "stored_answers"}
     for statement in (change, change.replace("INSERT", "INSERT OR REPLACE") if old.kind == "sqlite" else change):
-        with pytest.raises(RuntimeError):
+        with pytest.raises(Altered):
             run(old, statement)
     with old.read() as connection:
         assert older_tables(connection) == before
@@ -639,7 +639,7 @@ def test_a_result_that_somebody_changed_is_no_result(database: Database, change:
 def test_another_installation_is_found(database: Database) -> None:
     assert _faults(database) == []
     run(database, "INSERT INTO installation SELECT 2, secret_fingerprint, created_at FROM installation")
-    assert _faults(database) == ["installation: expected one row, with the fingerprint of the secret"]
+    assert _faults(database) == ["installation: expected one row, of id 1, with the fingerprint of the secret"]
 
 
 def test_keys_with_seals_are_not_taken_back(database: Database) -> None:

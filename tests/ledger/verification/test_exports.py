@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from sqlalchemy import Connection, select, text
 
 from service.errors import Altered, Conflict, NotFound, Unavailable
-from service.ledger.accounts import account_rows
+from service.ledger.accounts import account_order, account_rows, accounts
 from service.ledger.draws import count_codec
+from service.ledger.draws.partitions import total
 from service.ledger.installation.sealing import sealed_rows
 from service.ledger.installation.signing import Signer, signer_of
 from service.ledger.journal import canonical_json, chains, journal
@@ -24,7 +25,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.migrate import migrate
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Base
+from service.ledger.storage.tables import Account, Base
 from service.ledger.verification import exports
 from service.ledger.verification.adoption import adopt
 from service.ledger.verification.export_reader import BadExport, Reader
@@ -143,6 +144,67 @@ def test_an_export_of_all_accounts_lacks_none(database_url: str, database: Datab
         exports.members(connection)
     with database.read() as connection:
         assert [member.name for member in exports.members(connection, ["a"])] == ["a"]
+
+
+_REST = ", ".join(column.name for column in Account.__table__.columns if column.name not in ("id", "name"))
+_ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT :name, {_REST} FROM accounts WHERE name = 'a.1'"
+
+
+def _listed(database: Database) -> list[list[str]]:
+    """Return the names in an export, and in lists in several orders, in pages of one and of ten."""
+    found = []
+    with database.read() as connection:
+        found.append([member.name for member in exports.members(connection)])
+        for limit in (1, 10):
+            page = accounts.list_accounts(connection, "", limit, accounts.Wanted())
+            names = [account.name for account in page]
+            while page.more and names:
+                page = accounts.list_accounts(connection, names[-1], limit, accounts.Wanted())
+                names += [account.name for account in page]
+            found.append(names)
+        orders = get_args(account_order.Order)
+        ranked = [account_order.first_ranked(connection, one, None, 10, accounts.Wanted()) for one in orders]
+        found += [sorted(rank.name for rank in ranks) for ranks in ranked]
+        found.append([account.name for account in accounts.read_accounts(connection, ["a", "b", "m", "zz"])])
+        assert total(connection, account_of(database, "a").id) is not None
+    return found
+
+
+def test_accounts_that_were_never_opened_are_left_out(database: Database) -> None:
+    """The attack: inserted rows of accounts, each of which refused every list and every export of all accounts."""
+    for name, parent in (("a", None), ("a.1", "a"), ("b", None)):
+        open_account(database, name, parent=parent)
+    database.newest.complete = True
+    for name in ("0", "m", "n", "zz"):
+        run(database, _ROGUE, name=name)
+    *lists, some = _listed(database)
+    assert lists == [["a", "a.1", "b"]] * 6
+    assert some == ["a", "b"]
+    with database.read() as connection, pytest.raises(Altered):
+        exports.members(connection, ["m"])
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_an_account_that_was_opened_is_never_left_out(database: Database, *, complete: bool) -> None:
+    """The attack: the seal of an account is taken away, so that an export lacks it and its import forgets it.
+
+    Where the process may not know all accounts, it cannot tell them from those that were never opened.
+    """
+    for name in ("a", "a.1"):
+        open_account(database, name)
+    database.newest.complete = complete
+    if complete:
+        run(database, "UPDATE accounts SET seal = 'x' WHERE name = 'a'")
+    else:
+        run(database, _ROGUE, name="m")
+    reads: list[Callable[[Connection], object]] = [
+        exports.members,
+        lambda connection: accounts.list_accounts(connection, "", 10, accounts.Wanted()),
+        lambda connection: accounts.read_accounts(connection, ["a", "m"]),
+    ]
+    for read in reads:
+        with database.read() as connection, pytest.raises(Altered):
+            read(connection)
 
 
 def test_a_layout_beside_a_draw_that_is_no_tabulation_is_not_exported(

@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.errors import StartupRefused
@@ -94,7 +93,8 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
     )
 
     @event.listens_for(engine, "connect")
-    def prepare(raw: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    def prepare(raw: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        raw.text_factory = _text
         cursor = raw.cursor()
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = FULL")
@@ -103,6 +103,17 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
         cursor.close()
 
     return engine
+
+
+def _text(stored: bytes) -> str | bytes:
+    """Return a stored text; one that is not UTF-8 as its bytes, which no seal or hash covers, like those of a blob.
+
+    Otherwise the driver would raise an error at this row, and no later row of the statement could be read.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 def postgresql_engine(url: URL, size: int, *, read_only: bool) -> Engine:

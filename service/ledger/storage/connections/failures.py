@@ -4,7 +4,6 @@ Drivers quote values in their messages (PostgreSQL: "Failing row contains ..."),
 operator also gets the words of errors that contain no values: no connection, or a file that cannot be used.
 """
 
-import re
 import sqlite3
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -76,8 +75,7 @@ _POSTGRESQL_KINDS = {
 }
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
-_UNREADABLE, _NOT_UTF8 = "unreadable", re.compile("Could not decode to UTF-8 column '([a-z_]+)'")
-
+_TRIGGER = {"P0001", "SQLITE_CONSTRAINT_TRIGGER"}
 
 _MAY_WRITE = "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR, and that this user may write there"
 _SQLITE_ADVICE = {
@@ -123,8 +121,6 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     """Return the meaning of an error of the SQLite driver."""
     code = getattr(error, "sqlite_errorcode", None)  # errors of the driver itself have no code
     if code is None:
-        if unreadable := _NOT_UTF8.match(str(error)):
-            return Failure(FailureKind.UNAVAILABLE, _UNREADABLE, unreadable[1])
         return Failure(FailureKind.FAULT, type(error).__name__)
     name = str(error.sqlite_errorname)
     if code in _SQLITE_RACES:
@@ -133,11 +129,6 @@ def sqlite_failure(error: sqlite3.Error) -> Failure:
     if primary not in _SQLITE_UNAVAILABLE:
         return Failure(FailureKind.FAULT, name)
     return Failure(FailureKind.UNAVAILABLE, name, str(error))
-
-
-def is_unreadable(error: SQLAlchemyError) -> bool:
-    """Return whether a statement failed because a stored text is not UTF-8."""
-    return failure_of(error).code == _UNREADABLE
 
 
 def file_not_accessible(path: Path, error: OSError) -> ServiceError | RuntimeError:
@@ -149,14 +140,12 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
     """Return the error for the caller; only the operator gets the database's location and the driver's reason."""
     if unknown:
         return _unavailable(_UNKNOWN, failure, place)
+    if failure.code in _TRIGGER:  # triggers refuse nothing that the service writes, unless other rows are in its way
+        return Altered("a table of the ledger", "a table", "a trigger refused what the service wrote; run verify")
     if failure.kind is FailureKind.FAULT:
         return RuntimeError(f"the database refused a statement ({failure.code})")
     if failure.kind is FailureKind.RACE:
         return Conflict("another request was making the same change at the same time")
-    if failure.code == _UNREADABLE:
-        return Altered(
-            "a text of the database", f"a text in the column {failure.reason!r}", "it is not UTF-8; run verify"
-        )
     if failure.code in _FULL:
         return _unavailable("the database has no space left", failure, place, retry_after=60)
     if failure.code in _WAITED:
