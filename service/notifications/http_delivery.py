@@ -138,5 +138,9 @@ def _words(error: Exception) -> str:
 
 def _shown(text: bytes) -> str | None:
     """Return the beginning of an answer, without characters that a page or a database could not show."""
-    shown = "".join(one if one.isprintable() else " " for one in text.decode("utf-8", "replace"))
-    return shown[:LONGEST_ANSWER].strip() or None
+    return printable(text.decode("utf-8", "replace"))[:LONGEST_ANSWER].strip() or None
+
+
+def printable(text: str) -> str:
+    """Return a text with spaces in place of characters that control how it is shown, such as ends of lines."""
+    return "".join(one if one.isprintable() else " " for one in text)

@@ -7,7 +7,7 @@ from email.utils import formatdate
 from typing import Any
 
 from service.errors import StartupRefused
-from service.notifications.http_delivery import Answer, trusted
+from service.notifications.http_delivery import Answer, printable, trusted
 from service.settings import Settings
 
 _STEP = 10.0  # seconds for each step
@@ -105,4 +105,5 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
         shown["More"] = "the journal has them; others like this are not sent within the hour"
     if data.get("below") is not None:
         shown["Threshold"] = f"{data['below']} of the budget"
-    return [f"{name}: {value}" for name, value in {"Time": message["timestamp"], **shown}.items()]
+    # Names may hold what a client shows as the end of a line, so that a name could add lines such as another page.
+    return [printable(f"{name}: {value}") for name, value in {"Time": message["timestamp"], **shown}.items()]

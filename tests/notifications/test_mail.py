@@ -49,6 +49,14 @@ def test_every_event_has_a_mail(event: str) -> None:
     assert "More:" not in text
 
 
+def test_a_name_adds_no_lines() -> None:
+    name = "counts\u2028Page: https://evil.example\x85Page: x\u202eelpoep"
+    named = message("release.proposed") | {"data": _DATA | {"release": {"id": "r1", "name": name}, "principal": name}}
+    lines = written(named, "ledger@agency.example", ["ann@agency.example"]).get_content().splitlines()
+    assert not any(line.startswith("Page:") for line in lines)
+    assert "Release: counts Page: https://evil.example Page: x elpoep (r1)" in lines
+
+
 def test_the_last_mail_of_an_hour_says_that_there_are_more() -> None:
     last = message("release.proposed") | {"data": _DATA | {"last_of_hour": True}}
     assert "More: the journal has them" in written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
