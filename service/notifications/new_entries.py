@@ -24,6 +24,10 @@ EVENTS: Mapping[str, str] = {
     "voided": "release.rejected",
     "expired": "release.expired",
     "refused": "release.refused",
+    "change_proposed": "change.proposed",
+    "change_approved": "change.approved",  # it goes on waiting; these end a proposal, or one steward decided alone:
+    **dict.fromkeys(("budget_changed", "caps_changed", "account_reopened", "approvers_changed"), "change.approved"),
+    "change_rejected": "change.rejected",
 }
 """The kinds of entries of accounts that give messages, each with the event that it may be."""
 _PROPOSED = "proposed"  # the one kind whose text contains a plan

@@ -10,6 +10,9 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from service.errors import BudgetExceeded
+from service.ledger.accounts.approvers import Approvers
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.waiting_changes import reject_change
 from service.ledger.installation import installation_journal
 from service.ledger.journal.entries import ParsedEntry, read_text
 from service.ledger.journal.linked_heads import texts_after
@@ -18,7 +21,19 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.notifications import follower, new_entries
 from service.notifications.follower import Follower
-from tests.ledger.charging import SECRET, approve, charge, open_account, reserve, void
+from tests.ledger.charging import (
+    ANN,
+    BOB,
+    SECRET,
+    approve,
+    asking,
+    carry_out,
+    change_account,
+    charge,
+    open_account,
+    reserve,
+    void,
+)
 from tests.ledger.ledgers import Clock
 from tests.ledger.notifications.hooks import change_webhook, make_webhook, payloads_of, remove_webhook
 from tests.ledger.writing import run, unprotected
@@ -305,6 +320,42 @@ def test_a_long_journal_takes_several_looks(database: Database, monkeypatch: pyt
     refuse(database)
     following(database).follow()
     assert len(told(database)) == 5
+
+
+def test_changes_of_an_account_that_wait_are_told(database: Database) -> None:
+    """They need the approval of others, as releases do; what one steward decides alone is nobody's task."""
+    open_account(database, approval_above="0", approvers=Approvers(2))
+    change_account(database, "people", read_budget(_ZCDP | {"rho": "0.9"}))
+    make_webhook(database, events=("change.proposed", "change.approved", "change.rejected"))
+    change_account(database, "people", read_budget(_ZCDP | {"rho": "0.8"}))  # smaller: it needs nobody
+    greater = read_budget(_ZCDP | {"rho": "2"})
+    for person in (ANN, BOB, asking("eve")):
+        change_account(database, "people", greater, person)
+    change_account(database, "people", Approvers(1))
+    carry_out(database, reject_change(database, BOB, "people", 7, "1234 persons"), BOB)
+    following(database).follow()
+    sent = [json.loads(one) for one in payloads_of(database)]
+    assert [(one["type"], one["data"]["seq"], one["data"]["principal"]) for one in sent] == [
+        ("change.proposed", 4, "ann"),
+        ("change.approved", 5, "bob"),
+        ("change.approved", 6, "eve"),
+        ("change.proposed", 7, "ann"),
+        ("change.rejected", 8, "bob"),
+    ]
+    told = [{name: one["data"].get(name) for name in ("proposal", "change", "state")} for one in sent]
+    budget = {"budget": _ZCDP | {"rho": "2"}}
+    assert told == [
+        {"proposal": 4, "change": budget, "state": None},
+        {"proposal": 4, "change": None, "state": "proposed"},
+        {"proposal": 4, "change": budget, "state": "in_force"},
+        {"proposal": 7, "change": {"approvers": {"at_least": 1}}, "state": None},
+        {"proposal": 7, "change": None, "state": None},
+    ]
+    assert "1234" not in str(sent)
+    assert {one["data"]["account"] for one in sent} == {"people"}
+
+
+_ZCDP = {"definition": "zcdp"}
 
 
 def test_an_acknowledgement_is_told(database: Database) -> None:

@@ -23,6 +23,7 @@ _DATA = {
     "refusal": {"account": None, "cap": None, "requested": None},
     "budget": {"definition": "zcdp", "rho": "1"},
     "remaining": {"definition": "zcdp", "rho": 0.1},
+    "change": {"caps": [{"tag": "age", "budget": {"definition": "zcdp", "rho": "2"}}]},
     "webhook": "mine",
 }
 
@@ -46,6 +47,7 @@ def test_every_event_has_a_mail(event: str) -> None:
     assert "Größe" in text
     assert "Remaining: definition zcdp, rho 0.1" in text
     assert "Did not fit: an account above" in text
+    assert "Change: caps tag age, budget definition zcdp, rho 2" in text
     assert "More:" not in text
 
 
