@@ -12,6 +12,7 @@ import structlog
 from service.errors import ServiceError
 from service.ledger.notifications import deliveries
 from service.ledger.notifications.deliveries import Message
+from service.ledger.notifications.erasing import Eraser
 from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -25,7 +26,6 @@ _PAUSE = 1.0  # seconds between looks
 _SHARE = 20  # looks at journals take at most this part of the time: there may be many accounts
 _SHARE_OF_SENDING = 4  # looks for messages that are due take at most this part
 _TOLD_AT_ONCE = 16  # webhooks that are told of a stop
-_FORGETTING = 3600.0  # seconds between deletions of old messages
 _END = 20.0  # seconds that the server's end waits for the tries that run
 _log = structlog.get_logger("service.notifications")
 
@@ -37,7 +37,7 @@ class Notifier:
         self._database = database
         self._follower = Follower(database, secret, settings.public_url)
         self._senders = Senders(database, secret, settings)
-        self._forgot = time.monotonic()
+        self._eraser = Eraser(database)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -91,9 +91,7 @@ class Notifier:
         if self._database.refused() is not None:
             return
         self._follower.follow()
-        if time.monotonic() - self._forgot > _FORGETTING:
-            self._forgot = time.monotonic()
-            deliveries.forget(self._database, clock.now())
+        self._eraser.erase(self._follower.webhooks)
 
     def _tell_of_stop(self, stopping: threading.Event) -> None:
         """Tell once, unlogged, that nothing is written any more: the database takes no delivery either.

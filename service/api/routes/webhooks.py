@@ -225,7 +225,7 @@ def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, 
     """Change a webhook.
 
     Messages that were made before go to the new target, too. Those about accounts that it does not reach any more are
-    deleted, delivered ones too.
+    neither sent nor shown, and deleted within minutes, delivered ones too.
     """
     present = _present(change, webhook)
     given = body.model_dump(exclude_unset=True)
@@ -268,7 +268,7 @@ def rotate_webhook(webhook: WebhookPath, change: Changing) -> Response:
 def delete_webhook(webhook: WebhookPath, change: Changing) -> Response:
     """Delete a webhook.
 
-    Its messages and their log are deleted with it, and none is sent any more.
+    Its messages are neither sent nor shown any more, and deleted with their log within minutes.
     """
     _present(change, webhook)
     seen = see_keys(change.database, change.secret)
@@ -291,13 +291,13 @@ def test_webhook(webhook: WebhookPath, change: Changing) -> Response:
     name = _present(change, webhook).name
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
-        _locked(connection, change, webhook)
+        only = _locked(connection, change, webhook).accounts
         number = deliveries.number_of_tests(connection, webhook)
         if number >= deliveries.MOST_TESTS:
             raise Conflict(f"{number} test messages of this webhook wait already: look at the log of its deliveries")
         message = Message(webhook, deliveries.TEST, None, at, {"webhook": name})
         (delivery_id,) = deliveries.queue(connection, change.secret, [message], at)
-        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, change.principal.accounts)
+        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, only)
 
     return _queued(change, work)
 
@@ -315,15 +315,15 @@ def list_deliveries(
 ) -> Response:
     """List the deliveries of a webhook.
 
-    The newest message comes first, with the log of its tries. Messages are kept for 30 days. A key that is limited to
-    accounts sees the messages about these, and tests.
+    The newest message comes first, with the log of its tries. Messages are kept for 30 days. A webhook that is limited
+    to accounts has the messages about these, and tests.
     """
     require(principal, "steward")
     with database.read() as connection:
-        _require_reach(principal, webhooks.read_webhook(connection, secret, webhook))
+        of = webhooks.read_webhook(connection, secret, webhook)
+        _require_reach(principal, of)
         after = read_cursor(cursor)
-        only = principal.accounts
-        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take), only)
+        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take), of.accounts)
         tries = deliveries.tries_of(connection, [one.id for one in found])
     shown = [_delivery_body(one, tries[one.id]) for one in found]
     return answer_list(accept, shown, found[-1].id if found.more else None, _COLUMNS)
@@ -334,9 +334,9 @@ def list_deliveries(
 def retry_delivery(webhook: WebhookPath, delivery: DeliveryPath, change: Changing) -> Response:
     """Try a message once more that has failed eight times."""
     _present(change, webhook)
-    only = change.principal.accounts
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
+        only = _locked(connection, change, webhook).accounts
         return deliveries.retry(connection, change.secret, webhook, delivery, at, only)
 
     return _queued(change, work)
