@@ -108,7 +108,8 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
         if name in data:
             shown[words] = _words(data[name]) or "an account above"
     if data.get("last_of_hour"):
-        shown["More"] = "the journal has them; others like this are not sent within the hour"
+        others = "others about any account" if data.get("of_all_accounts") else "others like this"
+        shown["More"] = f"the journal has them; {others} are not sent within the hour"
     if data.get("below") is not None:
         shown["Threshold"] = f"{data['below']} of the budget"
     # Names may hold what a client shows as the end of a line, so that a name could add lines such as another page.

@@ -42,7 +42,7 @@ def news_of(
         releases: those of the account itself, by their ids.
     """
     page = f"/accounts/{account.name}"
-    told: dict[str, Any] = {"account": account.name, "seq": entry.seq, "principal": entry.actor}
+    told: dict[str, Any] = {"account": account.name, "seq": entry.head.seq, "principal": entry.actor}
     if isinstance(entry.content, Refused):
         said: dict[str, Any] = {"release": {"id": None, "name": entry.content.name}, "refusal": _limit(entry.content)}
     elif entry.release is None:
@@ -70,14 +70,13 @@ def budget_below(account: AccountRecord, below: str, at: str) -> News:
     return News("budget.below", account.name, at, f"/accounts/{account.name}", _with(account, {"below": below}))
 
 
-def message_for(webhook: WebhookRecord, news: News, public_url: str | None, *, last: bool) -> Message:
+def message_for(webhook: WebhookRecord, news: News, public_url: str | None, more: Mapping[str, bool]) -> Message:
     """Return the message of a webhook about news.
 
     Args:
-        last: whether it is the last one about this event and account for a while.
+        more: what it says of limits.
     """
     link = {} if public_url is None else {"url": public_url + news.path}
-    more = {"last_of_hour": True} if last else {}
     return Message(webhook.id, news.event, news.account, news.time, {**news.data, **link, **more})
 
 
@@ -85,7 +84,7 @@ def _was_proposed(connection: Connection, account_id: int, release: OwnRelease, 
     """Return whether a release still waited for approval before the entry that ended it."""
     if release.kind != "proposed":
         return False
-    about = (OF_APPROVALS, Entry.release_id == release.id, Entry.account_id == account_id, Entry.seq < end.seq)
+    about = (OF_APPROVALS, Entry.release_id == release.id, Entry.account_id == account_id, Entry.seq < end.head.seq)
     approvals = map(read_text, connection.execute(select(Entry.body).where(*about)).scalars())
     return all(isinstance(one.content, Approved) and one.content.to == "proposed" for one in approvals)
 
@@ -94,7 +93,7 @@ def _change(entry: NewEntry) -> dict[str, Any]:
     """Return the change of an account that an entry proposes, approves or rejects, as far as the entry states it."""
     match entry.content:
         case ChangeProposed() as proposed:
-            return {"proposal": entry.seq, "change": proposed.change()}
+            return {"proposal": entry.head.seq, "change": proposed.change()}
         case Decided() as decided:
             return {"proposal": decided.proposal, "change": decided.proposed().change(), "state": "in_force"}
         case ProposalStep() as step:

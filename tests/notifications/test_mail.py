@@ -61,7 +61,11 @@ def test_a_name_adds_no_lines() -> None:
 
 def test_the_last_mail_of_an_hour_says_that_there_are_more() -> None:
     last = message("release.proposed") | {"data": _DATA | {"last_of_hour": True}}
-    assert "More: the journal has them" in written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    sent = written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    assert "More: the journal has them; others like this are not sent" in sent
+    of_all = last | {"data": last["data"] | {"of_all_accounts": True}}
+    sent = written(of_all, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    assert "More: the journal has them; others about any account are not sent" in sent
 
 
 def test_mail_is_encrypted_before_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ _BELOW = (
 )
 _URL = "The address that messages are posted to: https, and in no private network that the operator has not allowed."
 _PAYLOAD = (
-    "The message as it is sent. A webhook gets at most 20 messages about one event of one account in an hour. The last"
-    " of these has last_of_hour: true in data: of later events only the journal tells, until the hour is over."
+    "The message as it is sent. The last one within an hour's limit, 20 about one event of one account or 1,000 in all,"
+    " has last_of_hour: true in data, the last of the 1,000 of_all_accounts: true too: journals tell of later events."
 )
 _MAIL = "The addresses that messages are mailed to, instead of a URL."
 
@@ -296,7 +296,7 @@ def test_webhook(webhook: WebhookPath, change: Changing) -> Response:
         if number >= deliveries.MOST_TESTS:
             raise Conflict(f"{number} test messages of this webhook wait already: look at the log of its deliveries")
         message = Message(webhook, deliveries.TEST, None, at, {"webhook": name})
-        (delivery_id,) = deliveries.queue(connection, change.secret, [message], at)
+        (delivery_id,) = deliveries.queue(connection, deliveries.sealed(change.secret, [message], at))
         return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, only)
 
     return _queued(change, work)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -94,9 +95,9 @@ def payload_of(message_id: str, message: Message) -> str:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
-def queue(connection: Connection, secret: Secret, messages: Sequence[Message], at: str) -> list[str]:
-    """Add messages, to be tried at once and in their order; return their ids."""
-    rows, ids = [], list[str]()
+def sealed(secret: Secret, messages: Sequence[Message], at: str) -> list[dict[str, object]]:
+    """Return the rows of messages that are to be tried at once and in their order."""
+    rows = list[dict[str, object]]()
     for number, message in enumerate(messages):
         made_at = clock.later(at, timedelta(microseconds=number))  # apart, so that the order is known
         message_id = str(uuid.uuid4())
@@ -110,10 +111,14 @@ def queue(connection: Connection, secret: Secret, messages: Sequence[Message], a
         }
         row["seal"] = secret.seal(_PURPOSE, *row.values())
         rows.append(row | {"state": "pending", "tries": 0, "due_at": made_at})
-        ids.append(message_id)
+    return rows
+
+
+def queue(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Add messages; return their ids."""
     if rows:
         connection.execute(insert(Delivery), batch(rows))
-    return ids
+    return [row["id"] for row in rows]
 
 
 def number_of_tests(connection: Connection, webhook_id: str) -> int:
@@ -122,11 +127,13 @@ def number_of_tests(connection: Connection, webhook_id: str) -> int:
     return connection.execute(select(func.count()).select_from(Delivery).where(*waits)).scalar_one()
 
 
-def number_since(connection: Connection, webhook_id: str, event: str, account: str | None, since: str) -> int:
-    """Return the number of messages of one event and account that a webhook was sent since a moment."""
-    same = (Delivery.webhook_id == webhook_id, Delivery.type == event, Delivery.account == account)
-    query = select(func.count()).select_from(Delivery).where(*same, Delivery.created_at >= since)
-    return connection.execute(query).scalar_one()
+def numbers_since(connection: Connection, webhook_id: str, since: str) -> Counter[tuple[str, str | None]]:
+    """Return the numbers of messages that a webhook was sent since a moment, by event and account."""
+    query = select(Delivery.type, Delivery.account, func.count().label("number")).where(
+        Delivery.webhook_id == webhook_id, Delivery.created_at >= since, Delivery.type != TEST
+    )
+    rows = connection.execute(query.group_by(Delivery.type, Delivery.account))
+    return Counter({(row.type, row.account): row.number for row in rows})
 
 
 def waiting(connection: Connection, at: str) -> set[str]:

@@ -41,7 +41,7 @@ class Eraser:
         """
         ids, now = list[str](), time.monotonic()
         with self._database.read() as connection:
-            removed = removed_webhooks(connection)
+            removed = removed_webhooks(connection, _AT_ONCE)
             empty = [one for one in removed if _find_none(connection, ids, Delivery.webhook_id == one)]
             narrowed = next((one for one in webhooks if self._may_be_narrowed(one)), None)
             if narrowed is not None and _find_none(connection, ids, *_beyond(narrowed)):

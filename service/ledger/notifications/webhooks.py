@@ -48,7 +48,8 @@ _COLUMNS = (
     Webhook.active, Webhook.generation, Webhook.rotated_at, Webhook.created_at, Webhook.created_by,
 )  # fmt: skip
 _ORDER = (Webhook.created_at, Webhook.id)
-REMOVED = Webhook.events == "[]"
+_NO_EVENTS = "[]"  # of a webhook that was deleted
+REMOVED = Webhook.events == _NO_EVENTS
 """The condition that a webhook was deleted: messages that still have to be deleted need its row."""
 
 
@@ -116,7 +117,7 @@ def faults(connection: Connection, secret: Secret) -> Iterator[str]:
     """
     missing = dict(see_webhooks(connection, secret, SeenWebhooks()).seals)
     for row in connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)):
-        entered = missing.pop(row.id, row.seal if row.events == "[]" else None)
+        entered = missing.pop(row.id, row.seal if row.events == _NO_EVENTS else None)
         if not _seal_of(secret, row) == row.seal == entered:
             yield f"webhooks: the row of {row.id} does not follow from the installation's journal"
     yield from (f"webhooks: the webhook {webhook_id} is missing" for webhook_id in missing)
@@ -127,9 +128,9 @@ def any_webhook(connection: Connection) -> bool:
     return connection.execute(select(Webhook.id).where(~REMOVED).limit(1)).first() is not None
 
 
-def removed_webhooks(connection: Connection) -> Sequence[str]:
-    """Return the ids of the webhooks that were deleted and whose messages may remain."""
-    return connection.execute(select(Webhook.id).where(REMOVED)).scalars().all()
+def removed_webhooks(connection: Connection, limit: int) -> Sequence[str]:
+    """Return the ids of some webhooks that were deleted and whose messages may remain."""
+    return connection.execute(select(Webhook.id).where(REMOVED).limit(limit)).scalars().all()
 
 
 def removed_webhook(webhook_id: str, created_at: str, created_by: str) -> WebhookRecord:

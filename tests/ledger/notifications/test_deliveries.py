@@ -24,7 +24,7 @@ from tests.ledger.writing import never, run
 def queued(database: Database, webhook_id: str, number: int = 1) -> Sequence[str]:
     at = clock.now()
     messages = [Message(webhook_id, "test", None, at, {"number": one}) for one in range(number)]
-    return database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
+    return database.write(lambda c: deliveries.queue(c, deliveries.sealed(SECRET, messages, at)), is_committed=never)
 
 
 def queued_about(database: Database, webhook_id: str, *accounts: str | None) -> dict[str | None, str]:
@@ -32,7 +32,7 @@ def queued_about(database: Database, webhook_id: str, *accounts: str | None) -> 
     at = clock.now()
     messages = [Message(webhook_id, "release.proposed", one, at, {"account": one}) for one in accounts]
     messages.append(Message(webhook_id, "test", None, at, {}))
-    ids = database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
+    ids = database.write(lambda c: deliveries.queue(c, deliveries.sealed(SECRET, messages, at)), is_committed=never)
     return dict(zip([*accounts, "test"], ids, strict=True))
 
 
@@ -196,7 +196,7 @@ def test_messages_are_deleted_some_at_a_time(database: Database, monkeypatch: py
     assert numbers == [8, 6, 4, 3, 3, 3, 3]
     assert remaining(database) == {*shown(database, narrowed), *kept}
     with database.read() as connection:
-        assert list(webhooks.removed_webhooks(connection)) == []
+        assert list(webhooks.removed_webhooks(connection, 10)) == []
 
 
 def test_a_webhook_that_is_widened_meanwhile_keeps_its_messages(database: Database) -> None:

@@ -138,7 +138,7 @@ def _use_webhooks(database: Database) -> None:
     for webhook in (changed, make_webhook(database)):
         at = clock.now()
         new = [Message(webhook.id, "test", None, at, {})]
-        database.write(partial(deliveries.queue, secret=SECRET, messages=new, at=at), is_committed=never)
+        database.write(partial(deliveries.queue, rows=deliveries.sealed(SECRET, new, at)), is_committed=never)
         with database.read() as connection:
             (found,) = deliveries.due(connection, SECRET, at, webhook, 1)
         assert deliveries.claim(database, webhook, found)
