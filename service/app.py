@@ -185,7 +185,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
         app.router.routes.extend(router.routes)
     app.mount("/static", routes.static)
     problem_pages.install(app)
-    _surround(app, settings, database, keeper)
+    _surround(app, settings, database, keeper, notifier)
     stop_tracing = _trace(app, database) if settings.tracing else lambda: None
     return app
 
@@ -245,7 +245,9 @@ def _add_routes(app: FastAPI) -> None:
         app.router.routes.extend(router.routes)
 
 
-def _surround(app: FastAPI, settings: Settings, database: Database, keeper: MarkKeeper | None) -> None:
+def _surround(
+    app: FastAPI, settings: Settings, database: Database, keeper: MarkKeeper | None, notifier: Notifier
+) -> None:
     """Add the middleware, from the innermost to the outermost, and the metrics."""
     json, streams = (
         Allowance(largest, at_once, at_once // (SMALL_BODIES * settings.max_connections))
@@ -258,9 +260,11 @@ def _surround(app: FastAPI, settings: Settings, database: Database, keeper: Mark
     sign_in = Allowance(start.LARGEST_FORM, start.LARGEST_FORM * settings.max_connections)
     bodies = {"json": json, "arrow": streams}
     state, most = app.state, settings.max_connections
-    state.metrics = Metrics(
-        MetricSources(database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper)
-    )
+    sources = MetricSources(
+        database, state.writers, bodies, settings.metrics_accounts, state.turns, state.helpers, keeper,
+        notifier.unfollowed_age,
+    )  # fmt: skip
+    state.metrics = Metrics(sources)
     app.add_middleware(
         BodyLimits,
         paths={start.SIGN_IN: sign_in},

@@ -11,7 +11,11 @@ _ADDRESS = IPv4Address | IPv6Address
 _TRANSLATED = ip_network("64:ff9b::/96")  # an IPv4 address behind a translator is in the last 32 bits
 _RESERVED = tuple(  # for other things than hosts of the Internet, although Python takes some of them for global
     ip_network(text)
-    for text in ("fec0::/10", "192.88.99.0/24", "3fff::/20")  # local sites, relays of 6to4, documentation
+    for text in (
+        *("fec0::/10", "192.88.99.0/24", "3fff::/20"),  # local sites, relays of 6to4, documentation
+        *("192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24"),  # protocols, AS112, tunnels of multicast
+        *("192.175.48.0/24", "2620:4f:8000::/48"),  # AS112
+    )
 )
 _METADATA = ip_address("168.63.129.16")  # public by its number, and a cloud's own service for its machines
 

@@ -1,17 +1,15 @@
 """Following of the journals: messages are made of new entries, in the transaction that moves the places reached.
 
-Charges write nothing for this. Of several servers that follow at once, one writes; the others find that the places
-moved, and write nothing.
+Charges write nothing for this. A look is bounded, whatever there is to follow, and others write between two looks.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import replace
 from fractions import Fraction
 
 import structlog
-from sqlalchemy import Connection, delete, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, or_, select, tuple_
 
 from service.errors import ServiceError
 from service.ledger.accounts import accounts
@@ -19,7 +17,7 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Head
-from service.ledger.notifications import deliveries, webhooks
+from service.ledger.notifications import webhooks
 from service.ledger.notifications.deliveries import Message
 from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.releases.settlement import in_list
@@ -29,35 +27,17 @@ from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, BudgetBelow, FollowedJournal
 from service.notifications.audience import Audience
+from service.notifications.causes import Causes, Moved
+from service.notifications.hourly_limits import HourlyLimits
+from service.notifications.look import Look
 from service.notifications.messages import News, budget_below, message_for, news_of, share_left
 from service.notifications.new_entries import EVENTS, Walk
 
-MOST_OF_HOUR = 20
-"""The number of messages about one event of one account that a webhook gets in an hour: a pipeline may cause thousands
-of refusals and proposals."""
-_HOUR = timedelta(hours=1)
+_CONSIDERED = 1000  # accounts with new entries among which one look chooses
 _AT_ONCE = 200  # accounts whose new entries one look reads
 _MOST = 1 << 24  # characters of new entries that one look reads, and a bit more
 _AGAIN = 60.0  # seconds after which journals that could not be read are looked at again
 _log = structlog.get_logger("service.notifications")
-
-
-@dataclass
-class _Found:
-    """The findings of a look at the journals, to be written in one transaction.
-
-    Attributes:
-        places: for each journal the place that was reached before, if any, and the new one.
-        below, above: webhooks and accounts whose budget came below the webhook's share, or is no longer below it.
-        numbers: of messages that a webhook got about an event and account within the last hour.
-    """
-
-    audience: Audience
-    places: dict[int, tuple[Head | None, Head]] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)
-    below: list[tuple[str, int]] = field(default_factory=list)
-    above: list[tuple[str, int]] = field(default_factory=list)
-    numbers: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
 
 
 class Follower:
@@ -69,90 +49,111 @@ class Follower:
 
     def __init__(self, database: Database, secret: Secret, public_url: str | None) -> None:
         self._database, self._secret, self._public_url = database, secret, public_url
-        self._seen = SeenWebhooks()
-        self._after = 0  # the account after which the next look goes on, so that busy ones do not hide others
+        self._seen, self._causes = SeenWebhooks(), Causes()
+        self._after = 0  # the account after which the next look begins, so that busy ones do not hide others
         self._walks = dict[int, Walk]()  # those that did not come to their end, by account
         self._unreadable, self._since = set[int](), 0.0  # accounts whose journals could not be read
+        self._looked = time.monotonic()  # the end of the last look that did not fail
         self.webhooks: Sequence[WebhookRecord] = ()
 
-    def follow(self) -> None:
-        """Make messages of entries that are new in the journals, of some accounts and so many texts as one look reads.
+    def unfollowed_age(self) -> float:
+        """Return the age in seconds of the oldest entry that is known to be new, or the time since the last look."""
+        return max(self._causes.oldest_age(), time.monotonic() - self._looked)
+
+    def follow(self) -> float:
+        """Make messages of new entries: of so many accounts, texts and messages as one look takes.
 
         Without a webhook nothing is followed.
+
+        Returns:
+            The seconds of the processor for which it wrote.
 
         Raises:
             Unavailable: the database does not answer.
             BrokenChain: the installation's journal is not sound.
         """
+        wrote = self._follow()
+        self._looked = time.monotonic()
+        return wrote
+
+    def _follow(self) -> float:
         if time.monotonic() - self._since > _AGAIN:
             self._unreadable, self._since = set(), time.monotonic()
         with self._database.read() as connection:
             if not webhooks.any_webhook(connection):
                 self.webhooks = ()
-                return
+                self._causes.end()
+                return 0.0
             self._seen = webhooks.see_webhooks(connection, self._secret, self._seen)
             self.webhooks = webhooks.journalled(connection, self._secret, self._seen)
-            found, room = _Found(Audience(self.webhooks)), _MOST
+            found, room = Look(Audience(self.webhooks), HourlyLimits(connection)), _MOST
             self._read_installation(connection, found)
             moved = self._moved(connection)
-            self._after = moved[-1][0] if len(moved) == _AT_ONCE else 0
-            for account_id, name, last in moved:
-                room -= self._read_account(connection, found, account_id, name, last, room)
-                if room <= 0:
-                    self._after = account_id
+            for one in self._causes.order(connection, moved)[:_AT_ONCE]:
+                if room <= 0 or found.is_full():
                     break
-        if found.places:
-            self._write(found)
+                self._causes.take(one)
+                self._after = one.account_id
+                room -= self._read_account(connection, found, one, room)
+            if len(moved) == _CONSIDERED:
+                self._after = moved[-1].account_id
+            else:  # other servers followed the others
+                self._walks = {
+                    one.account_id: self._walks[one.account_id] for one in moved if one.account_id in self._walks
+                }
+        wrote = found.write(self._database, self._secret, self.webhooks)
+        self._causes.end([of for of in found.places if of not in self._walks])
+        return wrote
 
-    def _moved(self, connection: Connection) -> list[tuple[int, str, Head | None]]:
-        """Return accounts with new entries, each with the place that was reached in its journal."""
+    def _moved(self, connection: Connection) -> list[Moved]:
+        """Return accounts with new entries, those after the last account first."""
         columns = (Account.id, Account.name, FollowedJournal.seq, FollowedJournal.hash)
         query = (
             select(*columns)
             .outerjoin(FollowedJournal, FollowedJournal.account_id == Account.id)
             .where(or_(FollowedJournal.seq.is_(None), Account.head_seq > FollowedJournal.seq))
-            .where(Account.id > self._after, Account.id.not_in(self._unreadable))
-            .order_by(Account.id)
-            .limit(_AT_ONCE)
+            .where(Account.id.not_in(self._unreadable))
+            .order_by(Account.id <= self._after, Account.id)
+            .limit(_CONSIDERED)
         )
         rows = connection.execute(query).all()
-        return [(row.id, row.name, None if row.seq is None else Head(row.seq, row.hash)) for row in rows]
+        return [Moved(row.id, row.name, None if row.seq is None else Head(row.seq, row.hash)) for row in rows]
 
-    def _read_account(
-        self, connection: Connection, found: _Found, account_id: int, name: str, last: Head | None, room: int
-    ) -> int:
-        """Read new entries of an account; return the number of characters that were read."""
-        wants = found.audience.events(name)
-        walk = self._walks.pop(account_id, None)
+    def _read_account(self, connection: Connection, found: Look, one: Moved, room: int) -> int:
+        """Read new entries of an account, and tell of them; return the number of characters that were read."""
+        wants = found.audience.events(one.name)
+        walk, size, before = self._walks.pop(one.account_id, None), 0, len(found.messages)
         try:
-            account = accounts.read_account(connection, name)
-            place = last or BEFORE_FIRST
+            account = accounts.read_account(connection, one.name)
+            place = one.last or BEFORE_FIRST
             if walk is None or walk.start != place:
                 walk = Walk(place, account.head, place)
-            kinds, size = {kind for kind, event in EVENTS.items() if event in wants}, 0
+            kinds = {kind for kind, event in EVENTS.items() if event in wants}
             try:
-                if kinds:
-                    size = walk.go_on(connection, account_id, kinds, room)
+                if kinds and walk.reached != walk.end:
+                    size = walk.go_on(connection, account.id, kinds, room)
                     if walk.reached != walk.end:
-                        self._walks[account_id] = walk
+                        self._walks[account.id] = walk
                         return size
             except BrokenChain as broken:
-                _log.error("messages of a journal begin anew at its head", account=name, detail=str(broken))
+                _log.error("messages of a journal begin anew at its head", account=one.name, detail=str(broken))
                 walk = Walk(place, account.head, account.head)
-            messages = [*self._told(connection, found, account, walk)]
-            if "budget.below" in wants:
+            reached = self._tell(connection, found, account, walk)
+            if reached is None and "budget.below" in wants:
                 left = share_left(in_list(connection, account, clock.now()))
-                messages += self._compare_share(connection, found, account, left)
+                found.messages += self._compare_share(connection, found, account, left)
         except (ServiceError, BrokenChain, ValueError) as error:
             detail = (error.for_operator if isinstance(error, ServiceError) else None) or type(error).__name__
-            _log.error("a journal gives no messages", account=name, detail=detail)
-            self._unreadable.add(account_id)
-            return 0
-        found.messages += messages
-        found.places[account_id] = (last, walk.end)
+            _log.error("a journal gives no messages", account=one.name, detail=detail)
+            self._unreadable.add(one.account_id)
+            del found.messages[before:]  # they are told later
+            return size
+        if reached is not None:
+            self._walks[account.id] = reached
+        found.places[account.id] = (one.last, walk.end if reached is None else reached.start)
         return size
 
-    def _read_installation(self, connection: Connection, found: _Found) -> None:
+    def _read_installation(self, connection: Connection, found: Look) -> None:
         query = select(FollowedJournal.seq, FollowedJournal.hash).where(FollowedJournal.account_id == NO_ACCOUNT)
         row = connection.execute(query).one_or_none()
         last = BEFORE_FIRST if row is None else Head(row.seq, row.hash)
@@ -169,48 +170,34 @@ class Follower:
         if reached != last:
             found.places[NO_ACCOUNT] = (None if row is None else last, reached)
             for one in news:
-                asking = found.audience.of(one.event, None)
-                takers = self._takers(connection, found, asking, one.event, None, one.time)
-                found.messages += self._messages(found, one, takers)
+                found.messages += self._messages(found, one, found.audience.of(one.event, None))
 
-    def _told(self, connection: Connection, found: _Found, account: AccountRecord, walk: Walk) -> Iterator[Message]:
-        """Yield the messages about entries of an account; what nobody gets is not looked at."""
-        asking = {kind: found.audience.of(event, account.name) for kind, event in EVENTS.items()}
-        for entry in walk.entries:
+    def _tell(self, connection: Connection, found: Look, account: AccountRecord, walk: Walk) -> Walk | None:
+        """Add the messages about entries of an account; return the walk with the entries that are left, if any.
+
+        What nobody gets is not looked at.
+        """
+        asking = {event: found.audience.of(event, account.name) for event in EVENTS.values()}
+        for number, entry in enumerate(walk.entries):
+            if found.is_full():
+                return replace(walk, start=walk.entries[number - 1].head, entries=walk.entries[number:])
             event = EVENTS[entry.kind]
-            takers = self._takers(connection, found, asking[entry.kind], event, account.name, entry.time)
+            asking[event] = [one for one in asking[event] if found.limits.has_room(one, event, account.name)]
+            takers = [one for one in asking[event] if entry.time >= one.created_at]
             news = news_of(connection, account, entry, walk.releases) if takers else None
-            yield from () if news is None else self._messages(found, news, takers)
+            if news is not None:
+                found.messages += self._messages(found, news, takers)
+        return None
 
-    def _takers(
-        self,
-        connection: Connection,
-        found: _Found,
-        asking: Sequence[WebhookRecord],
-        event: str,
-        account: str | None,
-        at: str,
-    ) -> list[WebhookRecord]:
-        """Return those of some webhooks that get a message about an event; none is told of what was before it."""
-        since, takers = clock.later(clock.now(), -_HOUR), []
-        for webhook in asking:
-            key = (webhook.id, event, account)
-            if at >= webhook.created_at:
-                if key not in found.numbers:
-                    found.numbers[key] = deliveries.number_since(connection, *key, since)
-                if found.numbers[key] < MOST_OF_HOUR:
-                    takers.append(webhook)
-        return takers
-
-    def _messages(self, found: _Found, news: News, takers: Sequence[WebhookRecord]) -> Iterator[Message]:
+    def _messages(self, found: Look, news: News, takers: Sequence[WebhookRecord]) -> Iterator[Message]:
+        """Yield the messages of webhooks about news; none is told of what was before it, or beyond its limits."""
         for webhook in takers:
-            key = (webhook.id, news.event, news.account)
-            found.numbers[key] += 1
-            last = found.numbers[key] == MOST_OF_HOUR
-            yield message_for(webhook, news, self._public_url, last=last)
+            if news.time >= webhook.created_at and found.limits.has_room(webhook, news.event, news.account):
+                more = found.limits.count(webhook, news.event, news.account)
+                yield message_for(webhook, news, self._public_url, more)
 
     def _compare_share(
-        self, connection: Connection, found: _Found, account: AccountRecord, left: Fraction
+        self, connection: Connection, found: Look, account: AccountRecord, left: Fraction
     ) -> Iterator[Message]:
         event, at = "budget.below", clock.now()
         for webhook in found.audience.of(event, account.name):
@@ -220,49 +207,9 @@ class Follower:
             if now_below and not was:
                 found.below.append(place)
                 news = budget_below(account, str(webhook.below), at)
-                takers = self._takers(connection, found, [webhook], event, account.name, at)
-                yield from self._messages(found, news, takers)
+                yield from self._messages(found, news, [webhook])
             elif was and not now_below:
                 found.above.append(place)
-
-    def _write(self, found: _Found) -> None:
-        at = clock.now()
-
-        def work(connection: Connection) -> list[str] | None:
-            # One server at a time: the row of the installation's journal is there since the first webhook was made.
-            own = select(FollowedJournal.seq).where(FollowedJournal.account_id == NO_ACCOUNT).with_for_update()
-            connection.execute(own)
-            if not all(_is_at(connection, account_id, last) for account_id, (last, _) in found.places.items()):
-                return None
-            for account_id, (last, new) in found.places.items():
-                values = {"seq": new.seq, "hash": new.hash}
-                if last is None:
-                    connection.execute(insert(FollowedJournal).values(account_id=account_id, **values))
-                else:
-                    own_row = FollowedJournal.account_id == account_id
-                    connection.execute(update(FollowedJournal).where(own_row).values(values))
-            there = {webhook.id for webhook in self.webhooks if webhooks.has_webhook(connection, webhook, lock=True)}
-            for webhook_id, account_id in found.below:
-                if webhook_id in there:
-                    connection.execute(insert(BudgetBelow).values(webhook_id=webhook_id, account_id=account_id))
-            for place in found.above:
-                same = tuple_(BudgetBelow.webhook_id, BudgetBelow.account_id) == tuple_(*place)
-                connection.execute(delete(BudgetBelow).where(same))
-            messages = [message for message in found.messages if message.webhook_id in there]
-            return deliveries.queue(connection, self._secret, messages, at)
-
-        def is_committed(connection: Connection, ids: list[str] | None) -> bool:
-            reached = found.places.items()
-            moved = all(_is_at(connection, account_id, new) for account_id, (_, new) in reached)
-            return ids is not None and moved and deliveries.is_queued(connection, ids)
-
-        self._database.write(work, is_committed=is_committed)
-
-
-def _is_at(connection: Connection, account_id: int, place: Head | None) -> bool:
-    query = select(FollowedJournal.seq, FollowedJournal.hash).where(FollowedJournal.account_id == account_id)
-    row = connection.execute(query).one_or_none()
-    return (None if row is None else Head(row.seq, row.hash)) == place
 
 
 def _require_place(connection: Connection, place: Head) -> None:

@@ -1,6 +1,7 @@
 """One try to post a message to a webhook: a checked address, no redirects, and bounds on time and size."""
 
 import http.client
+import io
 import socket
 import ssl
 import threading
@@ -8,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from service import __version__
@@ -17,6 +18,8 @@ from service.notifications.addresses import Network, Place, Refused, place_of
 
 _STEP = 5.0  # seconds for each step, such as connecting
 _LONGEST = 15.0  # seconds for all of it, however slowly the answer comes
+_MOST_LINES = 300  # of an answer: of status, headers, sizes of chunks, and trailers, with those of interim answers
+_MOST_BYTES = 1 << 16  # in these lines
 _USER_AGENT = f"privacy-budget-ledger/{__version__}"
 
 
@@ -28,8 +31,43 @@ class Answer(NamedTuple):
     text: str | None
 
 
+class _TooLong(http.client.HTTPException):
+    """An answer with more lines or bytes than are read."""
+
+
+class _Bounded(io.BufferedReader):
+    """The bytes of an answer, up to a number of lines: http.client reads interim answers and trailers without end."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw)
+        self._lines, self._bytes = _MOST_LINES, _MOST_BYTES  # that may still come
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read a line, as http.client reads everything but the body.
+
+        Raises:
+            _TooLong: the answer has too many lines or bytes.
+        """
+        most = self._bytes + 1
+        line = super().readline(most if size is None or size < 0 else min(size, most))
+        self._lines, self._bytes = self._lines - 1, self._bytes - len(line)
+        if min(self._lines, self._bytes) < 0:
+            raise _TooLong
+        return line
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose lines are counted."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.fp = _Bounded(self.fp.detach())
+
+
 class _Connection(http.client.HTTPConnection):
     """A connection to a checked address, under the name of the host: it is not resolved again."""
+
+    response_class = _Response
 
     def __init__(self, place: Place, longest: float) -> None:
         super().__init__(place.host, place.port, timeout=_STEP)
@@ -133,10 +171,16 @@ def _words(error: Exception) -> str:
             return "no TLS connection"
         case OSError():
             return f"no connection: {error.strerror or type(error).__name__}"
+        case _TooLong():
+            return "the answer is too long"
     return f"not an answer of HTTP: {type(error).__name__}"
 
 
 def _shown(text: bytes) -> str | None:
     """Return the beginning of an answer, without characters that a page or a database could not show."""
-    shown = "".join(one if one.isprintable() else " " for one in text.decode("utf-8", "replace"))
-    return shown[:LONGEST_ANSWER].strip() or None
+    return printable(text.decode("utf-8", "replace"))[:LONGEST_ANSWER].strip() or None
+
+
+def printable(text: str) -> str:
+    """Return a text with spaces in place of characters that control how it is shown, such as ends of lines."""
+    return "".join(one if one.isprintable() else " " for one in text)

@@ -7,7 +7,7 @@ from email.utils import formatdate
 from typing import Any
 
 from service.errors import StartupRefused
-from service.notifications.http_delivery import Answer, trusted
+from service.notifications.http_delivery import Answer, printable, trusted
 from service.settings import Settings
 
 _STEP = 10.0  # seconds for each step
@@ -17,13 +17,17 @@ _SUBJECTS = {
     "release.rejected": "{account}: a release was rejected",
     "release.expired": "{account}: a held release expired",
     "release.refused": "{account}: a release did not fit the budget",
+    "change.proposed": "{account}: a change of the account waits for approval",
+    "change.approved": "{account}: a change of the account was approved",
+    "change.rejected": "{account}: a change of the account was rejected",
     "budget.below": "{account}: less than {below} of the budget is left",
     "ledger.stopped": "The ledger writes nothing any more",
     "ledger.acknowledged": "An operator accepted an older ledger",
     "test": "A test of notifications",
 }
 _NAMES = {
-    "account": "Account", "principal": "Principal", "state": "State", "reason": "Reason", "url": "Page",
+    "account": "Account", "principal": "Principal", "proposal": "Proposed in entry", "state": "State",
+    "reason": "Reason", "url": "Page",
 }  # fmt: skip
 
 
@@ -97,12 +101,25 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
     if "release" in data:
         release = data["release"]
         shown["Release"] = release["name"] + ("" if release["id"] is None else f" ({release['id']})")
-    for name, words in (("refusal", "Did not fit"), ("remaining", "Remaining"), ("budget", "Budget")):
+    for name, words in (
+        *(("refusal", "Did not fit"), ("change", "Change")),
+        *(("remaining", "Remaining"), ("budget", "Budget")),
+    ):
         if name in data:
-            said = (f"{part} {value}" for part, value in data[name].items() if value is not None)
-            shown[words] = ", ".join(said) or "an account above"
+            shown[words] = _words(data[name]) or "an account above"
     if data.get("last_of_hour"):
-        shown["More"] = "the journal has them; others like this are not sent within the hour"
+        others = "others about any account" if data.get("of_all_accounts") else "others like this"
+        shown["More"] = f"the journal has them; {others} are not sent within the hour"
     if data.get("below") is not None:
         shown["Threshold"] = f"{data['below']} of the budget"
-    return [f"{name}: {value}" for name, value in {"Time": message["timestamp"], **shown}.items()]
+    # Names may hold what a client shows as the end of a line, so that a name could add lines such as another page.
+    return [printable(f"{name}: {value}") for name, value in {"Time": message["timestamp"], **shown}.items()]
+
+
+def _words(value: Any) -> str:
+    match value:
+        case dict():
+            return ", ".join(f"{name} {_words(part)}" for name, part in value.items() if part is not None)
+        case list():
+            return "; ".join(map(_words, value))
+    return str(value)

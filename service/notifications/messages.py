@@ -11,7 +11,9 @@ from service.api.schemas.exact_numbers import number_down, number_up
 from service.api.schemas.guarantees import remaining_body
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import write_budget
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Approved, Refused, read_text
+from service.ledger.journal.entries.account_changed import ChangeProposed, Decided, ProposalStep
 from service.ledger.notifications.deliveries import Message
 from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage.tables import OF_APPROVALS, Entry
@@ -40,9 +42,13 @@ def news_of(
         releases: those of the account itself, by their ids.
     """
     page = f"/accounts/{account.name}"
-    told: dict[str, Any] = {"account": account.name, "seq": entry.seq, "principal": entry.actor}
+    told: dict[str, Any] = {"account": account.name, "seq": entry.head.seq, "principal": entry.actor}
     if isinstance(entry.content, Refused):
         said: dict[str, Any] = {"release": {"id": None, "name": entry.content.name}, "refusal": _limit(entry.content)}
+    elif entry.release is None:
+        said = _change(entry)
+        if said["proposal"] is None:  # one steward decided alone, and nothing had waited
+            return None
     else:
         release = releases[str(entry.release)]
         if entry.kind == "voided" and not _was_proposed(connection, account.id, release, entry):
@@ -64,14 +70,13 @@ def budget_below(account: AccountRecord, below: str, at: str) -> News:
     return News("budget.below", account.name, at, f"/accounts/{account.name}", _with(account, {"below": below}))
 
 
-def message_for(webhook: WebhookRecord, news: News, public_url: str | None, *, last: bool) -> Message:
+def message_for(webhook: WebhookRecord, news: News, public_url: str | None, more: Mapping[str, bool]) -> Message:
     """Return the message of a webhook about news.
 
     Args:
-        last: whether it is the last one about this event and account for a while.
+        more: what it says of limits.
     """
     link = {} if public_url is None else {"url": public_url + news.path}
-    more = {"last_of_hour": True} if last else {}
     return Message(webhook.id, news.event, news.account, news.time, {**news.data, **link, **more})
 
 
@@ -79,9 +84,22 @@ def _was_proposed(connection: Connection, account_id: int, release: OwnRelease, 
     """Return whether a release still waited for approval before the entry that ended it."""
     if release.kind != "proposed":
         return False
-    about = (OF_APPROVALS, Entry.release_id == release.id, Entry.account_id == account_id, Entry.seq < end.seq)
+    about = (OF_APPROVALS, Entry.release_id == release.id, Entry.account_id == account_id, Entry.seq < end.head.seq)
     approvals = map(read_text, connection.execute(select(Entry.body).where(*about)).scalars())
     return all(isinstance(one.content, Approved) and one.content.to == "proposed" for one in approvals)
+
+
+def _change(entry: NewEntry) -> dict[str, Any]:
+    """Return the change of an account that an entry proposes, approves or rejects, as far as the entry states it."""
+    match entry.content:
+        case ChangeProposed() as proposed:
+            return {"proposal": entry.head.seq, "change": proposed.change()}
+        case Decided() as decided:
+            return {"proposal": decided.proposal, "change": decided.proposed().change(), "state": "in_force"}
+        case ProposalStep() as step:
+            waits = {"state": "proposed"} if entry.kind == "change_approved" else {}
+            return {"proposal": step.proposal, **waits}
+    raise BrokenChain(f"an entry of the kind {entry.kind} is about no change")
 
 
 def _limit(refused: Refused) -> dict[str, Any]:

@@ -24,6 +24,10 @@ EVENTS: Mapping[str, str] = {
     "voided": "release.rejected",
     "expired": "release.expired",
     "refused": "release.refused",
+    "change_proposed": "change.proposed",
+    "change_approved": "change.approved",  # it goes on waiting; these end a proposal, or one steward decided alone:
+    **dict.fromkeys(("budget_changed", "caps_changed", "account_reopened", "approvers_changed"), "change.approved"),
+    "change_rejected": "change.rejected",
 }
 """The kinds of entries of accounts that give messages, each with the event that it may be."""
 _PROPOSED = "proposed"  # the one kind whose text contains a plan
@@ -35,7 +39,7 @@ class NewEntry(NamedTuple):
     """A new entry; its content is left out where that has a plan."""
 
     kind: str
-    seq: int
+    head: Head
     time: str
     actor: str | None
     release: str | None
@@ -86,7 +90,7 @@ class Walk:
         size, new = 0, list[NewEntry]()
         for head, body in texts_after(connection, account_id, self.reached, self.end.seq):
             self.reached, size = head, size + len(body)
-            new += _entries_in(body, kinds)
+            new += _entries_in(head, body, kinds)
             if size >= most:
                 break
         else:
@@ -98,21 +102,24 @@ class Walk:
         return size
 
 
-def _entries_in(body: str, kinds: Collection[str]) -> Iterator[NewEntry]:
+def _entries_in(head: Head, body: str, kinds: Collection[str]) -> Iterator[NewEntry]:
     """Yield the entry of a text if it is of these kinds."""
     end = read_end(body)
     if end is None:
         raise BrokenChain("an entry's text does not end as the service writes it")
     if end.kind in kinds:
         content = None if end.kind == _PROPOSED else read_text(body).content
-        yield NewEntry(end.kind, end.seq, end.time, _actor(body), end.release, content)
+        yield NewEntry(end.kind, head, end.time, actor_of(body), end.release, content)
 
 
-def _actor(body: str) -> str | None:
-    """Return the actor in an entry's text, which begins with the members account and actor."""
-    _, after = DECODER.raw_decode(body, len('{"account":'))
-    actor: str | None = DECODER.raw_decode(body, after + len(',"actor":'))[0]
-    return actor
+def actor_of(body: str) -> str | None:
+    """Return the actor in an entry's text, which begins with the members account and actor; None where it does not."""
+    try:
+        _, after = DECODER.raw_decode(body, len('{"account":'))
+        actor, _ = DECODER.raw_decode(body, after + len(',"actor":'))
+    except ValueError:
+        return None
+    return actor if isinstance(actor, str) else None
 
 
 def _own_releases(connection: Connection, account_id: int, entries: Sequence[NewEntry]) -> dict[str, OwnRelease]:

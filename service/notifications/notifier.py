@@ -12,11 +12,13 @@ import structlog
 from service.errors import ServiceError
 from service.ledger.notifications import deliveries
 from service.ledger.notifications.deliveries import Message
+from service.ledger.notifications.erasing import Eraser
 from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
+from service.ledger.storage.writing_pace import rest_after
 from service.notifications.follower import Follower
 from service.notifications.senders import SENDERS, Senders
 from service.settings import Settings
@@ -24,8 +26,8 @@ from service.settings import Settings
 _PAUSE = 1.0  # seconds between looks
 _SHARE = 20  # looks at journals take at most this part of the time: there may be many accounts
 _SHARE_OF_SENDING = 4  # looks for messages that are due take at most this part
+_LONGEST_REST = 10.0  # seconds; what a look does is bounded
 _TOLD_AT_ONCE = 16  # webhooks that are told of a stop
-_FORGETTING = 3600.0  # seconds between deletions of old messages
 _END = 20.0  # seconds that the server's end waits for the tries that run
 _log = structlog.get_logger("service.notifications")
 
@@ -37,7 +39,7 @@ class Notifier:
         self._database = database
         self._follower = Follower(database, secret, settings.public_url)
         self._senders = Senders(database, secret, settings)
-        self._forgot = time.monotonic()
+        self._eraser = Eraser(database)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -57,43 +59,49 @@ class Notifier:
         with ThreadPoolExecutor(SENDERS, "senders") as threads:
             freed = self._senders.freed
 
-            def look() -> None:
+            def look() -> float:
                 freed.clear()
                 if self._database.refused() is None:
                     self._senders.dispatch(threads, stopping)
+                return 0.0
 
             self._repeat(look, _SHARE_OF_SENDING, freed, stopping)
 
-    def _repeat(self, look: Callable[[], None], share: int, waking: threading.Event, stopping: threading.Event) -> None:
+    def _repeat(
+        self, look: Callable[[], float], share: int, waking: threading.Event, stopping: threading.Event
+    ) -> None:
         """Look again and again until the server stops.
 
         Args:
-            share: looks take at most this part of the time.
+            look: returns the seconds of the least rest after it.
+            share: looks take at most this part of the time, but they rest no longer than ``_LONGEST_REST``.
             waking: ends a pause between looks.
         """
-        failing, took = False, 0.0
-        while not stopping.wait(share * took):
-            waking.wait(max(0.0, _PAUSE - share * took))
+        failing, rest = False, 0.0
+        while not stopping.wait(rest):
+            waking.wait(max(0.0, _PAUSE - rest))
             if stopping.is_set():
                 return
-            began = time.monotonic()
+            began, least = time.monotonic(), 0.0
             try:
-                look()
+                least = look()
                 failing = False
             except Exception as error:  # noqa: BLE001 - no content of the database may end the thread
                 if not failing:
                     detail = (error.for_operator or str(error)) if isinstance(error, ServiceError) else None
                     _log.error("notifications", error=type(error).__name__, detail=detail)
                 failing = True
-            took = time.monotonic() - began
+            rest = min(_LONGEST_REST, max(least, share * (time.monotonic() - began)))
 
-    def _follow(self) -> None:
+    def _follow(self) -> float:
         if self._database.refused() is not None:
-            return
-        self._follower.follow()
-        if time.monotonic() - self._forgot > _FORGETTING:
-            self._forgot = time.monotonic()
-            deliveries.forget(self._database, clock.now())
+            return 0.0
+        wrote = self._follower.follow()
+        return rest_after(wrote) + rest_after(self._eraser.erase(self._follower.webhooks))
+
+    def unfollowed_age(self) -> float:
+        """Return the age in seconds of the oldest entry of which messages are still to be made, as far as is known."""
+        return self._follower.unfollowed_age()
 
     def _tell_of_stop(self, stopping: threading.Event) -> None:
         """Tell once, unlogged, that nothing is written any more: the database takes no delivery either.

@@ -95,7 +95,7 @@ class Senders:
             while (webhook := self._turns.take(waiting)) is not None:
                 waiting.remove(webhook)
                 try:
-                    row = deliveries.due(connection, self._secret, at, webhook.id, _IN_A_ROW)
+                    row = deliveries.due(connection, self._secret, at, webhook, _IN_A_ROW)
                     threads.submit(self._send_row, webhook, row, stopping)
                 except BaseException:
                     self._turns.end(webhook)

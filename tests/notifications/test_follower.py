@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import pairwise
 from threading import Barrier
 from typing import Any
 
@@ -10,15 +11,33 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from service.errors import BudgetExceeded
+from service.ledger.accounts.approvers import Approvers
+from service.ledger.accounts.budgets import read_budget
+from service.ledger.accounts.waiting_changes import reject_change
 from service.ledger.installation import installation_journal
 from service.ledger.journal.entries import ParsedEntry, read_text
 from service.ledger.journal.linked_heads import texts_after
 from service.ledger.notifications import webhooks
+from service.ledger.releases.settlement import expire
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.notifications import follower, new_entries
+from service.ledger.storage.idempotency import Request
+from service.notifications import follower, hourly_limits, look, new_entries
 from service.notifications.follower import Follower
-from tests.ledger.charging import SECRET, approve, charge, open_account, reserve, void
+from tests.ledger.charging import (
+    ANN,
+    BOB,
+    SECRET,
+    account_of,
+    approve,
+    asking,
+    carry_out,
+    change_account,
+    charge,
+    open_account,
+    reserve,
+    void,
+)
 from tests.ledger.ledgers import Clock
 from tests.ledger.notifications.hooks import change_webhook, make_webhook, payloads_of, remove_webhook
 from tests.ledger.writing import run, unprotected
@@ -38,9 +57,9 @@ def spend(database: Database, rho: str, account: str = "people") -> None:
     charge(database, {"type": "discrete_gaussian", "rho": rho}, name=account)
 
 
-def refuse(database: Database, account: str = "people") -> None:
+def refuse(database: Database, account: str = "people", request: Request = ANN) -> None:
     with pytest.raises(BudgetExceeded):
-        spend(database, "1000", account)
+        charge(database, {"type": "discrete_gaussian", "rho": "1000"}, name=account, request=request)
 
 
 def test_nothing_is_followed_without_a_webhook(database: Database) -> None:
@@ -128,7 +147,7 @@ def test_an_inactive_webhook_gets_nothing_of_that_time(database: Database) -> No
 
 def test_messages_about_one_event_and_account_are_limited(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline cannot fill a mailbox, nor keep events of other accounts from being told."""
-    monkeypatch.setattr(follower, "MOST_OF_HOUR", 2)
+    monkeypatch.setattr(hourly_limits, "MOST_OF_EVENT", 2)
     for name in ("people", "families"):
         open_account(database, name, approval_above="0")
     make_webhook(database, events=("release.proposed", "release.refused", "budget.below"), below="0.999")
@@ -145,15 +164,123 @@ def test_messages_about_one_event_and_account_are_limited(database: Database, mo
     assert [(one["type"], one["data"]["account"], one["data"].get("last_of_hour")) for one in sent] == [
         ("release.refused", "people", None),
         ("release.refused", "people", True),
+        ("release.refused", "families", None),
         ("release.proposed", "people", None),
         ("release.proposed", "people", True),
         ("budget.below", "people", None),
-        ("release.refused", "families", None),
     ]
 
 
+def test_messages_to_a_webhook_are_limited(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A steward may have hundreds of accounts; the receiver is told once that no more come, about whatever account."""
+    monkeypatch.setattr(hourly_limits, "MOST_OF_WEBHOOK", 3)
+    for name in ("a", "b", "c"):
+        open_account(database, name)
+    made = make_webhook(database, events=("release.refused", "ledger.acknowledged"))
+    other = make_webhook(database, accounts=("c",))
+    server = following(database)
+    for name in ("a", "b", "c"):
+        refuse(database, name)
+        refuse(database, name)
+        server.follow()
+    _acknowledge(database)
+    server.follow()
+    with database.read() as connection:
+        rows = connection.execute(text("SELECT webhook_id, payload FROM deliveries ORDER BY created_at, id")).all()
+    sent: dict[str, list[Any]] = {made.id: [], other.id: []}
+    for row in rows:
+        said = json.loads(row.payload)["data"]
+        sent[row.webhook_id].append((said.get("account"), said.get("last_of_hour"), said.get("of_all_accounts")))
+    none = (None, None)
+    assert sent == {
+        made.id: [("a", *none), ("a", *none), ("b", True, True), (None, *none)],
+        other.id: [("c", *none), ("c", *none)],
+    }
+
+
+def test_a_look_makes_a_bounded_number_of_messages(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite others wait while they are written. What is left is told later, by whichever server."""
+    monkeypatch.setattr(look, "_MOST", 4)
+    for name in ("people", "families"):
+        open_account(database, name)
+    for _ in range(3):
+        make_webhook(database)
+    for _ in range(3):
+        refuse(database)
+    refuse(database, "families")
+    servers = [following(database) for _ in range(2)]
+    numbers = list[int]()
+    for number in range(6):
+        servers[number % 2].follow()
+        numbers.append(len(told(database)))
+    assert numbers[0] == 6  # of two entries, to three webhooks each
+    assert max(after - before for before, after in pairwise(numbers)) <= 6
+    assert numbers[-1] == 12
+    assert sorted(told(database)) == [("release.refused", seq) for seq in (2, 2, 3, 4) for _ in range(3)]
+    refuse(database)
+    servers[0].follow()
+    assert len(told(database)) == 15
+
+
+@pytest.mark.parametrize("act", ["refuse", "expire"])
+def test_principals_take_turns(database: Database, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    """Who adds entries to many accounts delays only their messages, also if nobody's act expired what was held."""
+    time = Clock(monkeypatch)
+    monkeypatch.setattr(look, "_MOST", 1)
+    names = [f"a{number}" for number in range(6)]
+    for name in (*names, "people"):
+        open_account(database, name)
+    make_webhook(database, events=("release.refused", "release.expired"))
+    plan = {"type": "discrete_gaussian", "rho": "0.01"}
+    for name in names:
+        if act == "refuse":
+            refuse(database, name, BOB)
+        else:
+            charge(database, plan, name=name, request=BOB, reserve_for=timedelta(hours=1))
+    if act == "expire":
+        charge(database, plan, reserve_for=timedelta(hours=1))
+        following(database).follow()
+        time.moment += timedelta(days=1)
+    for name in (*names, "people"):
+        expire(database, account_of(database, name).id)
+    if act == "refuse":
+        refuse(database)
+    server = following(database)
+    for _ in range(2):
+        server.follow()
+    assert [account for account, _ in _accounts(database)] in (["a0", "people"], ["people", "a0"])
+    for _ in range(6):
+        server.follow()
+    assert len(_accounts(database)) == 7
+
+
+def _accounts(database: Database) -> list[tuple[str, str]]:
+    read = [json.loads(payload) for payload in payloads_of(database)]
+    return [(one["data"]["account"], one["type"]) for one in read]
+
+
+def test_the_age_of_what_is_not_followed_is_known(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators see that messages come late, before there are any that wait."""
+    time = Clock(monkeypatch)
+    monkeypatch.setattr(look, "_MOST", 1)
+    for name in ("people", "families"):
+        open_account(database, name)
+    make_webhook(database)
+    server = following(database)
+    for name in ("people", "families"):
+        refuse(database, name)
+    time.moment += timedelta(hours=1)
+    ages = list[bool]()
+    for _ in range(3):
+        server.follow()
+        ages.append(server.unfollowed_age() >= 3600)
+    assert ages == [True, False, False]
+    server._looked -= 7200  # a look hangs, or fails again and again
+    assert server.unfollowed_age() >= 7200
+
+
 def test_messages_go_on_after_an_hour(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "MOST_OF_HOUR", 1)
+    monkeypatch.setattr(hourly_limits, "MOST_OF_EVENT", 1)
     time = Clock(monkeypatch)
     open_account(database)
     make_webhook(database)
@@ -305,6 +432,42 @@ def test_a_long_journal_takes_several_looks(database: Database, monkeypatch: pyt
     refuse(database)
     following(database).follow()
     assert len(told(database)) == 5
+
+
+def test_changes_of_an_account_that_wait_are_told(database: Database) -> None:
+    """They need the approval of others, as releases do; what one steward decides alone is nobody's task."""
+    open_account(database, approval_above="0", approvers=Approvers(2))
+    change_account(database, "people", read_budget(_ZCDP | {"rho": "0.9"}))
+    make_webhook(database, events=("change.proposed", "change.approved", "change.rejected"))
+    change_account(database, "people", read_budget(_ZCDP | {"rho": "0.8"}))  # smaller: it needs nobody
+    greater = read_budget(_ZCDP | {"rho": "2"})
+    for person in (ANN, BOB, asking("eve")):
+        change_account(database, "people", greater, person)
+    change_account(database, "people", Approvers(1))
+    carry_out(database, reject_change(database, BOB, "people", 7, "1234 persons"), BOB)
+    following(database).follow()
+    sent = [json.loads(one) for one in payloads_of(database)]
+    assert [(one["type"], one["data"]["seq"], one["data"]["principal"]) for one in sent] == [
+        ("change.proposed", 4, "ann"),
+        ("change.approved", 5, "bob"),
+        ("change.approved", 6, "eve"),
+        ("change.proposed", 7, "ann"),
+        ("change.rejected", 8, "bob"),
+    ]
+    told = [{name: one["data"].get(name) for name in ("proposal", "change", "state")} for one in sent]
+    budget = {"budget": _ZCDP | {"rho": "2"}}
+    assert told == [
+        {"proposal": 4, "change": budget, "state": None},
+        {"proposal": 4, "change": None, "state": "proposed"},
+        {"proposal": 4, "change": budget, "state": "in_force"},
+        {"proposal": 7, "change": {"approvers": {"at_least": 1}}, "state": None},
+        {"proposal": 7, "change": None, "state": None},
+    ]
+    assert "1234" not in str(sent)
+    assert {one["data"]["account"] for one in sent} == {"people"}
+
+
+_ZCDP = {"definition": "zcdp"}
 
 
 def test_an_acknowledgement_is_told(database: Database) -> None:

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,57 @@ def test_a_slow_answer_is_broken_off(monkeypatch: pytest.MonkeyPatch, beginning:
     assert answer.status is None
     assert answer.reason is not None
     assert answer.reason.startswith("no answer within")
+
+
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "again"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (_CHUNKED + b"1\r\na\r\n0\r\n", b"a: b\r\n"),
+        (_CHUNKED, b"1\r\na\r\n"),
+        (_CHUNKED, b"1;" + b"a" * 60_000 + b"\r\na\r\n"),
+    ],
+    ids=["interim answers", "trailers", "chunks", "long lines"],
+)
+def test_an_endless_answer_is_broken_off(beginning: bytes, again: bytes) -> None:
+    """Reading goes on in the serving process, so that it must not last as long as a receiver sends."""
+    sent = 0
+
+    def flood(listening: socket.socket) -> None:
+        nonlocal sent
+        with closing(listening.accept()[0]) as connection, suppress(OSError):
+            connection.settimeout(60)
+            connection.sendall(beginning)
+            for _ in range(100):
+                connection.sendall(again * (1 + 60_000 // len(again)))
+                sent += 1
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        thread = threading.Thread(target=flood, args=(listening,))
+        thread.start()
+        answer = send(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        thread.join()
+    assert answer == (None, "the answer is too long", None)
+    assert sent < 100
+
+
+def test_a_few_interim_answers_and_trailers_are_admitted() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def talk() -> None:
+            with closing(listening.accept()[0]) as connection:
+                connection.recv(1000)
+                interim = b"HTTP/1.1 100 Continue\r\n\r\n" * 5
+                connection.sendall(interim + _CHUNKED + b"2\r\nok\r\n0\r\nExpires: never\r\n\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        answer = send(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        thread.join()
+    assert answer == (200, None, "ok")
 
 
 def test_a_slow_resolver_does_not_hold_a_sender(monkeypatch: pytest.MonkeyPatch) -> None:

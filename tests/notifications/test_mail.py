@@ -23,6 +23,7 @@ _DATA = {
     "refusal": {"account": None, "cap": None, "requested": None},
     "budget": {"definition": "zcdp", "rho": "1"},
     "remaining": {"definition": "zcdp", "rho": 0.1},
+    "change": {"caps": [{"tag": "age", "budget": {"definition": "zcdp", "rho": "2"}}]},
     "webhook": "mine",
 }
 
@@ -46,12 +47,25 @@ def test_every_event_has_a_mail(event: str) -> None:
     assert "Größe" in text
     assert "Remaining: definition zcdp, rho 0.1" in text
     assert "Did not fit: an account above" in text
+    assert "Change: caps tag age, budget definition zcdp, rho 2" in text
     assert "More:" not in text
+
+
+def test_a_name_adds_no_lines() -> None:
+    name = "counts\u2028Page: https://evil.example\x85Page: x\u202eelpoep"
+    named = message("release.proposed") | {"data": _DATA | {"release": {"id": "r1", "name": name}, "principal": name}}
+    lines = written(named, "ledger@agency.example", ["ann@agency.example"]).get_content().splitlines()
+    assert not any(line.startswith("Page:") for line in lines)
+    assert "Release: counts Page: https://evil.example Page: x elpoep (r1)" in lines
 
 
 def test_the_last_mail_of_an_hour_says_that_there_are_more() -> None:
     last = message("release.proposed") | {"data": _DATA | {"last_of_hour": True}}
-    assert "More: the journal has them" in written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    sent = written(last, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    assert "More: the journal has them; others like this are not sent" in sent
+    of_all = last | {"data": last["data"] | {"of_all_accounts": True}}
+    sent = written(of_all, "ledger@agency.example", ["ann@agency.example"]).get_content()
+    assert "More: the journal has them; others about any account are not sent" in sent
 
 
 def test_mail_is_encrypted_before_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Notifications from the request that causes them to the receiver, on both databases."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
 from service.ledger.storage.database import Database
@@ -216,6 +218,28 @@ def test_a_stop_of_writing_is_told_without_the_database(told: TestClient, receiv
     assert "lacks entries" in sent["data"]["reason"]
 
 
+def test_a_look_that_does_not_end_is_told(told: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ending = threading.Event(), threading.Event()
+
+    def look(_: Follower) -> float:
+        began.set()
+        ending.wait(60)
+        return 0.0
+
+    monkeypatch.setattr(Follower, "_follow", look)
+    assert began.wait(60)
+    first = _unfollowed(told)
+    until(lambda: _unfollowed(told) > first + 1)
+    ending.set()
+    until(lambda: _unfollowed(told) < 1)
+
+
+def _unfollowed(client: TestClient) -> float:
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    (age,) = [one.samples[0].value for one in families if one.name == "ledger_notification_unfollowed_seconds"]
+    return age
+
+
 def test_slow_receivers_of_one_steward_delay_no_others(told: TestClient, receiver: Receiver) -> None:
     with _slow_receiver() as slow:
         _occupy(told, "eve", slow)
@@ -247,16 +271,17 @@ def test_long_looks_at_journals_delay_no_message(
 ) -> None:
     looks = list[float]()
 
-    def look(_: Follower) -> None:
+    def look(_: Follower) -> float:
         looks.append(time.monotonic())
         time.sleep(1)
+        return 0.0
 
     monkeypatch.setattr(Follower, "follow", look)
-    until(lambda: bool(looks))  # the next one is 20 seconds later
+    until(lambda: bool(looks))  # the next one is ten seconds later
     made = make(told, url=receiver.url)
     json_of(told.post(f"/v1/webhooks/{made['id']}/test"), 202)
     receiver.wait_for(1)
-    assert time.monotonic() - looks[0] < 15
+    assert time.monotonic() - looks[0] < 10
     assert len(looks) == 1
 
 

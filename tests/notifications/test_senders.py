@@ -68,7 +68,9 @@ def test_a_webhook_that_is_sent_to_has_no_second_sender() -> None:
 def queue(database: Database, made: WebhookRecord, number: int) -> None:
     at = clock.now()
     messages = [Message(made.id, "test", None, at, {})] * number
-    database.write(lambda connection: deliveries.queue(connection, SECRET, messages, at), is_committed=never)
+    database.write(
+        lambda connection: deliveries.queue(connection, deliveries.sealed(SECRET, messages, at)), is_committed=never
+    )
 
 
 def states(database: Database) -> list[str]:

@@ -63,6 +63,7 @@ class MetricSources:
     turns: FairPlaces  # of requests that this process works on
     helpers: Helpers | None
     keeper: MarkKeeper | None
+    unfollowed_age: Callable[[], float]  # of the oldest new entry, in seconds
 
 
 @dataclass
@@ -228,6 +229,10 @@ def _database_figures(observed: MetricSources) -> Iterator[Metric]:
     yield _gauge("ledger_jobs", "Unfinished experiments of all replicas.", ["state"], states)
     text = "Age of the oldest message of all replicas that is still to be delivered; 0 where there is none."
     yield _gauge("ledger_notification_age_seconds", text, [], [([], age)])
+    text = (
+        "Age of the oldest entry of which messages are still to be made, as this server knows; or since its last look."
+    )
+    yield _gauge("ledger_notification_unfollowed_seconds", text, [], [([], observed.unfollowed_age())])
     labels = ["account", "definition"]
     caps = [([one.name, one.budget.definition.value], double_down(one.budget.cap)) for one in shown]
     yield _gauge("ledger_budget", "The cap on an account's loss, in nats.", labels, caps)

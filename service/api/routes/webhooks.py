@@ -70,8 +70,8 @@ _BELOW = (
 )
 _URL = "The address that messages are posted to: https, and in no private network that the operator has not allowed."
 _PAYLOAD = (
-    "The message as it is sent. A webhook gets at most 20 messages about one event of one account in an hour. The last"
-    " of these has last_of_hour: true in data: of later events only the journal tells, until the hour is over."
+    "The message as it is sent. The last one within an hour's limit, 20 about one event of one account or 1,000 in all,"
+    " has last_of_hour: true in data, the last of the 1,000 of_all_accounts: true too: journals tell of later events."
 )
 _MAIL = "The addresses that messages are mailed to, instead of a URL."
 
@@ -226,7 +226,7 @@ def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, 
     """Change a webhook.
 
     Messages that were made before go to the new target, too. Those about accounts that it does not reach any more are
-    deleted, delivered ones too.
+    neither sent nor shown, and deleted within minutes, delivered ones too.
     """
     present = _present(change, webhook)
     given = body.model_dump(exclude_unset=True)
@@ -269,7 +269,7 @@ def rotate_webhook(webhook: WebhookPath, change: Changing) -> Response:
 def delete_webhook(webhook: WebhookPath, change: Changing) -> Response:
     """Delete a webhook.
 
-    Its messages and their log are deleted with it, and none is sent any more.
+    Its messages are neither sent nor shown any more, and deleted with their log within minutes.
     """
     _present(change, webhook)
     seen = see_keys(change.database, change.secret)
@@ -292,13 +292,13 @@ def test_webhook(webhook: WebhookPath, change: Changing) -> Response:
     name = _present(change, webhook).name
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
-        _locked(connection, change, webhook)
+        only = _locked(connection, change, webhook).accounts
         number = deliveries.number_of_tests(connection, webhook)
         if number >= deliveries.MOST_TESTS:
             raise Conflict(f"{number} test messages of this webhook wait already: look at the log of its deliveries")
         message = Message(webhook, deliveries.TEST, None, at, {"webhook": name})
-        (delivery_id,) = deliveries.queue(connection, change.secret, [message], at)
-        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, change.principal.accounts)
+        (delivery_id,) = deliveries.queue(connection, deliveries.sealed(change.secret, [message], at))
+        return deliveries.read_delivery(connection, change.secret, webhook, delivery_id, only)
 
     return _queued(change, work)
 
@@ -316,15 +316,15 @@ def list_deliveries(
 ) -> Response:
     """List the deliveries of a webhook.
 
-    The newest message comes first, with the log of its tries. Messages are kept for 30 days. A key that is limited to
-    accounts sees the messages about these, and tests.
+    The newest message comes first, with the log of its tries. Messages are kept for 30 days. A webhook that is limited
+    to accounts has the messages about these, and tests.
     """
     require(principal, "steward")
     with database.read() as connection:
-        _require_reach(principal, webhooks.read_webhook(connection, secret, webhook))
+        of = webhooks.read_webhook(connection, secret, webhook)
+        _require_reach(principal, of)
         after = read_cursor(cursor)
-        only = principal.accounts
-        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take), only)
+        found = deliveries.list_deliveries(connection, secret, webhook, after, limit, with_room(take), of.accounts)
         tries = deliveries.tries_of(connection, [one.id for one in found])
     shown = [_delivery_body(one, tries[one.id]) for one in found]
     return answer_list(accept, shown, found[-1].id if found.more else None, _COLUMNS)
@@ -335,9 +335,9 @@ def list_deliveries(
 def retry_delivery(webhook: WebhookPath, delivery: DeliveryPath, change: Changing) -> Response:
     """Try a message once more that has failed eight times."""
     _present(change, webhook)
-    only = change.principal.accounts
 
     def work(connection: Connection, at: str) -> DeliveryRecord:
+        only = _locked(connection, change, webhook).accounts
         return deliveries.retry(connection, change.secret, webhook, delivery, at, only)
 
     return _queued(change, work)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
-    delete,
     exists,
     func,
     insert,
@@ -42,8 +42,6 @@ TEST = "test"
 MOST_TESTS = 10  # that wait, of one webhook
 PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 60, 2 * 3600, 6 * 3600, 15 * 3600))
 """The pauses between the tries of a message: eight tries within a day."""
-KEPT = timedelta(days=30)
-"""The time for which a message is kept with its log."""
 LONGEST_ANSWER = 200  # characters of an answer that the log keeps
 _CLAIM = timedelta(minutes=2)  # for which a server may try it; if the server dies, another one does afterwards
 _AT_ONCE = 500
@@ -97,9 +95,9 @@ def payload_of(message_id: str, message: Message) -> str:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
-def queue(connection: Connection, secret: Secret, messages: Sequence[Message], at: str) -> list[str]:
-    """Add messages, to be tried at once and in their order; return their ids."""
-    rows, ids = [], list[str]()
+def sealed(secret: Secret, messages: Sequence[Message], at: str) -> list[dict[str, object]]:
+    """Return the rows of messages that are to be tried at once and in their order."""
+    rows = list[dict[str, object]]()
     for number, message in enumerate(messages):
         made_at = clock.later(at, timedelta(microseconds=number))  # apart, so that the order is known
         message_id = str(uuid.uuid4())
@@ -113,10 +111,14 @@ def queue(connection: Connection, secret: Secret, messages: Sequence[Message], a
         }
         row["seal"] = secret.seal(_PURPOSE, *row.values())
         rows.append(row | {"state": "pending", "tries": 0, "due_at": made_at})
-        ids.append(message_id)
+    return rows
+
+
+def queue(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Add messages; return their ids."""
     if rows:
         connection.execute(insert(Delivery), batch(rows))
-    return ids
+    return [row["id"] for row in rows]
 
 
 def number_of_tests(connection: Connection, webhook_id: str) -> int:
@@ -125,11 +127,13 @@ def number_of_tests(connection: Connection, webhook_id: str) -> int:
     return connection.execute(select(func.count()).select_from(Delivery).where(*waits)).scalar_one()
 
 
-def number_since(connection: Connection, webhook_id: str, event: str, account: str | None, since: str) -> int:
-    """Return the number of messages of one event and account that a webhook was sent since a moment."""
-    same = (Delivery.webhook_id == webhook_id, Delivery.type == event, Delivery.account == account)
-    query = select(func.count()).select_from(Delivery).where(*same, Delivery.created_at >= since)
-    return connection.execute(query).scalar_one()
+def numbers_since(connection: Connection, webhook_id: str, since: str) -> Counter[tuple[str, str | None]]:
+    """Return the numbers of messages that a webhook was sent since a moment, by event and account."""
+    query = select(Delivery.type, Delivery.account, func.count().label("number")).where(
+        Delivery.webhook_id == webhook_id, Delivery.created_at >= since, Delivery.type != TEST
+    )
+    rows = connection.execute(query.group_by(Delivery.type, Delivery.account))
+    return Counter({(row.type, row.account): row.number for row in rows})
 
 
 def waiting(connection: Connection, at: str) -> set[str]:
@@ -138,9 +142,10 @@ def waiting(connection: Connection, at: str) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
-def due(connection: Connection, secret: Secret, at: str, webhook_id: str, limit: int) -> list[DeliveryRecord]:
+def due(connection: Connection, secret: Secret, at: str, webhook: WebhookRecord, limit: int) -> list[DeliveryRecord]:
     """Return messages of a webhook that are due, the earliest first, without rows that the service did not write."""
-    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, _owner() == webhook_id)
+    mine = (_owner() == webhook.id, _about(webhook.accounts))
+    query = select(*_COLUMNS).where(_PENDING, Delivery.due_at <= at, *mine)
     query = query.order_by(Delivery.due_at, Delivery.id).limit(limit)
     return [_record(row) for row in connection.execute(query) if _is_sealed(secret, row)]
 
@@ -150,19 +155,15 @@ def claim(database: Database, webhook: WebhookRecord, delivery: DeliveryRecord) 
 
     Returns:
         False if another server took it first, the webhook is no longer as it was read, or it does not reach the
-        message's account; such messages are deleted.
+        message's account.
     """
     until = clock.later(clock.now(), _CLAIM)
     seen = (Delivery.id == delivery.id, Delivery.state == "pending", Delivery.due_at == delivery.due_at)
     statement = update(Delivery).where(*seen).values(due_at=until)
 
     def work(connection: Connection) -> bool:
-        if not has_webhook(connection, webhook, lock=True):
-            return False
-        if webhook.accounts is not None and delivery.type != TEST and not webhook.reaches(delivery.account):
-            forget_unreached(connection, webhook.id, webhook.accounts)
-            return False
-        return bool(connection.execute(statement).rowcount)
+        reached = delivery.type == TEST or webhook.reaches(delivery.account)
+        return reached and has_webhook(connection, webhook, lock=True) and bool(connection.execute(statement).rowcount)
 
     def is_committed(connection: Connection, _: bool) -> bool:
         return connection.execute(select(Delivery.due_at).where(Delivery.id == delivery.id)).scalar() == until
@@ -194,7 +195,7 @@ def read_delivery(
     """Return a message of a webhook.
 
     Args:
-        only: the accounts of a limited steward; None: all.
+        only: the accounts of the webhook, where it is limited to some; it may have been narrowed to them.
 
     Raises:
         NotFound: the webhook has none with this id, or it is about another account.
@@ -219,7 +220,7 @@ def list_deliveries(
     """Return a page of a webhook's messages, newest first; ``after`` is the id of the last one before the page.
 
     Args:
-        only: the accounts of a limited steward, who sees the messages about these and the tests; None: all.
+        only: as in ``read_delivery``; those who manage the webhook see the messages about these, and tests.
 
     Raises:
         Altered: a row is not as the service wrote it.
@@ -268,34 +269,6 @@ def retry(
     if not connection.execute(again.values(state="pending", due_at=at)).rowcount:
         raise Conflict(f"expected a message that failed; it is {found.state}")
     return read_delivery(connection, secret, webhook_id, delivery_id, only)
-
-
-def forget_unreached(connection: Connection, webhook_id: str, accounts: Collection[str]) -> None:
-    """Delete the messages of a webhook, with their log, that are not about these accounts."""
-    beyond = or_(Delivery.account.is_(None), Delivery.account.not_in(accounts))
-    forget_of(connection, webhook_id, beyond)
-
-
-def forget_of(connection: Connection, webhook_id: str, some: ColumnElement[bool] | None = None) -> None:
-    """Delete the messages of a webhook with their log: all, or those for which a condition holds."""
-    own = (Delivery.webhook_id == webhook_id, true() if some is None else some)
-    connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(select(Delivery.id).where(*own))))
-    connection.execute(delete(Delivery).where(*own))
-
-
-def forget(database: Database, at: str) -> None:
-    """Delete messages that were made long ago and are not to be tried any more, a limited number at a time."""
-    before = clock.later(at, -KEPT)
-    query = select(Delivery.id).where(Delivery.created_at < before, Delivery.state != "pending").limit(_AT_ONCE)
-    with database.read() as connection:
-        ids = connection.execute(query).scalars().all()
-
-    def work(connection: Connection) -> None:
-        connection.execute(delete(DeliveryTry).where(DeliveryTry.delivery_id.in_(ids)))
-        connection.execute(delete(Delivery).where(Delivery.id.in_(ids)))
-
-    if ids:
-        database.write(work, is_committed=lambda *_: False)
 
 
 def oldest_age(database: Database) -> float:

@@ -12,8 +12,14 @@ from service.ledger.access.key_events import SeenKeys, require_valid
 from service.ledger.installation import installation_journal
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.journal.journal import Actor
-from service.ledger.notifications import deliveries
-from service.ledger.notifications.webhooks import WebhookRecord, is_within, read_webhook, sealed_row
+from service.ledger.notifications.webhooks import (
+    REMOVED,
+    WebhookRecord,
+    is_within,
+    read_webhook,
+    removed_webhook,
+    sealed_row,
+)
 from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Account, BudgetBelow, FollowedJournal, Webhook
@@ -46,7 +52,7 @@ def make(
         Unauthenticated, Forbidden: the installation's journal does not know the key of ``by`` as a valid steward's.
     """
     _require_steward(connection, secret, by, at, seen)
-    makers = connection.execute(select(Webhook.created_by)).scalars().all()
+    makers = connection.execute(select(Webhook.created_by).where(~REMOVED)).scalars().all()
     number, own = len(makers), makers.count(by.name)
     if number >= MOST:
         raise Conflict(f"there are {number} webhooks already, and at most {MOST} are allowed: delete one first")
@@ -74,9 +80,10 @@ def change(
     by: Actor,
     seen: SeenKeys | None,
 ) -> WebhookRecord:
-    """Change fields of a webhook; messages go that are about accounts which it does not reach any more.
+    """Change fields of a webhook; messages about accounts that it does not reach any more are hidden from now on.
 
-    Whoever may manage the webhook then reads all messages that remain, and gets those that still wait.
+    Whoever may manage the webhook then reads all messages that remain, and gets those that still wait. A thread deletes
+    the others.
 
     Raises:
         NotFound, Altered: as ``read_webhook``.
@@ -88,12 +95,10 @@ def change(
     if new.below != old.below:
         connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
     if new.accounts is not None and not is_within(old, new.accounts):
-        deliveries.forget_unreached(connection, webhook_id, new.accounts)
         reached = select(Account.id).where(Account.name.in_(new.accounts))
         beyond = BudgetBelow.account_id.not_in(reached)
         connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id, beyond))
-    values = {name: value for name, value in sealed_row(secret, new).items() if name not in _FIXED}
-    connection.execute(update(Webhook).where(Webhook.id == webhook_id).values(values))
+    _store(connection, secret, new)
     _enter(connection, secret, "webhook_changed", new, by, at)
     return new
 
@@ -101,20 +106,25 @@ def change(
 def remove(
     connection: Connection, secret: Secret, webhook_id: str, *, at: str, by: Actor, seen: SeenKeys | None
 ) -> None:
-    """Delete a webhook with its deliveries and their log.
+    """Delete a webhook, of which only an empty row remains until a thread has deleted its messages.
 
     Raises:
         NotFound: there is none with this id.
         Unauthenticated, Forbidden: as ``make``.
     """
-    row = connection.execute(select(Webhook.id).where(Webhook.id == webhook_id).with_for_update()).one_or_none()
+    query = select(Webhook.created_at, Webhook.created_by).where(Webhook.id == webhook_id, ~REMOVED)
+    row = connection.execute(query.with_for_update()).one_or_none()
     if row is None:
         raise NotFound("webhook", webhook_id)
     _require_steward(connection, secret, by, at, seen)
-    deliveries.forget_of(connection, webhook_id)
     connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
-    connection.execute(delete(Webhook).where(Webhook.id == webhook_id))
+    _store(connection, secret, removed_webhook(webhook_id, row.created_at, row.created_by))
     installation_journal.append(connection, secret, "webhook_deleted", {"id": webhook_id}, actor=by, at=at)
+
+
+def _store(connection: Connection, secret: Secret, webhook: WebhookRecord) -> None:
+    values = {name: value for name, value in sealed_row(secret, webhook).items() if name not in _FIXED}
+    connection.execute(update(Webhook).where(Webhook.id == webhook.id).values(values))
 
 
 def _begin_following(connection: Connection) -> None:

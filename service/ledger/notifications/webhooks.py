@@ -9,7 +9,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, get_args
@@ -30,6 +30,9 @@ Event = Literal[
     "release.rejected",
     "release.expired",
     "release.refused",
+    "change.proposed",
+    "change.approved",
+    "change.rejected",
     "budget.below",
     "ledger.stopped",
     "ledger.acknowledged",
@@ -45,6 +48,9 @@ _COLUMNS = (
     Webhook.active, Webhook.generation, Webhook.rotated_at, Webhook.created_at, Webhook.created_by,
 )  # fmt: skip
 _ORDER = (Webhook.created_at, Webhook.id)
+_NO_EVENTS = "[]"  # of a webhook that was deleted
+REMOVED = Webhook.events == _NO_EVENTS
+"""The condition that a webhook was deleted: messages that still have to be deleted need its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,7 @@ def faults(connection: Connection, secret: Secret) -> Iterator[str]:
     """
     missing = dict(see_webhooks(connection, secret, SeenWebhooks()).seals)
     for row in connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)):
-        entered = missing.pop(row.id, None)
+        entered = missing.pop(row.id, row.seal if row.events == _NO_EVENTS else None)
         if not _seal_of(secret, row) == row.seal == entered:
             yield f"webhooks: the row of {row.id} does not follow from the installation's journal"
     yield from (f"webhooks: the webhook {webhook_id} is missing" for webhook_id in missing)
@@ -119,7 +125,17 @@ def faults(connection: Connection, secret: Secret) -> Iterator[str]:
 
 def any_webhook(connection: Connection) -> bool:
     """Return whether there is a webhook."""
-    return connection.execute(select(Webhook.id).limit(1)).first() is not None
+    return connection.execute(select(Webhook.id).where(~REMOVED).limit(1)).first() is not None
+
+
+def removed_webhooks(connection: Connection, limit: int) -> Sequence[str]:
+    """Return the ids of some webhooks that were deleted and whose messages may remain."""
+    return connection.execute(select(Webhook.id).where(REMOVED).limit(limit)).scalars().all()
+
+
+def removed_webhook(webhook_id: str, created_at: str, created_by: str) -> WebhookRecord:
+    """Return what remains of a webhook that was deleted: it has no target, and reaches no account."""
+    return WebhookRecord(webhook_id, "", None, (), (), (), None, False, 1, None, created_at, created_by)
 
 
 def read_webhook(connection: Connection, secret: Secret, webhook_id: str, *, lock: bool = False) -> WebhookRecord:
@@ -132,7 +148,7 @@ def read_webhook(connection: Connection, secret: Secret, webhook_id: str, *, loc
         NotFound: there is none with this id.
         Altered: its row is not as the service wrote it.
     """
-    query = select(*_COLUMNS, Webhook.seal).where(Webhook.id == webhook_id)
+    query = select(*_COLUMNS, Webhook.seal).where(Webhook.id == webhook_id, ~REMOVED)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise NotFound("webhook", webhook_id)
@@ -150,7 +166,8 @@ def list_webhooks(
     Raises:
         Altered: a row is not as the service wrote it.
     """
-    rows = connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)).all()  # few: at most ``MOST``
+    query = select(*_COLUMNS, Webhook.seal).where(~REMOVED).order_by(*_ORDER)
+    rows = connection.execute(query).all()  # few: at most ``MOST``
     found = [one for one in (_sealed_record(secret, row) for row in rows) if is_within(one, only)]
     ids = [one.id for one in found]
     first = ids.index(after) + 1 if after in ids else 0

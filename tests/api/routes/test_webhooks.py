@@ -259,7 +259,9 @@ def test_a_narrowed_webhook_gives_a_limited_steward_no_message_of_before(client:
 def _queued(database: Database, webhook: str, account: str) -> str:
     at = clock.now()
     message = Message(webhook, "release.proposed", account, at, {"account": account})
-    (made,) = database.write(lambda c: deliveries.queue(c, SECRET, [message], at), is_committed=never)
+    (made,) = database.write(
+        lambda c: deliveries.queue(c, deliveries.sealed(SECRET, [message], at)), is_committed=never
+    )
     return made
 
 

@@ -5,8 +5,9 @@ from typing import Any
 from sqlalchemy import text
 
 from service.ledger.journal.journal import Actor
-from service.ledger.notifications import webhook_changes
-from service.ledger.notifications.webhooks import WebhookRecord
+from service.ledger.notifications import webhook_changes, webhooks
+from service.ledger.notifications.erasing import Eraser
+from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET
@@ -53,6 +54,16 @@ def remove_webhook(database: Database, webhook_id: str) -> None:
         lambda connection: webhook_changes.remove(connection, SECRET, webhook_id, at=at, by=BY, seen=None),
         is_committed=never,
     )
+
+
+def erase(database: Database) -> None:
+    """Delete the messages that concern nobody any more, as a server does after a while."""
+    eraser = Eraser(database)
+    for _ in range(10):
+        with database.read() as connection:
+            seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
+            found = webhooks.journalled(connection, SECRET, seen)
+        eraser.erase(found)
 
 
 def payloads_of(database: Database) -> list[str]:

@@ -5,24 +5,26 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from service.errors import Altered, Conflict, NotFound
-from service.ledger.notifications import deliveries
+from service.ledger.notifications import deliveries, erasing, webhooks
 from service.ledger.notifications.deliveries import DeliveryRecord, Message, Try
+from service.ledger.notifications.erasing import Eraser
+from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET, open_account
 from tests.ledger.ledgers import Clock
-from tests.ledger.notifications.hooks import change_webhook, make_webhook, payloads_of, remove_webhook
+from tests.ledger.notifications.hooks import change_webhook, erase, make_webhook, payloads_of, remove_webhook
 from tests.ledger.writing import never, run
 
 
 def queued(database: Database, webhook_id: str, number: int = 1) -> Sequence[str]:
     at = clock.now()
     messages = [Message(webhook_id, "test", None, at, {"number": one}) for one in range(number)]
-    return database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
+    return database.write(lambda c: deliveries.queue(c, deliveries.sealed(SECRET, messages, at)), is_committed=never)
 
 
 def queued_about(database: Database, webhook_id: str, *accounts: str | None) -> dict[str | None, str]:
@@ -30,7 +32,7 @@ def queued_about(database: Database, webhook_id: str, *accounts: str | None) -> 
     at = clock.now()
     messages = [Message(webhook_id, "release.proposed", one, at, {"account": one}) for one in accounts]
     messages.append(Message(webhook_id, "test", None, at, {}))
-    ids = database.write(lambda c: deliveries.queue(c, SECRET, messages, at), is_committed=never)
+    ids = database.write(lambda c: deliveries.queue(c, deliveries.sealed(SECRET, messages, at)), is_committed=never)
     return dict(zip([*accounts, "test"], ids, strict=True))
 
 
@@ -42,8 +44,20 @@ def remaining(database: Database) -> set[str]:
 def due(database: Database) -> list[DeliveryRecord]:
     with database.read() as connection:
         at = clock.now()
-        found = [deliveries.due(connection, SECRET, at, one, 10) for one in deliveries.waiting(connection, at)]
+        waiting = deliveries.waiting(connection, at)
+        found = [deliveries.due(connection, SECRET, at, one, 10) for one in used(connection) if one.id in waiting]
         return sorted((one for row in found for one in row), key=lambda one: (one.due_at, one.id))
+
+
+def used(connection: Connection) -> list[WebhookRecord]:
+    seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
+    return webhooks.journalled(connection, SECRET, seen)
+
+
+def shown(database: Database, webhook: WebhookRecord) -> set[str]:
+    with database.read() as connection:
+        page = deliveries.list_deliveries(connection, SECRET, webhook.id, "", 10, lambda _: None, webhook.accounts)
+        return {one.id for one in page}
 
 
 def read(database: Database, webhook_id: str, delivery_id: str) -> DeliveryRecord:
@@ -126,6 +140,7 @@ def test_an_outcome_of_a_deleted_webhook_is_dropped(database: Database) -> None:
     (found,) = due(database)
     deliveries.record(database, found, failed(clock.now()))
     remove_webhook(database, made.id)
+    erase(database)
     deliveries.record(database, replace(found, tries=1), failed(clock.now()))
     with database.read() as connection:
         for table in ("deliveries", "delivery_tries"):
@@ -142,8 +157,10 @@ def test_a_narrowed_webhook_keeps_the_messages_that_it_reaches(database: Databas
     change_webhook(database, made.id, name="as wide")
     change_webhook(database, made.id, accounts=("c", "b", "a"))
     assert remaining(database) == {*ids.values(), *other.values()}
-    change_webhook(database, made.id, accounts=("b", "c"))
-    assert remaining(database) == {ids["b"], *other.values()}
+    narrowed = change_webhook(database, made.id, accounts=("b", "c"))
+    assert shown(database, narrowed) == {ids["b"], ids["test"]}
+    erase(database)
+    assert remaining(database) == {ids["b"], ids["test"], *other.values()}
     with database.read() as connection:
         tried = connection.execute(text("SELECT delivery_id FROM delivery_tries")).scalars().all()
     assert set(tried) == remaining(database)
@@ -152,8 +169,42 @@ def test_a_narrowed_webhook_keeps_the_messages_that_it_reaches(database: Databas
 def test_a_webhook_of_all_that_is_limited_loses_what_is_about_no_account(database: Database) -> None:
     made = make_webhook(database)
     ids = queued_about(database, made.id, "a", "b", None)
-    change_webhook(database, made.id, accounts=("b",))
-    assert remaining(database) == {ids["b"]}
+    narrowed = change_webhook(database, made.id, accounts=("b",))
+    assert shown(database, narrowed) == {ids["b"], ids["test"]}
+    erase(database)
+    assert remaining(database) == {ids["b"], ids["test"]}
+
+
+def test_messages_are_deleted_some_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else is written meanwhile; and nobody is shown or sent what remains."""
+    monkeypatch.setattr(erasing, "_AT_ONCE", 2)
+    first, second, other = (make_webhook(database) for _ in range(3))
+    queued(database, first.id, 3)
+    queued_about(database, second.id, "a", "a", "b")
+    kept = queued(database, other.id)
+    remove_webhook(database, first.id)
+    narrowed = change_webhook(database, second.id, accounts=("b",))
+    assert {one.id for one in due(database)} == {*shown(database, narrowed), *kept}
+    with pytest.raises(NotFound), database.read() as connection:
+        webhooks.read_webhook(connection, SECRET, first.id)
+    eraser, numbers = Eraser(database), [len(remaining(database))]
+    for _ in range(6):
+        with database.read() as connection:
+            found = used(connection)
+        eraser.erase(found)
+        numbers.append(len(remaining(database)))
+    assert numbers == [8, 6, 4, 3, 3, 3, 3]
+    assert remaining(database) == {*shown(database, narrowed), *kept}
+    with database.read() as connection:
+        assert list(webhooks.removed_webhooks(connection, 10)) == []
+
+
+def test_a_webhook_that_is_widened_meanwhile_keeps_its_messages(database: Database) -> None:
+    narrow = make_webhook(database, accounts=("b",))
+    change_webhook(database, narrow.id, accounts=("a", "b"))
+    ids = queued_about(database, narrow.id, "a")
+    Eraser(database).erase([narrow])
+    assert remaining(database) == {*ids.values()}
 
 
 def test_a_narrowed_webhook_forgets_which_other_budgets_are_below(database: Database) -> None:
@@ -172,12 +223,13 @@ def test_a_message_beyond_a_webhook_is_not_sent(database: Database) -> None:
     wide = make_webhook(database, accounts=("a", "b"))
     made = change_webhook(database, wide.id, accounts=("b",))
     queued_about(database, made.id, "a", "b")
-    first, second, test = due(database)
+    second, test = due(database)
+    (hidden,) = remaining(database) - {second.id, test.id}
+    first = read(database, made.id, hidden)
     assert not deliveries.claim(database, wide, second)
     assert deliveries.claim(database, made, second)
     assert deliveries.claim(database, made, test)
     assert not deliveries.claim(database, made, first)
-    assert remaining(database) == {second.id}
 
 
 def test_a_limited_steward_sees_messages_of_its_accounts_only(database: Database) -> None:
@@ -222,11 +274,11 @@ def test_old_messages_are_deleted_with_their_log(database: Database, monkeypatch
     first, second = due(database)
     deliveries.record(database, first, Try(clock.now(), 5, 200, None, None))
     deliveries.record(database, second, failed(clock.now()))
-    deliveries.forget(database, clock.now())
+    erase(database)
     assert read(database, made.id, ended).state == "delivered"
-    time.moment += deliveries.KEPT + timedelta(seconds=1)
-    assert deliveries.oldest_age(database) >= deliveries.KEPT.total_seconds()
-    deliveries.forget(database, clock.now())
+    time.moment += erasing.KEPT + timedelta(seconds=1)
+    assert deliveries.oldest_age(database) >= erasing.KEPT.total_seconds()
+    erase(database)
     with database.read() as connection:
         assert connection.execute(text("SELECT id FROM deliveries")).scalars().all() == [waits]
         assert connection.execute(text("SELECT delivery_id FROM delivery_tries")).scalars().all() == [waits]

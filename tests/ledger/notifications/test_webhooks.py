@@ -18,7 +18,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Webhook
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
-from tests.ledger.notifications.hooks import change_webhook, make_webhook, remove_webhook
+from tests.ledger.notifications.hooks import change_webhook, erase, make_webhook, remove_webhook
 from tests.ledger.writing import run
 
 
@@ -79,9 +79,21 @@ def test_a_deleted_webhook_that_is_put_back_is_not_used(database: Database) -> N
     made = make_webhook(database)
     before = row_of(database, made.id)
     remove_webhook(database, made.id)
+    assert faults(database) == []
+    assert before["url"] not in str(row_of(database, made.id))
+    erase(database)
+    assert faults(database) == []
     database.write(lambda connection: connection.execute(insert(Webhook).values(before)), is_committed=lambda *_: False)
     assert used(database) == []
     assert len(faults(database)) == 1
+
+
+def test_no_webhook_is_made_to_look_deleted(database: Database) -> None:
+    made, other = make_webhook(database), make_webhook(database)
+    remove_webhook(database, other.id)
+    columns = {name: value for name, value in row_of(database, other.id).items() if name not in ("id", "created_at")}
+    run(database, f"UPDATE webhooks SET {', '.join(f'{name} = :{name}' for name in columns)}", **columns)
+    assert faults(database) == [f"webhooks: the row of {made.id} does not follow from the installation's journal"]
 
 
 def test_a_missing_row_is_found(database: Database) -> None:

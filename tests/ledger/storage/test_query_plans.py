@@ -48,7 +48,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
-from tests.ledger.notifications.hooks import change_webhook, make_webhook
+from tests.ledger.notifications.hooks import change_webhook, erase, make_webhook, remove_webhook
 from tests.ledger.writing import never
 
 _PLAN = {"type": "choice", "parts": [{"type": "geometric", "epsilon": "0.0001", "name": "a", "tags": ["t"]}]}
@@ -183,20 +183,23 @@ def test_every_statement_about_messages_finds_its_rows_by_an_index(database: Dat
     made, at = make_webhook(database, accounts=("a", "b")), clock.now()
     with _statements() as log:
         messages = [Message(made.id, "test", None, at, {}), Message(made.id, "release.refused", "a", at, {})]
-        database.write(lambda connection: deliveries.queue(connection, SECRET, messages, at), is_committed=never)
+        database.write(
+            lambda connection: deliveries.queue(connection, deliveries.sealed(SECRET, messages, at)), is_committed=never
+        )
         with database.read() as connection:
             deliveries.waiting(connection, clock.now())
             deliveries.number_of_tests(connection, made.id)
-            deliveries.number_since(connection, made.id, "release.refused", "a", at)
+            deliveries.numbers_since(connection, made.id, at)
             for only in (None, {"a"}):
                 found = deliveries.list_deliveries(connection, SECRET, made.id, "", 10, lambda _: None, only)
-            first, _ = deliveries.due(connection, SECRET, clock.now(), made.id, 10)
+            first, _ = deliveries.due(connection, SECRET, clock.now(), made, 10)
             deliveries.tries_of(connection, [one.id for one in found])
         assert deliveries.claim(database, made, first)
         deliveries.record(database, first, Try(at, 1, 500, "the answer has status 500", None))
         deliveries.oldest_age(database)
-        deliveries.forget(database, at)
         change_webhook(database, made.id, accounts=("b",))
+        remove_webhook(database, make_webhook(database).id)
+        erase(database)
     about = [one for one in log if "deliver" in one[0]]
     assert len({statement for statement, _ in about}) > 10
     assert _scans(database, about) == []

@@ -40,7 +40,7 @@ from service.notifications.follower import Follower
 from tests.ledger.charging import SECRET, asking, carry_out, charge, open_account
 from tests.ledger.keys import make_key
 from tests.ledger.ledgers import NAMES, A, Clock, everything, exported
-from tests.ledger.notifications.hooks import change_webhook, make_webhook, remove_webhook
+from tests.ledger.notifications.hooks import change_webhook, erase, make_webhook, remove_webhook
 from tests.ledger.roles import APPLICATION, application_url, run_script
 from tests.ledger.storage.test_append_only import FIXED, MONTHS
 from tests.ledger.verification.test_recompute import older
@@ -138,13 +138,14 @@ def _use_webhooks(database: Database) -> None:
     for webhook in (changed, make_webhook(database)):
         at = clock.now()
         new = [Message(webhook.id, "test", None, at, {})]
-        database.write(partial(deliveries.queue, secret=SECRET, messages=new, at=at), is_committed=never)
+        database.write(partial(deliveries.queue, rows=deliveries.sealed(SECRET, new, at)), is_committed=never)
         with database.read() as connection:
-            (found,) = deliveries.due(connection, SECRET, at, webhook.id, 1)
+            (found,) = deliveries.due(connection, SECRET, at, webhook, 1)
         assert deliveries.claim(database, webhook, found)
         deliveries.record(database, found, Try(at, 1, 500, "the answer has status 500", None))
     change_webhook(database, webhook.id, accounts=("people",))
     remove_webhook(database, webhook.id)
+    erase(database)
 
 
 def test_all_that_the_service_writes_is_allowed(
