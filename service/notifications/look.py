@@ -1,4 +1,4 @@
-"""What one look at the journals finds, and the one transaction that writes it."""
+"""A look at the journals: what it finds, and the one transaction that writes it."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
