@@ -48,9 +48,7 @@ from service.privacy.plans.walking import Neighbouring
 
 router = APIRouter(prefix="/v1/accounts", route_class=StrictRoute)
 
-AccountName = Annotated[
-    str, StringConstraints(min_length=1, max_length=100, pattern=patterns.ACCOUNT)
-]
+AccountName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=patterns.ACCOUNT)]
 # An example of the parameter, not of its schema: the page of the contract fills in the former.
 AccountPath = Annotated[
     str,
