@@ -224,7 +224,7 @@ def test_a_look_makes_a_bounded_number_of_messages(database: Database, monkeypat
 
 @pytest.mark.parametrize("act", ["refuse", "expire"])
 def test_principals_take_turns(database: Database, monkeypatch: pytest.MonkeyPatch, act: str) -> None:
-    """An actor who adds entries to many accounts delays only their messages, also if nobody's act expired what was held."""
+    """An actor with entries in many accounts delays only her own messages, also where a hold expires."""
     time = Clock(monkeypatch)
     monkeypatch.setattr(look, "_MOST", 1)
     names = [f"a{number}" for number in range(6)]
