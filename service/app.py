@@ -163,7 +163,7 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
     alone = max(1, min(_ALONE, settings.writer_threads - 1))
     app.state.turns = FairPlaces(places, _TURNS, alone, settings.max_connections)
     own = settings.model_copy(update={"bootstrap_key": None, "oidc_client_secret": None, "smtp_password": None})
-    make = partial(helper_app, own, database.url, database.version, secret, mark)
+    make = partial(helper_app, own, database.url, database.version, secret, mark, database.newest.complete)
     most = settings.max_connections
     app.state.page_turns = FairPlaces(most, _TURNS, most, most, beside=app.state.turns)
     app.state.journals = FollowedJournals(database, max(1, most // _STREAMED))
@@ -191,7 +191,12 @@ def create_app(settings: Settings, database: Database, secret: Secret, keeper: M
 
 
 def helper_app(
-    settings: Settings, url: str, version: str | None, secret: Secret, mark: HighWaterFile | None
+    settings: Settings,
+    url: str,
+    version: str | None,
+    secret: Secret,
+    mark: HighWaterFile | None,
+    complete: bool = False,
 ) -> FastAPI:
     """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
 
@@ -201,12 +206,13 @@ def helper_app(
         version: of the database's tables; None: any version.
         secret: the installation's secret.
         mark: the file of the high-water mark; None where there is none.
+        complete: whether the server knew all accounts when it began.
     """
     logs.configure(settings.log_level)
     database = open_database(url, lock_timeout=settings.lock_timeout_seconds, writer_threads=1)
     database.secret, database.version, database.begun = secret, version, require_parsed_schema
     if mark is not None:
-        remember_marked(database, mark)
+        remember_marked(database, mark, complete=complete)
     app = _application(settings, database, secret, mark)
     app.state.turns, app.state.helpers = FairPlaces(_THREADS, _THREADS, _THREADS, _THREADS), None
     helper_processes.install(app)

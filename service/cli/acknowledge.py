@@ -173,15 +173,16 @@ def _write_mark(file: HighWaterFile, mark: Mark | None, found: _Found, own: Head
     Args:
         own: the command's own entry in the installation's journal, which follows its present head.
     """
+    # Of the others only the names are known from now on, so that no list passes over them.
+    refused = {name: BEFORE_FIRST for name in (*found.unsealed, *found.altered) if isinstance(name, str)}
+    heads = {**refused, **found.heads}
     if mark is None:
-        # Of the others only the names are known from now on, so that no list or export passes over them.
-        refused = {name: BEFORE_FIRST for name in (*found.unsealed, *found.altered) if isinstance(name, str)}
-        file.replace({**refused, **found.heads, INSTALLATION: own}, clock.now())
+        file.replace({**heads, INSTALLATION: own}, clock.now())
         return
     forgotten = {one.journal: one.marked for one in found.missing}
     if INSTALLATION in mark.heads:
         forgotten[INSTALLATION] = mark.heads[INSTALLATION]
-    present = {name: head for name, head in found.heads.items() if name in forgotten}
+    present = {name: head for name, head in heads.items() if name in forgotten}
     file.forget(forgotten, present | {INSTALLATION: own}, clock.now())
 
 

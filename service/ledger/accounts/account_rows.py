@@ -105,16 +105,22 @@ def unsealed(row: Row[*tuple[Any, ...]]) -> str:
     return "its row, or the last entry of its journal, was not written by the service"
 
 
-def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[Row[*tuple[Any, ...]]]:
+def sealed_rows(
+    connection: Connection, account_ids: Sequence[int], *, strangers_too: bool = True
+) -> Iterator[Row[*tuple[Any, ...]]]:
     """Yield the rows of accounts, each as the service wrote it.
 
+    Args:
+        strangers_too: refuse the rows of ``strangers`` as others, and do not leave them out.
+
     Yields:
-        Rows in no particular order; unknown ids and rows of ``strangers`` are left out.
+        Rows in no particular order; unknown ids are left out.
 
     Raises:
         Unavailable: the row of one is not as the service wrote it, or is an older one.
     """
-    for row in without_strangers(connection, _rows(connection, account_ids)):
+    rows = _rows(connection, account_ids)
+    for row in rows if strangers_too else without_strangers(connection, rows):
         require_seal(connection, row)
         yield row
 
@@ -122,9 +128,10 @@ def sealed_rows(connection: Connection, account_ids: Sequence[int]) -> Iterator[
 def strangers(connection: Connection, accounts: Iterable[tuple[int, str]]) -> set[int]:
     """Return the ids of those accounts that the service never opened: somebody else inserted their rows.
 
-    Such a row has no right seal, and neither the high-water mark nor this process ever knew the account. Lists and
-    exports leave it out; otherwise one such row would end them all. ``verify`` reports it. The row of an account that
-    is known is refused instead, because whoever writes the database could take away its seal to hide it.
+    Such a row has no right seal, and neither the high-water mark nor this process ever knew the account. Lists leave it
+    out; otherwise one such row would end them all. ``verify`` reports it. The row of an account that is known is
+    refused instead, because whoever writes the database could take away its seal to hide it. Nothing that is signed
+    leaves a row out: somebody who imports an export would forget the charges of the account.
 
     Args:
         accounts: by id and name.

@@ -360,7 +360,7 @@ def total(connection: Connection, account_id: int) -> Total:
     """
     family = connection.execute(_FAMILY, {"account": account_id}).scalars().all()
     drawn = undeclared = 0
-    for row in account_rows.sealed_rows(connection, family):
+    for row in account_rows.sealed_rows(connection, family, strangers_too=False):
         drawn, undeclared = drawn + row.partitions_drawn, undeclared + row.partitions_undeclared
     return Total(drawn, undeclared)
 

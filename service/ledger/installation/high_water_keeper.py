@@ -22,7 +22,7 @@ from service.ledger.installation.missing_entries import (
     present_heads,
 )
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.journal import Head
+from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.journal.linked_heads import Walk, is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -61,7 +61,7 @@ class MarkKeeper:
             serves: False for a command, which advances the mark once and does not record whether a server is running.
         """
         self._database, self.file, self._serves = database, file, serves
-        self._failing, self._altered = False, list[str]()
+        self._failing, self._altered = False, list[str | bytes]()
         self._looked = self._marked = time.monotonic()  # the last look, and the last moment when all could be marked
         self._everything = 0.0  # seconds that the last comparison of all journals took
         self._last_move = 0  # of a head in the mark, by any process
@@ -173,8 +173,13 @@ class MarkKeeper:
         if missing:
             self._stop("the ledger lacks entries that it had before; nothing is written", missing)
         elif not lost:
-            at = clock.now()
-            self.file.advance(heads.sound, marked, at, in_use=in_use)  # those that moved are marked the next time
+            at, unsound = clock.now(), dict[str, Head]()
+            if journals is None and not self._database.newest.complete:  # later processes are to know these accounts
+                unsound = {
+                    name: BEFORE_FIRST for name in heads.altered if isinstance(name, str) and name != INSTALLATION
+                }
+            # Those that moved are marked the next time.
+            self.file.advance(unsound | heads.sound, marked, at, in_use=in_use)
             self.written_at = at
         return lost
 

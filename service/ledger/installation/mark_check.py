@@ -87,9 +87,13 @@ def known_heads(marked: Mapping[str, Head]) -> Iterator[KnownHead]:
     return (KnownHead(name, head.seq, head.hash) for name, head in marked.items())
 
 
-def remember_marked(database: Database, file: HighWaterFile) -> None:
-    """Remember all marked heads, in a process that answers for a server and is told later heads by it."""
+def remember_marked(database: Database, file: HighWaterFile, *, complete: bool) -> None:
+    """Remember all marked heads, in a process that answers for a server and is told later heads by it.
+
+    Args:
+        complete: whether the server knew all accounts when it began.
+    """
     with suppress(BrokenMark):  # the server reports it
         heads = file.moved_since(BEFORE_ALL)[1]
-        database.newest.complete = bool(heads)
+        database.newest.complete = complete and bool(heads)
         database.newest.add(known_heads(heads))

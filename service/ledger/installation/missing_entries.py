@@ -63,7 +63,7 @@ class Heads(NamedTuple):
     """
 
     sound: dict[str, Head]
-    altered: list[str]
+    altered: list[str | bytes]
 
 
 def present_heads(
@@ -77,7 +77,7 @@ def present_heads(
     moved = [one[0] for one in accounts if _is_sound(one) and marked.get(one[1]) != Head(one[2], one[3])]
     unsealed = account_rows.unsealed_among(connection, moved)
     sound: dict[str, Head] = {}
-    altered: list[str] = []
+    altered: list[str | bytes] = []
     for account in accounts:
         account_id, name, seq, head, _ = account
         if _is_sound(account) and account_id not in unsealed:

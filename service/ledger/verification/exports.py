@@ -52,7 +52,7 @@ def members(connection: Connection, names: Collection[str] | None = None) -> lis
     export for a moment, and its releases would be forgotten by whoever imports it.
 
     Returns:
-        Each account before those under it, without those that the service never opened.
+        Each account before those under it.
 
     Raises:
         NotFound: there is no account of such a name.

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import StartupRefused, Unavailable
+from service.errors import Altered, StartupRefused, Unavailable
 from service.installation import writing
-from service.ledger.accounts import lines
+from service.ledger.accounts import accounts, lines
 from service.ledger.installation import installation_journal
 from service.ledger.installation.high_water import HighWaterFile, second_version
 from service.ledger.installation.high_water_keeper import MarkKeeper
 from service.ledger.installation.installation_journal import Kind
 from service.ledger.installation.mark_check import check_mark
-from service.ledger.journal.journal import Head, entry_hash
+from service.ledger.journal.journal import BEFORE_FIRST, Head, entry_hash
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.group_commit import NewEntry
@@ -28,7 +28,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.storage.transaction import note_entries
 from service.settings import Settings
 from tests.ledger.charging import account_of, charge, open_account, seal
-from tests.ledger.writing import unprotected
+from tests.ledger.writing import run, unprotected
 
 _ADDED = """INSERT INTO journal (account_id, seq, kind, release_id, body, hash)
 VALUES (:id, :seq, 'described', NULL, :body, :hash)"""
@@ -132,6 +132,19 @@ def test_an_older_ledger_is_refused_at_the_start(database: Database, file: HighW
         check_mark(database, file, check_file=False)
     assert "python -m service acknowledge --reason" in str(refused.value)
     assert "check that this is its address" not in str(refused.value)
+
+
+def test_the_first_mark_knows_accounts_without_a_seal(database: Database, file: HighWaterFile) -> None:
+    """The attack: a seal is taken away before the mark begins, so that later processes would not know the account."""
+    open_account(database)
+    charge(database, PLAN)
+    run(database, "UPDATE accounts SET seal = 'x'")
+    check_mark(database, file, check_file=False)
+    MarkKeeper(database, file).advance(everything=True)
+    assert _marked(file)["people"] == BEFORE_FIRST
+    check_mark(database, file, check_file=False)
+    with database.read() as connection, pytest.raises(Altered):
+        accounts.list_accounts(connection, "", 10, accounts.Wanted())
 
 
 def test_a_database_without_accounts_is_probably_another(

@@ -255,7 +255,7 @@ def test_a_helper_knows_what_is_marked_before_it_is_told_anything(
     database: Database, replica: Database, file: HighWaterFile, old: Callable[[], None]
 ) -> None:
     MarkKeeper(database, file).advance(everything=True)
-    remember_marked(replica, file)
+    remember_marked(replica, file, complete=True)
     old()
     with pytest.raises(Unavailable, match=_BACK):
         account_of(replica)

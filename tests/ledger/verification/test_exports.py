@@ -151,10 +151,12 @@ _ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT :name, {_REST} FROM accou
 
 
 def _listed(database: Database) -> list[list[str]]:
-    """Return the names in an export, and in lists in several orders, in pages of one and of ten."""
+    """Return the names in lists in several orders, in pages of one and of ten."""
     found = []
     with database.read() as connection:
-        found.append([member.name for member in exports.members(connection)])
+        with pytest.raises(Altered):
+            exports.members(connection)  # whoever imports one that lacks a row would forget its charges
+        assert [member.name for member in exports.members(connection, ["b"])] == ["b"]
         for limit in (1, 10):
             page = accounts.list_accounts(connection, "", limit, accounts.Wanted())
             names = [account.name for account in page]
@@ -178,7 +180,7 @@ def test_accounts_that_were_never_opened_are_left_out(database: Database) -> Non
     for name in ("0", "m", "n", "zz"):
         run(database, _ROGUE, name=name)
     *lists, some = _listed(database)
-    assert lists == [["a", "a.1", "b"]] * 6
+    assert lists == [["a", "a.1", "b"]] * 5
     assert some == ["a", "b"]
     with database.read() as connection, pytest.raises(Altered):
         exports.members(connection, ["m"])

@@ -122,6 +122,7 @@ _OWN = {  # what their memos are asked for is no client's choice
     "service.ledger.accounts.caps._digest": "weights, whose fractions are hashed by text",
     "service.ledger.accounts.lines.line_of": "databases, which are equal only to themselves",
     "service.ledger.accounts.lines._reading": "the number of accounts in a line",
+    "service.ledger.accounts.lines._reading_caps": "the number of accounts in a line",
     "service.ledger.spending.spending_rows._mask": "the installation's secret, and the database's own numbers",
     "service.ledger.installation.signing.signer_of": "the installation's secret",
     "service.ledger.storage.clock.later": "moments, and durations of whole seconds",
