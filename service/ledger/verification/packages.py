@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -20,6 +21,7 @@ from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.entries import Drawn, read
 from service.ledger.verification.receipts import check_receipt
+from service.ledger.verification.zip_layout import require_nothing_else
 from service.privacy.planning.levels import find_level
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
@@ -43,10 +45,10 @@ def manifest_text(manifest: dict[str, Any]) -> str:
 def check_package(file: BinaryIO, public_key: str) -> dict[str, Any]:
     """Check a publication package, and return its manifest.
 
-    The holder of the public key's secret signed the list of the files, and each file is as the list states it. The
-    receipt is valid, and states the plan of the package. Each draw has the journal entry that it states, of this
-    release; its noisy counts, in CSV and in Parquet, are those whose hash the entry has. The draws are for as many
-    partitions as the receipt states, except where tabulations have more.
+    The holder of the public key's secret signed the list of the files, each file is as the list states it, and the
+    archive has nothing beside them. The receipt is valid, and states the plan of the package. Each draw has the journal
+    entry that it states, of this release; its noisy counts, in CSV and in Parquet, are those whose hash the entry has.
+    The draws are for as many partitions as the receipt states, except where tabulations have more.
 
     Args:
         file: a ZIP archive, which can be rewound.
@@ -59,11 +61,12 @@ def check_package(file: BinaryIO, public_key: str) -> dict[str, Any]:
         with zipfile.ZipFile(file) as archive:
             manifest = _read_manifest(archive, public_key)
             _check_files(archive, manifest)
+            require_nothing_else(file, archive)
             receipt = _json(archive, RECEIPT)
             check_receipt(receipt, public_key)
             _check_facts(manifest, receipt, _json(archive, PLAN))
             _check_draws(archive, receipt)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, struct.error):
         raise BadSignature("a file of the package is not as the service writes it") from None
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as broken:
         raise BadSignature(f"expected a whole ZIP archive: {broken}") from None
@@ -74,9 +77,11 @@ def _read_manifest(archive: zipfile.ZipFile, public_key: str) -> dict[str, Any]:
     names = archive.namelist()
     if names.count(MANIFEST) != 1 or len(set(names)) != len(names):
         raise BadSignature(f"expected each file once, and {MANIFEST} among them")
-    if archive.getinfo(MANIFEST).file_size > _LARGEST_MANIFEST:
+    with archive.open(MANIFEST) as opened:  # what the archive says of its size is not signed
+        text = opened.read(_LARGEST_MANIFEST + 1)
+    if len(text) > _LARGEST_MANIFEST:
         raise BadSignature(f"expected {MANIFEST} with at most {_LARGEST_MANIFEST} bytes")
-    manifest = _json(archive, MANIFEST)
+    manifest = _read_json(text)
     if not isinstance(manifest, dict):
         raise BadSignature(f"expected an object in {MANIFEST}")
     check_signature(manifest, STATEMENT, public_key)
@@ -99,7 +104,19 @@ def _check_files(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
 
 
 def _json(archive: zipfile.ZipFile, name: str) -> Any:
-    return json.loads(archive.read(name))
+    return _read_json(archive.read(name))
+
+
+def _read_json(text: str | bytes) -> Any:
+    """Read JSON whose objects have each name once; readers take another one of two."""
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError("expected each name once")
+    return found
 
 
 def _check_facts(manifest: dict[str, Any], receipt: dict[str, Any], plan: Any) -> None:
@@ -126,7 +143,7 @@ def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
     expected: dict[str, dict[str, tuple[Drawn, Fraction]]] = {COUNTS: {}, GROUPS: {}}
     with archive.open(DRAWS) as lines:
         for line in io.TextIOWrapper(lines, "utf-8"):
-            stated = json.loads(line)
+            stated = _read_json(line)
             drawn = _drawn(stated, receipt)
             table = COUNTS if drawn.level is None else GROUPS
             if drawn.level is not None:

@@ -4,7 +4,9 @@ import csv
 import hashlib
 import io
 import json
+import struct
 import zipfile
+import zlib
 from fractions import Fraction
 from typing import Any
 
@@ -235,6 +237,62 @@ def _refusal(package: bytes, key: str) -> str:
     with pytest.raises(BadSignature) as refused:
         check_package(io.BytesIO(package), key)
     return str(refused.value)
+
+
+def _local(name: str, data: bytes) -> bytes:
+    """Return a file as a reader meets it that goes along the archive."""
+    sizes = (zlib.crc32(data), len(data), len(data), len(name), 0)
+    return struct.pack("<IHHHHHIIIHH", 0x04034B50, 20, 0, 0, 0, 0x5A21, *sizes) + name.encode() + data
+
+
+def _behind(package: bytes, inserted: bytes, start: int) -> bytes:
+    """Return a package with bytes before its list of files, which says where it begins."""
+    end = package.rindex(b"PK\5\6")
+    moved = struct.pack("<I", start + len(inserted))
+    return package[:start] + inserted + package[start : end + 16] + moved + package[end + 20 :]
+
+
+def test_a_package_has_no_byte_beside_its_files(client: TestClient, drawn: Any) -> None:
+    """The attack: bytes that no signature covers, which other readers of archives, or of pages, find."""
+    package, key = _package(client, drawn), _key(client)
+    (start,) = struct.unpack("<I", package[(end := package.rindex(b"PK\5\6")) + 16 : end + 20])
+    hidden = _local("noisy-counts.csv", b"draw,noisy\r\nx,9999\r\n")
+    altered = {
+        "a second table": _behind(package, hidden, start),
+        "a page": b"<html>9999<!--" + package,
+        "another archive": package + package,
+        "a comment": package[:-2] + struct.pack("<H", 5) + b"hello",
+        "bytes after it": package + b"9999",
+    }
+    assert check_package(io.BytesIO(package), key)
+    for one in altered.values():
+        _refusal(one, key)
+
+
+def test_a_file_of_a_package_fills_its_place(client: TestClient, drawn: Any, database: Database) -> None:
+    """The attack: another file behind the end of one's compressed data, within the size that the list states."""
+    package = _package(client, drawn)
+    files = _files(package)
+    sink, hidden = io.BytesIO(), _local("noisy-counts.csv", b"x")
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+            if name == "plan.json":
+                sink.write(hidden)
+                archive.start_dir = sink.tell()
+                archive.infolist()[-1].compress_size += len(hidden)
+    assert "to fill its place" in _refusal(sink.getvalue(), _key(client))
+
+
+def test_a_name_that_stands_twice_is_refused(client: TestClient, drawn: Any) -> None:
+    package = _package(client, drawn)
+    files = _files(package)
+    twice = files["manifest.json"].replace(b"{", b'{"account":"evil",', 1)
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (files | {"manifest.json": twice}).items():
+            archive.writestr(name, content)
+    assert "not as the service writes it" in _refusal(sink.getvalue(), _key(client))
 
 
 def test_a_changed_package_is_refused(client: TestClient, drawn: Any) -> None:
