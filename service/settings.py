@@ -109,8 +109,8 @@ class Settings(BaseSettings):
     writer_threads: _Count = Field(16, description="Threads for requests that write to the ledger.")
     helper_processes: Annotated[int, Field(ge=0, le=64)] = Field(
         2,
-        description="Processes that answer long requests (computations, journals, pictures); one principal may use"
-        " all but one of them. With 0 the serving process answers them itself.",
+        description="Processes that answer long requests (computations, journals, pictures). One principal may use"
+        " all but one of them; with 1, others wait while it is in use. With 0 the serving process answers them itself.",
     )
     helper_seconds: _Seconds = Field(
         600.0,

@@ -51,6 +51,7 @@ _PICKLED = b"application/x-python-pickle"  # media type of answers that are not 
 _LAST_WORDS = 5.0  # seconds until a process that ended has its exit status
 _COPIES = 2  # of a large body in this process, while it is passed on
 _WAITING = 64  # waiting requests of one principal
+_LOOK = 1.0  # seconds between looks at a client that holds a helper
 _RETRY = 5  # seconds after which a principal may ask for prices again
 _HEADERS = frozenset({b"accept", b"content-type", HEADER.lower().encode()})  # the headers that operations read
 _PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "server", "path", "raw_path", "query_string")
@@ -107,7 +108,8 @@ class Helpers:
         messages, scope = BufferedAnswer(request, send), helper_scope(request.scope)
         if change is not None:  # idempotency stays in this process: helpers do not share it
             scope["state"][NOISE_KEY] = change.noise_key
-        last = await self._until_disconnect(request, self._work(request, scope, body, change, messages.send))
+        work = self._work(request, scope, body, change, messages.send)
+        last = await self._until_disconnect(request, work, self._wait_for_slow(messages))
         if last is None:
             raise client_gone()
         await messages.pass_on()  # the helper is free by now, however slowly the client reads
@@ -198,19 +200,33 @@ class Helpers:
         answer.raw_headers = start["headers"]
         return answer
 
-    async def _until_disconnect(self, request: Request, work: Coroutine[Any, Any, Message]) -> Message | None:
-        """Return the result of some work, which is cancelled when the client hangs up; None where it was."""
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request.receive))
+    async def _wait_for_slow(self, messages: BufferedAnswer) -> None:
+        """Wait until a client reads slowly while it holds a helper that others wait for."""
+        while not (messages.is_slow and self.queue.waiting):
+            await asyncio.sleep(_LOOK)
+
+    async def _until_disconnect(
+        self, request: Request, work: Coroutine[Any, Any, Message], *others: Coroutine[Any, Any, None]
+    ) -> Message | None:
+        """Return the result of some work; None where it was cancelled.
+
+        It is cancelled when the client hangs up, or when another reason to give it up comes first.
+        """
+        task = asyncio.ensure_future(work)
+        reasons = [asyncio.ensure_future(one) for one in (disconnected(request.receive), *others)]
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, *reasons}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             self.hung_up += 1
             request.scope["state"].get(GIVEN_UP, lambda: None)()
-            gone.result()
+            for reason in reasons:
+                if reason.done():
+                    reason.result()
             return None
         finally:
-            gone.cancel()
+            for reason in reasons:
+                reason.cancel()
             task.cancel()
             with suppress(asyncio.CancelledError, ServiceError):
                 await task

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from fastapi.testclient import TestClient
 from starlette.routing import Route
 from starlette.types import Message, Scope
 
-from service.api.http import kept_figures, request_parsing as body
+from service.api.http import buffered_answer, helper_processes, kept_figures, request_parsing as body
 from service.api.http.buffered_answer import BufferedAnswer
 from service.api.http.helper_processes import Helpers
 from service.api.http.memory_room import ROOM
@@ -617,6 +618,44 @@ def test_an_answer_for_which_there_is_no_room_is_passed_on() -> None:
 
     asyncio.run(answer())
     assert sent == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(("seconds", "read", "slow"), [(9.0, 0, False), (11.0, 1 << 20, True), (11.0, 12 << 20, False)])
+def test_a_client_that_holds_a_helper_is_slow_below_a_least_rate(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, read: int, *, slow: bool
+) -> None:
+    monkeypatch.setattr(buffered_answer, "_MOST_KEPT", 2)
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    async def send(_: Message) -> None:
+        now[0] = 100.0 + seconds
+
+    async def answer() -> bool:
+        kept = BufferedAnswer(Request({"type": "http", "state": {}}), send)
+        await kept.send({"type": "http.response.body", "body": b"12"})
+        assert not kept.is_slow, "it is kept, and holds nothing"
+        await kept.send({"type": "http.response.body", "body": bytes(read) or b"3"})
+        return kept.is_slow
+
+    assert asyncio.run(answer()) == slow
+
+
+def test_a_slow_reader_gives_up_its_helper_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack: one reader of a long export holds the only helper for as long as it likes."""
+    monkeypatch.setattr(helper_processes, "_LOOK", 0.01)
+    helpers = Helpers(1, FastAPI, "service.app", 1.0, 1)
+
+    async def look() -> None:
+        async with helpers.queue.place("slow"):
+            ended = asyncio.ensure_future(helpers._wait_for_slow(Mock(is_slow=True)))
+            await asyncio.sleep(0.1)
+            assert not ended.done(), "nobody waits"
+            other = asyncio.ensure_future(helpers.queue.enter("other"))
+            await asyncio.wait_for(ended, 5)
+        await other
+
+    asyncio.run(look())
 
 
 def test_long_work_of_many_is_answered_in_the_end(served: Client) -> None:
