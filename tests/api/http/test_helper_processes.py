@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from starlette.routing import Route
 from starlette.types import Message, Scope
 
-from service.api.http import buffered_answer, helper_processes, kept_figures, request_parsing as body
+from service.api.http import buffered_answer, kept_figures, request_parsing as body
 from service.api.http.buffered_answer import BufferedAnswer
 from service.api.http.helper_processes import Helpers
 from service.api.http.memory_room import ROOM
@@ -643,7 +643,7 @@ def test_a_client_that_holds_a_helper_is_slow_below_a_least_rate(
 
 def test_a_slow_reader_gives_up_its_helper_when_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack: one reader of a long export holds the only helper for as long as it likes."""
-    monkeypatch.setattr(helper_processes, "_LOOK", 0.01)
+    monkeypatch.setattr("service.api.http.helper_processes._LOOK", 0.01)
     helpers = Helpers(1, FastAPI, "service.app", 1.0, 1)
 
     async def look() -> None:
