@@ -235,8 +235,8 @@ def test_the_copy_is_one_file_that_only_its_owner_reads_and_holds_what_is_not_in
         database.secret = SECRET
         open_in(database, definition="zcdp", rho="1")
         charge(database, {"type": "gaussian", "rho": "1/2"})
-        heads = back_up(ledger, target)
-    assert [head.seq for head in heads.values()] == [2]
+        (copied,) = back_up(ledger, target, SECRET)
+    assert (copied.name, copied.head.seq, copied.doubt) == ("people", 2, None)
     assert [found.name for found in target.parent.iterdir()] == ["copy.db"]
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     with contextlib.closing(sqlite3.connect(target)) as copy:
@@ -246,7 +246,7 @@ def test_the_copy_is_one_file_that_only_its_owner_reads_and_holds_what_is_not_in
 def test_an_older_backup_is_not_written_over(ledger: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("older")
     with pytest.raises(Conflict, match="exists already"):
-        back_up(ledger, tmp_path / "copy.db")
+        back_up(ledger, tmp_path / "copy.db", SECRET)
     assert (tmp_path / "copy.db").read_text() == "older"
     assert sorted(found.name for found in tmp_path.iterdir()) == ["copy.db", "ledger"]
 
@@ -255,7 +255,7 @@ def test_what_a_killed_backup_left_is_not_in_the_way(ledger: Path, tmp_path: Pat
     """In a container every one may have the same process id."""
     left = tmp_path / f".copy.db.{os.getpid()}"
     left.write_text("half")
-    back_up(ledger, tmp_path / "copy.db")
+    back_up(ledger, tmp_path / "copy.db", SECRET)
     assert left.read_text() == "half"
     assert sorted(found.name for found in tmp_path.iterdir()) == [left.name, "copy.db", "ledger"]
 
@@ -268,16 +268,74 @@ def test_what_cannot_be_read_or_written_leaves_nothing(ledger: Path, tmp_path: P
     (tmp_path / "text.db").write_text("no database" * 1000)
     for source in (tmp_path / "nothing.db", tmp_path / "text.db", damaged):
         with pytest.raises(Unavailable):
-            back_up(source, tmp_path / "copy.db")
+            back_up(source, tmp_path / "copy.db", SECRET)
     with pytest.raises(Unavailable, match="cannot be written"):
-        back_up(ledger, tmp_path / "no directory" / "copy.db")
+        back_up(ledger, tmp_path / "no directory" / "copy.db", SECRET)
     assert {found.name for found in tmp_path.iterdir()} == {"damaged.db", "ledger", "text.db"}
 
 
 def test_a_database_that_was_never_migrated_is_copied_as_it_is(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "empty.db")) as empty:
         empty.execute("CREATE TABLE other (a)")
-    assert back_up(tmp_path / "empty.db", tmp_path / "copy.db") == {}
+    assert back_up(tmp_path / "empty.db", tmp_path / "copy.db", SECRET) == []
+
+
+def test_a_copy_of_an_older_version_or_without_the_secret_states_heads_that_were_not_checked(
+    ledger: Path, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(ledger)) as older:
+        open_in_file(ledger)
+        assert [one.doubt for one in back_up(ledger, tmp_path / "1.db", None)] == ["its seal was not checked"]
+        older.execute("DROP TABLE installation_journal")
+    assert [one.doubt for one in back_up(ledger, tmp_path / "2.db", SECRET)] == ["its seal was not checked"]
+
+
+_FORGED = "zz\npeople: 12 entries, head 12:00"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "said"),
+    [
+        ("CAST(X'ff' AS TEXT)", "head_hash", r"b'\xff': not certain, as {}: 1 entries, head 1:{}"),
+        (
+            f"'{_FORGED}'",
+            "head_hash",
+            r"'zz\npeople: 12 entries, head 12:00': not certain, as {}: 1 entries, head 1:{}",
+        ),
+        ("'zz'", "CAST(X'ff0a' AS TEXT)", r"zz: not certain, as {}: 1 entries, head 1:b'\xff\n'"),
+    ],
+)
+def test_rows_that_somebody_wrote_end_no_backup_and_forge_no_line(
+    ledger: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    head: str,
+    said: str,
+) -> None:
+    open_in_file(ledger)
+    with contextlib.closing(sqlite3.connect(ledger)) as file:
+        columns = [row[1] for row in file.execute("PRAGMA table_info(accounts)") if row[1] not in ("id", "name")]
+        values = ", ".join(head if one == "head_hash" else one for one in columns)
+        file.execute(f"INSERT INTO accounts (name, {', '.join(columns)}) SELECT {name}, {values} FROM accounts")
+        file.commit()
+        (hash_,) = file.execute("SELECT head_hash FROM accounts WHERE name = 'people'").fetchone()
+    (tmp_path / "secret").write_text(SECRET.key.hex())
+    (tmp_path / "secret").chmod(0o600)
+    monkeypatch.setenv("SERVICE_DATABASE_URL", URL.create("sqlite", database=str(ledger)).render_as_string())
+    monkeypatch.setenv("SERVICE_SECRET_FILE", str(tmp_path / "secret"))
+    ledger_commands.backup(tmp_path / "copy.db")
+    doubt = "its row, or the last entry of its journal, was not written by the service"
+    lines = [f"people: 1 entries, head 1:{hash_}", said.format(doubt, hash_)]
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(lines)
+
+
+def open_in_file(ledger: Path) -> None:
+    """Open an account in a ledger that nothing serves."""
+    with contextlib.closing(open_database(URL.create("sqlite", database=str(ledger)).render_as_string())) as database:
+        database.secret = SECRET
+        open_in(database, definition="zcdp", rho="1")
 
 
 def test_the_command_leaves_postgresql_to_its_own_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from service.ledger.journal.journal import Head, read_head, write_head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.schema import full_tables, schema_faults
+from service.ledger.storage.secret import load_secret
 from service.ledger.verification import exports
 from service.ledger.verification.backup import back_up, file_faults
 from service.ledger.verification.export_reader import Reader
@@ -232,15 +233,24 @@ def write_whole(parts: Iterable[bytes], path: Path) -> None:
 
 
 def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file.")]) -> None:
-    """Copy an embedded ledger to FILE while it is in use, and print the accounts' heads at that moment."""
+    """Copy an embedded ledger to FILE while it is in use, and print the accounts' heads at that moment.
+
+    A head is called not certain where its row has not the installation's seal, or that could not be checked.
+    """
     settings = settings_of_command()
     url = make_url(settings.resolved_database_url)
     if url.get_backend_name() != "sqlite":
         raise Conflict("expected an embedded database; PostgreSQL is backed up by pg_dump or its base backups")
     require_ledger(url)
+    try:
+        secret = load_secret(settings.resolved_secret_file, make=False)
+    except StartupRefused as refused:  # the copy does not need it
+        secret = None
+        tell(f"seals are not checked: {refused}")
     # Opened without a migration, since a backup is made before an upgrade.
-    for name, head in back_up(Path(str(url.database)), file).items():
-        typer.echo(f"{name}: {head.seq} entries, head {write_head(head)}")
+    for name, head, doubt in back_up(Path(str(url.database)), file, secret):
+        doubted = "" if doubt is None else f"not certain, as {doubt}: "
+        tell(f"{plain(name)}: {doubted}{head.seq} entries, head {write_head(head)}")
 
 
 def import_export(file: FileArgument, public_key: KeyOption = None) -> None:

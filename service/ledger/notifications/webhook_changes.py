@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from service.errors import Conflict, NotFound
+from service.errors import Conflict
 from service.ledger.access.key_events import SeenKeys, require_valid
 from service.ledger.installation import installation_journal
 from service.ledger.installation.installation_journal import lock_installation
@@ -16,6 +16,7 @@ from service.ledger.notifications.webhooks import (
     REMOVED,
     WebhookRecord,
     is_within,
+    lock_webhook,
     read_webhook,
     removed_webhook,
     sealed_row,
@@ -89,8 +90,7 @@ def change(
         NotFound, Altered: as ``read_webhook``.
         Unauthenticated, Forbidden: as ``make``.
     """
-    old = read_webhook(connection, secret, webhook_id, lock=True)
-    _require_steward(connection, secret, by, at, seen)
+    old = _locked(connection, secret, webhook_id, by, at, seen)
     new = replace(old, **stated)
     if new.below != old.below:
         connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
@@ -109,16 +109,12 @@ def remove(
     """Delete a webhook, of which only an empty row remains until a thread has deleted its messages.
 
     Raises:
-        NotFound: there is none with this id.
+        NotFound, Altered: as ``read_webhook``.
         Unauthenticated, Forbidden: as ``make``.
     """
-    query = select(Webhook.created_at, Webhook.created_by).where(Webhook.id == webhook_id, ~REMOVED)
-    row = connection.execute(query.with_for_update()).one_or_none()
-    if row is None:
-        raise NotFound("webhook", webhook_id)
-    _require_steward(connection, secret, by, at, seen)
+    old = _locked(connection, secret, webhook_id, by, at, seen)
     connection.execute(delete(BudgetBelow).where(BudgetBelow.webhook_id == webhook_id))
-    _store(connection, secret, removed_webhook(webhook_id, row.created_at, row.created_by))
+    _store(connection, secret, removed_webhook(webhook_id, old.created_at, old.created_by))
     installation_journal.append(connection, secret, "webhook_deleted", {"id": webhook_id}, actor=by, at=at)
 
 
@@ -146,9 +142,22 @@ def _enter(
         "events": list(webhook.events),
         "accounts": None if webhook.accounts is None else list(webhook.accounts),
         "active": webhook.active,
+        "generation": webhook.generation,
         "seal": sealed_row(secret, webhook)["seal"],
     }
     installation_journal.append(connection, secret, kind, content, actor=by, at=at)
+
+
+def _locked(
+    connection: Connection, secret: Secret, webhook_id: str, by: Actor, at: str, seen: SeenKeys | None
+) -> WebhookRecord:
+    """Return the webhook to change as the journal states it last, while its row and the journal are locked.
+
+    A request has locked the row before, so the row comes first here too.
+    """
+    lock_webhook(connection, webhook_id)
+    _require_steward(connection, secret, by, at, seen)
+    return read_webhook(connection, secret, webhook_id, lock=True)
 
 
 def _require_steward(connection: Connection, secret: Secret, by: Actor, at: str, seen: SeenKeys | None) -> None:

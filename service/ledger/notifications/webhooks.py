@@ -1,8 +1,8 @@
 """Webhooks: the targets of notifications, in sealed rows that the installation's journal vouches for.
 
 The journal's entry of each change holds the seal that the row then has. So a row that somebody put back as it was
-before a change has a valid seal, and is still told apart. The entry has neither the URL, which may contain a token, nor
-addresses of mail: entries stay for ever.
+before a change has a valid seal, and is still told apart: it is neither used nor shown nor changed. The entry has
+neither the URL, which may contain a token, nor addresses of mail: entries stay for ever.
 """
 
 import base64
@@ -18,11 +18,16 @@ from sqlalchemy import Connection, Row, select
 
 from service.errors import Altered, NotFound
 from service.ledger.installation import installation_journal
+from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.storage import clock
+from service.ledger.storage.database import Database
+from service.ledger.storage.group_commit import INSTALLATION
+from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.paging import Page
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Webhook
+from service.ledger.storage.transaction import DATABASE, require_present
 
 Event = Literal[
     "release.proposed",
@@ -80,10 +85,18 @@ class WebhookRecord:
 
 
 class SeenWebhooks(NamedTuple):
-    """The webhooks that the installation's journal had up to an entry: the seals of their rows, by id."""
+    """The webhooks that the installation's journal had up to an entry.
+
+    Attributes:
+        seals: the seals of their rows, by id.
+        generations: the generations of their signing secrets, by id.
+        wrong: entries that do not follow from earlier ones and are left out, in words.
+    """
 
     head: Head = BEFORE_FIRST
     seals: Mapping[str, str] = {}
+    generations: Mapping[str, int] = {}
+    wrong: tuple[str, ...] = ()
 
 
 def see_webhooks(connection: Connection, secret: Secret, seen: SeenWebhooks) -> SeenWebhooks:
@@ -92,15 +105,47 @@ def see_webhooks(connection: Connection, secret: Secret, seen: SeenWebhooks) -> 
     Raises:
         BrokenChain: the journal is not sound.
     """
-    head, seals = seen.head, dict(seen.seals)
+    head, seals, generations, wrong = seen.head, dict(seen.seals), dict(seen.generations), list(seen.wrong)
     for reached, members in installation_journal.read_after(connection, secret, seen.head):
-        head = reached
-        match members["kind"]:
-            case "webhook_made" | "webhook_changed":
-                seals[members["content"]["id"]] = members["content"]["seal"]
-            case "webhook_deleted":
-                seals.pop(members["content"]["id"], None)
-    return SeenWebhooks(head, seals)
+        head, kind, content = reached, members["kind"], members["content"]
+        if kind == "webhook_deleted":
+            seals.pop(content["id"], None)
+            generations.pop(content["id"], None)
+        elif kind in ("webhook_made", "webhook_changed"):
+            webhook_id = content["id"]
+            before = generations.get(webhook_id, 1)
+            generation = content.get("generation", before)  # the first entries of webhooks do not state it
+            if kind == "webhook_changed" and webhook_id not in seals:
+                wrong.append(f"entry {head.seq} changes the webhook {webhook_id}, which did not exist by then")
+            elif generation < before:
+                wrong.append(f"entry {head.seq} gives the webhook {webhook_id} an earlier secret again")
+            else:
+                seals[webhook_id], generations[webhook_id] = content["seal"], generation
+    return SeenWebhooks(head, seals, generations, tuple(wrong))
+
+
+def _seals_now(connection: Connection, secret: Secret, *, keep: bool) -> Mapping[str, str]:
+    """Return the seals of the rows of all webhooks in the installation's journal, by id.
+
+    The process keeps what it read, so only later entries are read.
+
+    Args:
+        keep: whether it is kept. A transaction that writes sees entries that may never be committed.
+
+    Raises:
+        Unavailable: the journal is not sound, or its last entries, which this process has seen, are missing.
+    """
+    database: Database = connection.info[DATABASE]
+    kept: SeenWebhooks = database.seen_webhooks or SeenWebhooks()
+    known = installation_journal.has_entry(connection, kept.head)  # this transaction may be older
+    try:
+        seen = see_webhooks(connection, secret, kept if known else SeenWebhooks())
+    except BrokenChain as broken:
+        raise installation_journal.unsound_for_now(str(broken)) from None
+    require_present(connection, KnownHead(INSTALLATION, seen.head.seq, seen.head.hash))
+    if keep and seen.head.seq > kept.head.seq:  # of two threads either may be last: both are right
+        database.seen_webhooks = seen
+    return seen.seals
 
 
 def journalled(connection: Connection, secret: Secret, seen: SeenWebhooks) -> list[WebhookRecord]:
@@ -115,7 +160,9 @@ def faults(connection: Connection, secret: Secret) -> Iterator[str]:
     Raises:
         BrokenChain: the journal is not sound.
     """
-    missing = dict(see_webhooks(connection, secret, SeenWebhooks()).seals)
+    seen = see_webhooks(connection, secret, SeenWebhooks())
+    yield from (f"webhooks: {one}" for one in seen.wrong)
+    missing = dict(seen.seals)
     for row in connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)):
         entered = missing.pop(row.id, row.seal if row.events == _NO_EVENTS else None)
         if not _seal_of(secret, row) == row.seal == entered:
@@ -142,17 +189,25 @@ def read_webhook(connection: Connection, secret: Secret, webhook_id: str, *, loc
     """Return a webhook.
 
     Args:
-        lock: whether the row is locked until the transaction ends.
+        lock: whether the row is locked until the transaction ends, in which the journal then gets no entry about the
+            webhook from others, as they lock the row first.
 
     Raises:
-        NotFound: there is none with this id.
-        Altered: its row is not as the service wrote it.
+        NotFound: there is none with this id in the installation's journal, or no row of it.
+        Altered: its row is not the one that the journal states last.
+        Unavailable: the journal is not sound.
     """
     query = select(*_COLUMNS, Webhook.seal).where(Webhook.id == webhook_id, ~REMOVED)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    if row is None:
+    seals = _seals_now(connection, secret, keep=not lock)
+    if row is None or webhook_id not in seals:
         raise NotFound("webhook", webhook_id)
-    return _sealed_record(secret, row)
+    return _stated_record(secret, row, seals[webhook_id])
+
+
+def lock_webhook(connection: Connection, webhook_id: str) -> None:
+    """Lock the row of a webhook until the transaction ends, if there is one."""
+    connection.execute(select(Webhook.id).where(Webhook.id == webhook_id).with_for_update())
 
 
 def list_webhooks(
@@ -160,15 +215,20 @@ def list_webhooks(
 ) -> Page[WebhookRecord]:
     """Return a page of webhooks, oldest first; ``after`` is the id of the last one before the page.
 
+    Rows of webhooks that the installation's journal does not have, such as deleted ones, are left out.
+
     Args:
         only: the accounts of a limited steward, who sees the webhooks that are limited to these; None: all.
 
     Raises:
-        Altered: a row is not as the service wrote it.
+        Altered: a row is not the one that the journal states last.
+        Unavailable: the journal is not sound.
     """
     query = select(*_COLUMNS, Webhook.seal).where(~REMOVED).order_by(*_ORDER)
     rows = connection.execute(query).all()  # few: at most ``MOST``
-    found = [one for one in (_sealed_record(secret, row) for row in rows) if is_within(one, only)]
+    seals = _seals_now(connection, secret, keep=True)
+    stated = (_stated_record(secret, row, seals[row.id]) for row in rows if row.id in seals)
+    found = [one for one in stated if is_within(one, only)]
     ids = [one.id for one in found]
     first = ids.index(after) + 1 if after in ids else 0
     page = Page(found[first : first + limit])
@@ -231,8 +291,8 @@ def _seal_of(secret: Secret, row: Row[*tuple[Any, ...]]) -> str:
     return _seal(secret, row._mapping)
 
 
-def _sealed_record(secret: Secret, row: Row[*tuple[Any, ...]]) -> WebhookRecord:
-    if not secret.is_text(row.seal, _seal_of(secret, row)):
+def _stated_record(secret: Secret, row: Row[*tuple[Any, ...]], stated: str) -> WebhookRecord:
+    if not _seal_of(secret, row) == row.seal == stated:
         raise Altered("a webhook's row", f"the row of webhook {row.id!r}")
     return _record(row)
 

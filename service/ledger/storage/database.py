@@ -130,6 +130,7 @@ class Database:
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
         self.followed_to = 0  # the number of the last entry examined; beyond `followed` if that entry is unsound
         self.seen_keys: Any = None  # `key_events.SeenKeys` of the last such entry up to which the keys were read
+        self.seen_webhooks: Any = None  # `webhooks.SeenWebhooks`, likewise
         self._counting = threading.Lock()
         self._ended, self._commits = False, _UnderWay()
 

@@ -5,27 +5,53 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row, StaticPool, create_engine, select
+from sqlalchemy.exc import OperationalError
 
 from service.errors import Conflict, StartupRefused, Unavailable
+from service.ledger.accounts import account_rows
+from service.ledger.installation.installation_journal import ledger_version
 from service.ledger.journal.journal import Head
+from service.ledger.storage.connections.engines import stored_text
 from service.ledger.storage.connections.failures import refusal, sqlite_failure
 from service.ledger.storage.connections.location import place_of_file
 from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 
+_UNCHECKED = "its seal was not checked"
 _WAIT = 30.0  # seconds to wait for a process that recovers the ledger after a crash
 
 
-def back_up(source: Path, target: Path) -> dict[str, Head]:
-    """Copy a ledger to a new file and return its accounts' heads; no other process has to wait.
+class CopiedAccount(NamedTuple):
+    """An account in a backup, with its head as its row states it.
+
+    Attributes:
+        name: of an altered row, any value.
+        doubt: why the head may not be the account's, in words; None where the service wrote the row.
+    """
+
+    name: object
+    head: Head
+    doubt: str | None
+
+
+def back_up(source: Path, target: Path, secret: Secret | None) -> list[CopiedAccount]:
+    """Copy a ledger to a new file and return its accounts; no other process has to wait.
 
     All pages are copied in one step, under one snapshot. Page by page, a copy would begin again whenever another
     process writes, and under load it would never end.
 
+    Args:
+        source: the ledger's file.
+        target: the new file.
+        secret: the installation's; None: seals are not checked.
+
     Returns:
-        Heads by the accounts' names; none of a ledger that was never migrated.
+        Accounts in the order of their names; none of a ledger that was never migrated.
 
     Raises:
         Conflict: the file exists already; an older backup is never overwritten.
@@ -39,7 +65,7 @@ def back_up(source: Path, target: Path) -> dict[str, Head]:
             copy.execute("PRAGMA journal_mode = DELETE")  # the backup is a single file
             if not _is_sound(copy):
                 raise Unavailable("the copy is not sound: the ledger's file is damaged")
-            return _heads(copy)
+            return _accounts(copy, secret)
     except sqlite3.Error as error:
         raise refusal(sqlite_failure(error), place_of_file(source)) from None
     except FileExistsError:
@@ -73,6 +99,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an SQLite file that exists; none is created."""
     address = path.resolve().as_uri() + "?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=_WAIT, isolation_level=None)) as connection:
+        connection.text_factory = stored_text
         yield connection
 
 
@@ -104,8 +131,25 @@ def _is_sound(file: sqlite3.Connection) -> bool:
     return whole and file.execute("PRAGMA foreign_key_check").fetchone() is None
 
 
-def _heads(copy: sqlite3.Connection) -> dict[str, Head]:
+def _accounts(copy: sqlite3.Connection, secret: Secret | None) -> list[CopiedAccount]:
     if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'accounts'").fetchone() is None:
-        return {}  # it was never migrated
-    rows = copy.execute("SELECT name, head_seq, head_hash FROM accounts ORDER BY name")
-    return {name: Head(seq, head_hash) for name, seq, head_hash in rows}
+        return []  # it was never migrated
+    doubts = {} if secret is None else _doubts(copy, secret)
+    rows = copy.execute("SELECT id, name, head_seq, head_hash FROM accounts ORDER BY name").fetchall()
+    return [CopiedAccount(name, Head(seq, hash_), doubts.get(id_, _UNCHECKED)) for id_, name, seq, hash_ in rows]
+
+
+def _doubts(copy: sqlite3.Connection, secret: Secret) -> dict[int, str | None]:
+    """Return the fault of each account's row, None for a right one, by id; none of a ledger of an older version."""
+    engine = create_engine("sqlite://", creator=lambda: copy, poolclass=StaticPool, hide_parameters=True)
+    with engine.connect() as connection:
+        try:
+            present = replace(secret, version=ledger_version(connection, secret))
+            rows = connection.execute(select(*account_rows.COLUMNS)).all()
+        except OperationalError:  # the older version lacks a table or a column
+            return {}
+    return {row.id: _doubt(present, row) for row in rows}
+
+
+def _doubt(secret: Secret, row: Row[*tuple[Any, ...]]) -> str | None:
+    return None if account_rows.is_sealed(secret, row._mapping) else account_rows.unsealed(row)

@@ -24,7 +24,7 @@ from tests.api.calls import (
 )
 from tests.ledger.charging import SECRET
 from tests.ledger.notifications.hooks import change_webhook
-from tests.ledger.writing import never
+from tests.ledger.writing import never, run
 
 _URL = "https://hooks.agency.example/ledger?from=us"
 _BODY = {"name": "approvals", "url": _URL, "events": ["release.proposed", "budget.below"], "below": "0.2"}
@@ -286,6 +286,36 @@ def test_a_webhook_that_is_widened_meanwhile_is_not_changed_by_a_limited_key(
     )
     problem_of(answer, "forbidden")
     assert json_of(client.get(f"/v1/webhooks/{made['id']}"))["accounts"] is None
+
+
+@pytest.mark.parametrize(("by", "problem"), [("delete", "not_found"), ("post", "unavailable")])
+def test_no_request_takes_an_earlier_row_that_somebody_put_back(
+    client: Client, database: Database, by: str, problem: str
+) -> None:
+    """One from before the deletion, or before a rotation."""
+    made = make(client)
+    at = f"/v1/webhooks/{made['id']}"
+    with database.read() as connection:
+        before = connection.execute(text("SELECT * FROM webhooks")).mappings().one()
+    assert client.request(by, at if by == "delete" else f"{at}/rotate").is_success
+    values = ", ".join(f"{name} = :{name}" for name in before)
+    run(database, f"UPDATE webhooks SET {values}", **before)
+    for method, path, body in (
+        ("GET", "", None),
+        ("PATCH", "", {"name": "renamed"}),
+        ("PATCH", "", {"active": False}),
+        ("POST", "/rotate", None),
+        ("POST", "/test", None),
+        ("GET", "/deliveries", None),
+        ("POST", "/deliveries/d1/retry", None),
+        ("DELETE", "", None),
+    ):
+        problem_of(client.request(method, f"{at}{path}", json=body), problem)
+    every = client.get("/v1/webhooks")
+    if by == "delete":
+        assert json_of(every)["items"] == []
+    else:
+        problem_of(every, problem)
 
 
 def test_keys_that_are_limited_leave_places_to_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,20 +6,21 @@ import hmac
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, delete, insert, text
 
 from service.errors import Altered, Conflict, NotFound, Unauthenticated
 from service.ledger.installation import installation_journal
-from service.ledger.journal.journal import Actor
+from service.ledger.journal.journal import Actor, Head
 from service.ledger.notifications import webhook_changes, webhooks
 from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Webhook
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
 from tests.ledger.notifications.hooks import change_webhook, erase, make_webhook, remove_webhook
-from tests.ledger.writing import run
+from tests.ledger.writing import never, run
 
 
 def used(database: Database) -> list[WebhookRecord]:
@@ -65,27 +66,113 @@ def test_an_altered_row_is_refused_and_not_used(database: Database) -> None:
         webhooks.read_webhook(connection, SECRET, made.id)
 
 
+def put_back(database: Database, row: dict[str, Any]) -> None:
+    """Write an earlier row of a webhook, as whoever writes the database may, in place of the present one if any."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(Webhook).where(Webhook.id == row["id"]))
+        connection.execute(insert(Webhook).values(row))
+
+    database.write(work, is_committed=lambda *_: False)
+
+
+def shown(database: Database) -> list[WebhookRecord]:
+    """Return the webhooks that stewards see."""
+    with database.read() as connection:
+        return list(webhooks.list_webhooks(connection, SECRET, "", 10, None))
+
+
 def test_a_row_that_is_put_back_is_not_used(database: Database) -> None:
-    """It has its seal, but the journal has a later change."""
+    """It has its seal, but the journal has a later change; no change begins with it."""
     made = make_webhook(database)
     before = row_of(database, made.id)
-    change_webhook(database, made.id, url="https://new.agency.example/")
-    run(database, "UPDATE webhooks SET url = :url, seal = :seal", url=before["url"], seal=before["seal"])
+    changed = change_webhook(database, made.id, generation=2, accounts=("people",))
+    after = row_of(database, made.id)
+    put_back(database, before)
     assert used(database) == []
-    assert len(faults(database)) == 1
+    for act in (
+        lambda: shown(database),
+        lambda: change_webhook(database, made.id, name="renamed"),
+        lambda: remove_webhook(database, made.id),
+    ):
+        with pytest.raises(Altered):
+            act()
+    with database.read() as connection, pytest.raises(Altered):
+        webhooks.read_webhook(connection, SECRET, made.id)
+    assert faults(database) == [f"webhooks: the row of {made.id} does not follow from the installation's journal"]
+    put_back(database, after)
+    assert (shown(database), faults(database)) == ([changed], [])
 
 
-def test_a_deleted_webhook_that_is_put_back_is_not_used(database: Database) -> None:
+@pytest.mark.parametrize("erased", [False, True])
+def test_a_deleted_webhook_that_is_put_back_is_not_used(database: Database, erased: bool) -> None:
     made = make_webhook(database)
     before = row_of(database, made.id)
     remove_webhook(database, made.id)
     assert faults(database) == []
     assert before["url"] not in str(row_of(database, made.id))
-    erase(database)
-    assert faults(database) == []
-    database.write(lambda connection: connection.execute(insert(Webhook).values(before)), is_committed=lambda *_: False)
+    if erased:
+        erase(database)
+        assert faults(database) == []
+    put_back(database, before)
+    assert (used(database), shown(database)) == ([], [])
+    for act in (change_webhook, remove_webhook):
+        with pytest.raises(NotFound):
+            act(database, made.id)
+    assert faults(database) == [f"webhooks: the row of {made.id} does not follow from the installation's journal"]
+
+
+@pytest.mark.parametrize(
+    ("deleted", "fault"),
+    [
+        (True, "entry 3 changes the webhook {}, which did not exist by then"),
+        (False, "entry 3 gives the webhook {} an earlier secret again"),
+    ],
+)
+def test_an_entry_that_does_not_follow_is_a_fault_and_is_not_used(
+    database: Database, deleted: bool, fault: str
+) -> None:
+    """As servers wrote them that began changes with a row that somebody put back."""
+    made = make_webhook(database)
+    before = row_of(database, made.id)
+    if deleted:
+        remove_webhook(database, made.id)
+    else:
+        change_webhook(database, made.id, generation=2)
+    content: dict[str, object] = {"id": made.id, "generation": 1, "seal": before["seal"]}
+    database.write(
+        lambda connection: installation_journal.append(
+            connection, SECRET, "webhook_changed", content, actor=None, at=clock.now()
+        ),
+        is_committed=never,
+    )
+    put_back(database, before)
     assert used(database) == []
-    assert len(faults(database)) == 1
+    assert faults(database)[0] == f"webhooks: {fault.format(made.id)}"
+
+
+def test_only_committed_entries_are_kept_and_only_later_ones_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_webhook(database)
+    assert shown(database) == [made]
+    kept = database.seen_webhooks
+    changed = change_webhook(database, made.id, name="renamed")
+    assert database.seen_webhooks is kept
+    begun, read = list[int](), installation_journal.read_after
+
+    def counted(connection: Connection, secret: Secret, last: Head) -> Any:
+        begun.append(last.seq)
+        return read(connection, secret, last)
+
+    monkeypatch.setattr(installation_journal, "read_after", counted)
+    with database.read() as older:
+        older.execute(text("SELECT count(*) FROM installation_journal")).all()
+        again = change_webhook(database, made.id, name="renamed again")
+        assert shown(database) == [again]
+        assert webhooks.read_webhook(older, SECRET, made.id) == changed
+    assert shown(database) == [again]
+    assert begun == [1, 1, 0, 3]
 
 
 def test_no_webhook_is_made_to_look_deleted(database: Database) -> None:

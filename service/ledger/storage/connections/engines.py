@@ -94,7 +94,7 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
 
     @event.listens_for(engine, "connect")
     def prepare(raw: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-        raw.text_factory = _text
+        raw.text_factory = stored_text
         cursor = raw.cursor()
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = FULL")
@@ -105,7 +105,7 @@ def sqlite_engine(url: URL, size: int, lock_timeout: float, *, read_only: bool) 
     return engine
 
 
-def _text(stored: bytes) -> str | bytes:
+def stored_text(stored: bytes) -> str | bytes:
     """Return a stored text; one that is not UTF-8 as its bytes, which no seal or hash covers, like those of a blob.
 
     Otherwise the driver would raise an error at this row, and no later row of the statement could be read.
