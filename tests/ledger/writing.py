@@ -8,7 +8,6 @@ from sqlalchemy import Connection, create_engine, make_url, text
 
 from service.ledger.storage.database import Database
 
-
 UNSTATED = {"rowid", "oid", "_rowid_"}  # columns of SQLite's tables in which there is nothing
 
 

@@ -23,7 +23,7 @@ from service.ledger.storage.schema import (
     schema_faults,
 )
 from service.ledger.storage.tables import Job
-from tests.ledger.writing import as_owner, run
+from tests.ledger.writing import run
 from tests.postgres_server import installed, libpq_url
 
 _JOURNAL = "trigger journal_no_delete on journal"
