@@ -30,7 +30,7 @@ from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Head, read_head, write_head
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.schema import full_tables, schema_faults
+from service.ledger.storage.schema import schema_faults
 from service.ledger.storage.secret import load_secret
 from service.ledger.verification import exports
 from service.ledger.verification.backup import back_up, file_faults
@@ -77,7 +77,7 @@ def verify(
         if not account:
             if mark is not None:
                 tell(f"the high-water mark: {mark.entries} entries in {len(mark.heads)} journals, {mark.written_at}")
-            unlike = schema_faults(connection) + full_tables(connection) + file_faults(connection)
+            unlike = schema_faults(connection) + file_faults(connection)
             faults = list(verify_installation(connection, secret))
             if mark is not None:
                 faults += map(str, missing_entries(connection, mark.heads, entries))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, insert, literal, select
+from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, bindparam, case, func, insert, literal, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
@@ -215,8 +215,21 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
     """
     row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
     del row["id"], row["parent"]
+    if connection.dialect.name == "sqlite":
+        row["id"] = _free_id(parent_id)
     found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
     return found
+
+
+def _free_id(parent_id: int | None) -> ScalarSelect[int]:
+    """Return the least free id above the parent's, for SQLite, where the table has no rowid to choose one.
+
+    The largest id and one would end at SQLite's largest number, as soon as somebody else wrote a row with that.
+    """
+    other = aliased(Account)
+    followed = select(other.id).where(other.id == Account.id + 1).exists()
+    above = Account.id.between(parent_id or 1, 2**53)
+    return select(func.coalesce(func.min(Account.id), 0) + 1).where(above, ~followed).scalar_subquery()
 
 
 def save(

@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, column, func, select, table, text
+from sqlalchemy import BindParameter, Connection, bindparam, text
 from sqlalchemy.exc import ProgrammingError
 
 from service.errors import OtherSchema, StartupRefused
 from service.ledger.storage.connections.engines import schema_of, set_search_path
 from service.ledger.storage.database import Database
-from service.ledger.storage.tables import LAST_ROWID, Base
+from service.ledger.storage.tables import Base
 
 EXPECTED = Path(__file__).with_suffix(".json")
 
@@ -43,10 +43,8 @@ _LYING = (
     "object ",
 )
 _SHOWN = 5
-_COUNTED = 2**53  # a number that no table's rows reach one by one
-_ONE_ROW = f"one row of {LAST_ROWID}"  # without which no trigger lets a row be inserted
 _PARSED = "parsed_schema"  # the key of the number of the schema that a connection read and that was compared
-_TABLES = [*Base.metadata.tables, LAST_ROWID, "alembic_version"]
+_TABLES = [*Base.metadata.tables, "alembic_version"]
 
 # SQLite compares names and types without case and up to a NUL character, and keeps a trigger's table as the trigger's
 # text spells it.
@@ -236,11 +234,7 @@ def _compared(connection: Connection) -> tuple[Mapping[str, str], Mapping[str, s
         hiding = connection.execute(text(_HIDING_SQLITE)).scalars().all()
         if hiding:
             return {}, dict.fromkeys(hiding, "")
-    expected, found = _expected(connection.dialect.name), present_schema(connection)
-    if f"table {LAST_ROWID}" in found:
-        number = connection.execute(select(func.count()).select_from(table(LAST_ROWID))).scalar_one()
-        expected, found = {**expected, _ONE_ROW: ""}, found | ({_ONE_ROW: ""} if number == 1 else {})
-    return expected, found
+    return _expected(connection.dialect.name), present_schema(connection)
 
 
 def _read_catalog(connection: Connection, sqlite: str, postgresql: str) -> Sequence[Any]:
@@ -260,22 +254,6 @@ def schema_faults(connection: Connection) -> list[str]:
     added = [f"the {name} does not belong to the ledger" for name in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
     return missing + [f"the {name} was changed" for name in both if found[name] != expected[name]] + added
-
-
-def full_tables(connection: Connection) -> list[str]:
-    """Return in words the tables of SQLite in which a row has such a number that no other rows can follow it.
-
-    Before migration 0027 whoever wrote the file could insert such a row. Triggers refuse all rows after it.
-    """
-    if connection.dialect.name != "sqlite":
-        return []
-    kept = [name.split()[-1] for name in _expected("sqlite") if "_rowid_last on " in name]
-    last = {one: connection.scalar(select(func.max(column("rowid"))).select_from(table(one))) for one in sorted(kept)}
-    return [
-        f"the table {one} has a row with the number {number}, which others wrote, and no row can follow it"
-        for one, number in last.items()
-        if number is not None and number > _COUNTED
-    ]
 
 
 def unexpected(connection: Connection, *, to_read: bool = False) -> str | None:
@@ -333,7 +311,7 @@ def hold_schema(connection: Connection, *, to_read: bool = False) -> None:
     """
     if connection.dialect.name == "postgresql":
         schema, quoted = schema_of(connection), connection.dialect.identifier_preparer.quote
-        tables = ", ".join(f"{quoted(schema)}.{quoted(table)}" for table in _TABLES if table != LAST_ROWID)
+        tables = ", ".join(f"{quoted(schema)}.{quoted(table)}" for table in _TABLES)
         try:
             connection.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS SHARE MODE")
         except ProgrammingError:

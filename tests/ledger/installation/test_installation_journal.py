@@ -24,7 +24,7 @@ from tests.ledger.writing import never, run
 AT = "2026-01-02T00:00:00.000000Z"
 ANN = Actor("ann", "key-of-ann")
 _TRIGGERS = {
-    "sqlite": tuple(f"DROP TRIGGER {{table}}_{name}" for name in ("fixed", "no_delete", "no_replace", "rowid_stays")),
+    "sqlite": tuple(f"DROP TRIGGER {{table}}_{name}" for name in ("fixed", "no_delete", "no_replace")),
     "postgresql": ("DROP TRIGGER {table}_stay ON {table}",),
 }
 

@@ -9,11 +9,11 @@ from sqlalchemy import make_url, text
 
 from service.errors import Altered, Unavailable
 from service.ledger.storage.database import Database
-from service.ledger.storage.schema import full_tables
+from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.storage.tables import Base
 from tests.ledger.charging import account_of, charge, draw, entries_of, open_account, reserve, unseal
 from tests.ledger.ledgers import LEVEL, describe, tabulate
-from tests.ledger.writing import as_owner, run
+from tests.ledger.writing import UNSTATED, as_owner, run
 
 # What may change, and how: everything else of these tables may not.
 _MAY_CHANGE = {
@@ -145,15 +145,19 @@ def test_nothing_is_deleted(database: Database) -> None:
 def test_nothing_is_replaced(database: Database) -> None:
     """SQLite's REPLACE deletes the old row without a word to a trigger of deletion; PostgreSQL's upsert updates."""
     _ledger(database)
+    before = _rows(database)
     for table in _MAY_CHANGE:
         if database.kind == "sqlite":
-            _refused(database, f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}")
-            _refused(database, f"REPLACE INTO {table} SELECT * FROM {table}")
+            names = ", ".join(f'"{column.name}"' for column in Base.metadata.tables[table].columns)
+            for verb in ("INSERT OR REPLACE", "REPLACE"):
+                with pytest.raises(Altered):
+                    run(database, f"{verb} INTO {table} ({names}) SELECT {names} FROM {table}")
         else:
             keys = ", ".join(column.name for column in Base.metadata.tables[table].primary_key)
             first = next(iter(Base.metadata.tables[table].primary_key)).name
             upsert = f"ON CONFLICT ({keys}) DO UPDATE SET {first} = excluded.{first}"
             _refused(database, f"INSERT INTO {table} SELECT * FROM {table} {upsert}")
+    assert _rows(database) == before
 
 
 @pytest.mark.parametrize("table", ["releases", "draws", "accounts"])
@@ -265,6 +269,8 @@ def test_only_a_draw_without_a_seal_is_sealed(database: Database) -> None:
     _refused(database, "UPDATE draws SET seal = 'a third'")
 
 
+_KEPT = (*_MAY_CHANGE, "installation_journal")
+_KEYED = ("accounts", "installation_journal")  # without rowids
 _ROWIDS = {
     "stated": "VALUES ({rowid}, {values})",
     "as text": "VALUES ('{rowid}', {values})",
@@ -281,6 +287,19 @@ _OTHER_KEY = {
     "draw_id": "'new'",
     "place": "99",
     "child_id": "99",
+    "tag": "'another'",
+}
+# Triggers of the attacker's own connection, which come before the tables' own.
+_OWN = {
+    "none": "",
+    "before it, more of the same": "BEFORE INSERT ON main.{table} BEGIN {insert}; END",
+    "after it, more of the same": "AFTER INSERT ON main.{table} BEGIN {insert}; END",
+    "after it, no other trigger": "AFTER INSERT ON main.{table} BEGIN SELECT RAISE(IGNORE); END",
+    "after it, an end without a return": "AFTER INSERT ON main.{table} BEGIN SELECT RAISE(FAIL, 'enough'); END",
+    "before it, no other trigger": "BEFORE INSERT ON main.{table} BEGIN SELECT RAISE(IGNORE); END",
+    "after a change, no other trigger": "AFTER UPDATE ON main.{table} BEGIN SELECT RAISE(IGNORE); END",
+    "before a change, no other trigger": "BEFORE UPDATE ON main.{table} BEGIN SELECT RAISE(IGNORE); END",
+    "before a deletion, no other trigger": "BEFORE DELETE ON main.{table} BEGIN SELECT RAISE(IGNORE); END",
 }
 
 
@@ -297,97 +316,98 @@ def _sqlite(database_url: str) -> sqlite3.Connection:
     return connection
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("stated", _ROWIDS)
-def test_no_row_takes_the_rowid_of_another(database: Database, database_url: str, stated: str) -> None:
-    """REPLACE deletes the row that has the rowid, whatever its key, and no trigger of deletion fires.
-
-    The attack with the largest rowid: SQLite has none above it for any later row.
-    """
+def _filled(database: Database) -> None:
     for name in ("people", "others"):
         _ledger(database, name)
     for seq in (1, 2):
         run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
-    with contextlib.closing(_sqlite(database_url)) as connection:
-        for table in (*_MAY_CHANGE, "installation_journal"):
-            rows = f"SELECT rowid, * FROM {table} ORDER BY rowid"
-            before = connection.execute(rows).fetchall()
-            key = {"accounts": "id", "installation_journal": "seq"}.get(table)  # the rowid by another name
-            names = [column.name for column in Base.metadata.tables[table].columns if column.name != key]
-            old = dict(zip(names, ("?",) * len(names), strict=True))
-            values = ", ".join((old | {n: v for n, v in _OTHER_KEY.items() if n in old}).values())
-            kept = [name for name in names if name not in _OTHER_KEY]
-            known = connection.execute(f"SELECT {', '.join(kept) or 'NULL'} FROM {table} ORDER BY rowid").fetchone()
-            columns, parameters = ", ".join(names), known if kept else ()
-            legitimate = (columns, values) if table != "installation_journal" else (f"seq, {columns}", f"3, {values}")
-            for taken in (before[0][0], before[-1][0], before[-1][0] + 2, 2**63 - 1):
-                source = _ROWIDS[stated].format(rowid=taken, values=values)
-                with (
-                    contextlib.closing(_sqlite(database_url)) as attacker,
-                    pytest.raises(sqlite3.IntegrityError, match="stays as it is"),
-                ):
-                    attacker.execute(f"INSERT OR REPLACE INTO {table} (rowid, {columns}) {source}", parameters)
+
+
+def _attacks(table: str, key: str, value: object) -> list[str]:
+    """Statements that would delete a row of a table if the value of a key, or a rowid, were another's for the row."""
+    names = [column.name for column in Base.metadata.tables[table].columns if column.name != key]
+    values = ", ".join(_OTHER_KEY.get(name, f'"{name}"') for name in names)
+    columns = ", ".join(f'"{name}"' for name in names)
+    literal = f"'{value}'" if isinstance(value, str) else str(value)
+    stated = [source.format(rowid=literal, values="{values}") for source in _ROWIDS.values()]
+    one = ", ".join(f"(SELECT {_OTHER_KEY.get(name, f'{chr(34)}{name}{chr(34)}')} FROM {table})" for name in names)
+    inserts = [
+        f"INSERT OR REPLACE INTO {table} ({key}, {columns}) "
+        + (f"{source.format(values=values)} FROM {table}" if source.startswith("SELECT") else source.format(values=one))
+        for source in stated
+    ]
+    updates = [f"UPDATE OR REPLACE {table} SET {key} = {new}" for new in (literal, f"only_for_the_row({literal})")]
+    return [*inserts, *updates, f"DELETE FROM {table} WHERE {key} = {literal}"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("own", _OWN)
+def test_no_row_takes_the_place_of_another(database: Database, database_url: str, own: str) -> None:
+    """REPLACE deletes the row that has the rowid or the key, and no trigger of deletion fires.
+
+    The attack of a connection with triggers of its own: they can end a statement before the tables' own triggers after
+    it.
+    """
+    _filled(database)
+    with contextlib.closing(_sqlite(database_url)) as attacker:
+        for table in _KEPT:
+            query = f"SELECT * FROM {table}"
+            before = set(attacker.execute(query))
             assert len(before) > 1
-            assert connection.execute(rows).fetchall() == before
-            connection.execute("INSERT INTO {} ({}) VALUES ({})".format(table, *legitimate), parameters)
+            first = next(iter(Base.metadata.tables[table].primary_key)).name
+            taken = [(first, key) for (key,) in attacker.execute(f"SELECT {first} FROM {table}").fetchall()]
+            rowids = [(name, number) for name in sorted(UNSTATED) for number in (1, len(before), 2**63 - 1)]
+            for key, value in (*rowids, *taken):
+                for attack in _attacks(table, key, value):
+                    if _OWN[own]:
+                        nested = attack if attack.startswith("INSERT") else f"DELETE FROM {table}"
+                        trigger = _OWN[own].format(table=table, insert=nested)
+                        with contextlib.suppress(sqlite3.OperationalError):  # it names a column that there is not
+                            attacker.execute(f"CREATE TEMP TRIGGER own {trigger}")
+                    attacker.execute("BEGIN")
+                    for _ in range(2):  # the function starts with either value
+                        with contextlib.suppress(sqlite3.Error):
+                            attacker.execute(attack)
+                        attacker.execute("SELECT only_for_the_row(1)")
+                        assert before <= set(attacker.execute(query)), attack
+                    attacker.execute("ROLLBACK")
+                    attacker.execute("DROP TRIGGER IF EXISTS temp.own")
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_the_last_rowid_is_noted_whatever_others_write(database: Database, database_url: str) -> None:
-    """The attack: without the one row of its table no trigger lets a row be inserted, and no server starts."""
-    row = "INSERT INTO installation_journal SELECT count(*) + 1, 'k', 'b', 'h', 's' FROM installation_journal"
-    for change in ("DELETE FROM last_rowid", "INSERT INTO last_rowid VALUES (7)", "REPLACE INTO last_rowid VALUES (7)"):
-        _refused(database, change)
-    run(database, "UPDATE last_rowid SET last = 9", row)
-    with as_owner(database_url) as owner:
-        owner.execute(text("DELETE FROM last_rowid"))
-    _refused(database, row)
-    for rows in ("(7), (9)", "(-1)"):
-        with as_owner(database_url) as owner:
-            owner.execute(text(f"INSERT INTO last_rowid VALUES {rows}"))
-        run(database, row)
+@pytest.mark.parametrize("column", sorted(UNSTATED))
+def test_nobody_states_a_rowid(database: Database, database_url: str, column: str) -> None:
+    _filled(database)
+    with contextlib.closing(_sqlite(database_url)) as attacker:
+        for table in _KEPT:
+            reason = "no such column|has no column" if table in _KEYED else "generated column"
+            for statement in (
+                f'INSERT INTO {table} ("{column.upper()}") VALUES (7)',
+                f"UPDATE {table} SET {column} = {column} + 1",
+            ):
+                with pytest.raises(sqlite3.OperationalError, match=reason):
+                    attacker.execute(statement)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_table_without_room_for_a_row_is_told(database: Database, database_url: str) -> None:
-    """The attack of earlier versions: a row with the largest number, after which nothing could be charged."""
-    for name in ("people", "others"):
-        open_account(database, name)
+@pytest.mark.parametrize("taken", [2**63 - 1, 2**53, 2**53 - 1, 9, -1])
+def test_an_account_is_opened_beside_a_row_with_any_number(database: Database, taken: int) -> None:
+    open_account(database)
+    names = [column.name for column in Base.metadata.tables["accounts"].columns if column.name not in ("id", "name")]
+    columns = ", ".join(names)
+    run(database, f"INSERT INTO accounts (id, name, {columns}) SELECT {taken}, 'x', {columns} FROM accounts")
+    for number, parent in ((2, None), (3, "people"), (4, "others-3")):
+        open_account(database, f"others-{number}", parent=parent)
+        assert account_of(database, f"others-{number}").id == number
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_row_with_the_largest_rowid_leaves_room_for_others(database: Database, database_url: str) -> None:
+    """The attack of earlier versions: after such a row, nothing could be charged."""
+    open_account(database)
+    downgrade(database, "0026")
     with as_owner(database_url) as owner:
         names = "rowid, account_id, seq, kind, body, hash"
         owner.execute(text(f"INSERT INTO journal ({names}) VALUES ({2**63 - 1}, 1, 900, 'x', '', '')"))
-    with pytest.raises(Altered) as refused:
-        charge(database, {"type": "geometric", "epsilon": "0.01", "name": "a"}, name="others")
-    assert "a trigger refused what the service wrote; run verify" in str(refused.value.for_operator)
-    with database.read() as connection:
-        (fault,) = full_tables(connection)
-        assert fault.startswith(f"the table journal has a row with the number {2**63 - 1}, which others wrote")
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("odd", [0, 1])
-def test_no_row_takes_the_rowid_of_another_by_an_update_that_computes_it_anew(
-    database: Database, database_url: str, odd: int
-) -> None:
-    for seq in (1, 2):
-        run(database, f"INSERT INTO installation_journal VALUES ({seq}, 'k', 'b', 'h', 's')")
-    _ledger(database)
-    with contextlib.closing(_sqlite(database_url)) as connection:
-        for table in (*_MAY_CHANGE, "installation_journal"):
-            before = connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
-            for _ in range(odd):
-                connection.execute("SELECT only_for_the_row(1)")
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute(
-                    f"UPDATE OR REPLACE {table} SET rowid = coalesce(only_for_the_row({before[-1][0]}), rowid)"
-                )
-            assert connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall() == before
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("column", ["rowid", "oid", "_rowid_"])
-def test_no_row_is_given_another_rowid(database: Database, column: str) -> None:
-    _ledger(database)
-    run(database, "INSERT INTO installation_journal VALUES (1, 'k', 'b', 'h', 's')")
-    for table in (*_MAY_CHANGE, "installation_journal"):
-        _refused(database, f"UPDATE OR REPLACE {table} SET {column} = {column} + 1")
+    migrate(database)
+    charge(database, {"type": "geometric", "epsilon": "0.01", "name": "a"})

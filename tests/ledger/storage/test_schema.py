@@ -23,7 +23,7 @@ from service.ledger.storage.schema import (
     schema_faults,
 )
 from service.ledger.storage.tables import Job
-from tests.ledger.writing import as_owner, run
+from tests.ledger.writing import run
 from tests.postgres_server import installed, libpq_url
 
 _JOURNAL = "trigger journal_no_delete on journal"
@@ -555,14 +555,3 @@ def test_a_view_that_a_reader_met_stands_in_no_tables_place(
         attacker.execute("COMMIT")
     with database.read() as connection:
         assert connection.scalar(count) == 1
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_the_row_that_triggers_need_is_missed(database: Database, database_url: str) -> None:
-    """The attack: without it every charge would fail without a reason that anybody is told."""
-    with as_owner(database_url) as owner:
-        owner.execute(text("DELETE FROM last_rowid"))
-    with database.read() as connection:
-        assert schema_faults(connection) == ["the one row of last_rowid is missing"]
-    with pytest.raises(StartupRefused, match="lacks the one row of last_rowid"):
-        require_schema(database)
