@@ -318,7 +318,8 @@ def test_rows_that_somebody_wrote_end_no_backup_and_forge_no_line(
     with contextlib.closing(sqlite3.connect(ledger)) as file:
         columns = [row[1] for row in file.execute("PRAGMA table_info(accounts)") if row[1] not in ("id", "name")]
         values = ", ".join(head if one == "head_hash" else one for one in columns)
-        file.execute(f"INSERT INTO accounts (name, {', '.join(columns)}) SELECT {name}, {values} FROM accounts")
+        named = f"INSERT INTO accounts (id, name, {', '.join(columns)})"
+        file.execute(f"{named} SELECT id + 1, {name}, {values} FROM accounts")
         file.commit()
         (hash_,) = file.execute("SELECT head_hash FROM accounts WHERE name = 'people'").fetchone()
     (tmp_path / "secret").write_text(SECRET.key.hex())

@@ -171,7 +171,7 @@ def test_what_cannot_be_read_is_told(home: Path, tmp_path: Path, said: Command) 
 
 
 _REST = ", ".join(column.name for column in Account.__table__.columns if column.name not in ("id", "name"))
-_ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT {{}}, {_REST} FROM accounts"
+_ROGUE = f"INSERT INTO accounts (id, name, {_REST}) SELECT id + 1, {{}}, {_REST} FROM accounts"
 
 
 @pytest.mark.parametrize("name", ["X'ff'", "CAST(X'ff' AS TEXT)", "'zz'"])

@@ -147,7 +147,10 @@ def test_an_export_of_all_accounts_lacks_none(database_url: str, database: Datab
 
 
 _REST = ", ".join(column.name for column in Account.__table__.columns if column.name not in ("id", "name"))
-_ROGUE = f"INSERT INTO accounts (name, {_REST}) SELECT :name, {_REST} FROM accounts WHERE name = 'a.1'"
+_ROGUE = (
+    f"INSERT INTO accounts (id, name, {_REST}) SELECT (SELECT max(id) + 1 FROM accounts), :name, {_REST} FROM accounts"
+    " WHERE name = 'a.1'"
+)
 
 
 def _listed(database: Database) -> list[list[str]]:
