@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, bindparam, case, func, insert, literal, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, insert, literal, select
 from sqlalchemy.orm import aliased
 
 from service.errors import Altered, NotFound, Overrun
@@ -221,15 +221,20 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
     return found
 
 
-def _free_id(parent_id: int | None) -> ScalarSelect[int]:
-    """Return the least free id above the parent's, for SQLite, where the table has no rowid to choose one.
+_LARGEST_ID = 2**53  # that accounts reach one by one
 
-    The largest id and one would end at SQLite's largest number, as soon as somebody else wrote a row with that.
+
+def _free_id(parent_id: int | None) -> ColumnElement[int]:
+    """Return a free id above the parent's, for SQLite, where the table has no rowid to choose one.
+
+    It is the one after the largest. As soon as somebody else wrote a row with a number that is never reached, it is the
+    least free one, which takes longer to find.
     """
-    other = aliased(Account)
+    other, largest = aliased(Account), select(func.max(Account.id)).scalar_subquery()
     followed = select(other.id).where(other.id == Account.id + 1).exists()
-    above = Account.id.between(parent_id or 1, 2**53)
-    return select(func.coalesce(func.min(Account.id), 0) + 1).where(above, ~followed).scalar_subquery()
+    above = Account.id.between(parent_id or 1, _LARGEST_ID)
+    least = select(func.coalesce(func.min(Account.id), 0) + 1).where(above, ~followed).scalar_subquery()
+    return case((largest < _LARGEST_ID, largest + 1), else_=least)
 
 
 def save(

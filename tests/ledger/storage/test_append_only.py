@@ -396,9 +396,12 @@ def test_an_account_is_opened_beside_a_row_with_any_number(database: Database, t
     names = [column.name for column in Base.metadata.tables["accounts"].columns if column.name not in ("id", "name")]
     columns = ", ".join(names)
     run(database, f"INSERT INTO accounts (id, name, {columns}) SELECT {taken}, 'x', {columns} FROM accounts")
+    given = [1, taken]
     for number, parent in ((2, None), (3, "people"), (4, "others-3")):
         open_account(database, f"others-{number}", parent=parent)
-        assert account_of(database, f"others-{number}").id == number
+        given.append(account_of(database, f"others-{number}").id)
+    assert len({*given}) == 5
+    assert given[4] > given[3] > given[0], "a parent's id is below its children's"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
