@@ -44,6 +44,7 @@ from service.privacy.periods import read_account_periods
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring, mechanisms_of
+from tests.ledger.writing import stored
 
 R = TypeVar("R")
 SECRET = Secret(bytes(range(32)))
@@ -318,7 +319,7 @@ def rows_of_failed(database: Database, operation: Operation[Any], *tables: str, 
     def work(connection: Connection, at: str) -> None:
         operation.work(connection, at)
         for table in tables:
-            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+            rows[table] = [stored(row) for row in connection.execute(text(f"SELECT * FROM {table}"))]
         raise _Failed
 
     with pytest.raises(_Failed):

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy import Connection, Row, create_engine, make_url, text
 
 from service.ledger.storage.database import Database
 
@@ -32,6 +32,15 @@ def unprotected(database: Database, table: str, *statements: str, **values: obje
     if database.kind == "postgresql":
         drops = ["SET LOCAL session_replication_role = replica"]
     run(database, *drops, *statements, **values)
+
+
+HIDING = ("rowid", "oid", "_rowid_")
+"""The columns of tables on SQLite that only hide the rowid, and cannot be written."""
+
+
+def stored(row: Row[Any]) -> dict[str, Any]:
+    """Return what a row holds, as it can be written again."""
+    return {name: value for name, value in row._mapping.items() if name not in HIDING}
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class BufferedAnswer:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the client holds the helper and reads slowly."""
+        """True if the client holds the helper and reads slowly."""
         if self._passes_since is None:
             return False
         seconds = time.monotonic() - self._passes_since

@@ -42,7 +42,7 @@ from tests.ledger.charging import (
 )
 from tests.ledger.ledgers import Clock, exported
 from tests.ledger.verification.test_recompute import older
-from tests.ledger.writing import unprotected
+from tests.ledger.writing import stored, unprotected
 
 __all__ = ["older"]  # a fixture
 
@@ -359,7 +359,7 @@ def test_a_window_that_was_put_back_is_found_by_whatever_reads_all(database: Dat
     open_account(database, definition="approximate", epsilon="2", delta="1e-6", periods=YEAR)
     charge(database, {"type": "geometric", "epsilon": "1.2"}, periods=months(0))
     with database.read() as connection:
-        rows = [row._asdict() for row in connection.execute(text("SELECT * FROM window_totals")).all()]
+        rows = [stored(row) for row in connection.execute(text("SELECT * FROM window_totals")).all()]
     charge(database, {"type": "geometric", "epsilon": "0.7"}, periods=months(0))
     for row in rows:
         columns = ", ".join(f"{name} = :{name}" for name in row)

@@ -26,7 +26,7 @@ from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import Answer, Client, bearer, charge, concentrated, json_of, open_account, release
 from tests.ledger.charging import SECRET, asking
 from tests.ledger.ledgers import NAMES, Clock, everything
-from tests.ledger.writing import never, run as execute, unprotected
+from tests.ledger.writing import HIDING, never, run as execute, stored, unprotected
 from tests.processes import run, service
 
 _FIXED = {"draws", "jobs", "known_costs", "installation_journal", "webhooks", "deliveries"}
@@ -119,7 +119,7 @@ def test_what_does_not_follow_from_the_journals_is_not_sealed_again(ledger: Data
     """Somebody may put rows back before the operator acknowledges: right seals do not show that."""
     bound = check_secret(ledger, SECRET)
     with ledger.read() as connection:
-        row = dict(connection.execute(text("SELECT * FROM window_totals ORDER BY place LIMIT 1")).one()._mapping)
+        row = stored(connection.execute(text("SELECT * FROM window_totals ORDER BY place LIMIT 1")).one())
     forged = {**row, "releases": row["releases"] + 1}
     values = [forged[name] for name in ("account_id", "place", "committed", "held", "releases", "seq")]
     seal = bound.row_seal("window", *values)
@@ -206,7 +206,8 @@ class _Copy:
     def rows(self, query: str) -> list[dict[str, Any]]:
         with self._opened() as connection:
             connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(query)]
+            rows = [dict(row) for row in connection.execute(query)]
+        return [{name: value for name, value in row.items() if name not in HIDING} for row in rows]
 
     def insert(self, table: str, row: dict[str, Any]) -> None:
         with self._opened() as connection:

@@ -30,7 +30,7 @@ from service.ledger.verification.verify import verify
 from tests.ledger.charging import SECRET, account_of, charge, open_account, prepared
 from tests.ledger.keys import make_key
 from tests.ledger.ledgers import exported
-from tests.ledger.writing import as_owner, unprotected
+from tests.ledger.writing import as_owner, stored, unprotected
 
 PLAN = {"type": "gaussian", "rho": "1/32"}
 _BACK = "the ledger lacks"
@@ -176,7 +176,7 @@ def longer(database: Database, replica: Database) -> Callable[[], None]:
         charge(replica, PLAN)
     given_up = stored_account(replica)
     with replica.read() as connection:
-        entries = [dict(row) for row in connection.execute(text("SELECT * FROM journal WHERE seq > 1")).mappings()]
+        entries = [stored(row) for row in connection.execute(text("SELECT * FROM journal WHERE seq > 1"))]
     put_row(database, first)
     for table in ("journal", "releases"):
         unprotected(database, table, f"DELETE FROM {table} WHERE seq > 1")

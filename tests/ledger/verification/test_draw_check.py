@@ -30,7 +30,7 @@ from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import mechanisms_of
 from tests.ledger.charging import account_of, asking, mechanisms_in, open_account
 from tests.ledger.ledgers import LEVEL, A, draw, exported, register, tabulate
-from tests.ledger.writing import as_owner
+from tests.ledger.writing import as_owner, stored
 
 _TWO_B = {"type": "sequence", "parts": [A | {"name": "b"}, A | {"name": "c"}]}
 _CHOICE: dict[str, Any] = {"type": "repeat", "count": 2, "part": {"type": "choice", "parts": [A, _TWO_B]}}
@@ -47,7 +47,7 @@ def _away(database_url: str, act: Callable[[], object], *tables: str) -> None:
     rows: dict[str, list[dict[str, Any]]] = {}
     with as_owner(database_url) as connection:
         for table in tables:
-            rows[table] = [dict(row._mapping) for row in connection.execute(text(f"SELECT * FROM {table}"))]
+            rows[table] = [stored(row) for row in connection.execute(text(f"SELECT * FROM {table}"))]
             connection.execute(text(f"DELETE FROM {table}"))
     act()
     with as_owner(database_url) as connection:
@@ -202,7 +202,7 @@ def test_one_mechanism_that_was_drawn_twice_is_found_although_an_index_says_once
         connection.execute(text("DELETE FROM partitions_drawn"))
     draw(database, "people", release, plan, partition=partition)
     database.close()
-    _with_a_second_row(database_url, dict(row._mapping))
+    _with_a_second_row(database_url, stored(row))
     assert _verdict(database) == Verdict(3, BadEntry(4, _DRAWN))
     _check_file(database, new_database(), signer, f"entry 4: {_DRAWN}")
 

@@ -32,7 +32,7 @@ from tests.ledger.charging import (
     void,
 )
 from tests.ledger.ledgers import LEVEL, Clock, register, tabulate
-from tests.ledger.writing import run, unprotected
+from tests.ledger.writing import run, stored, unprotected
 
 _A: dict[str, Any] = {"type": "geometric", "name": "a", "epsilon": "1/10", "partitions": 3}
 _SMALL = _A | {"epsilon": "1/1000"}
@@ -66,7 +66,7 @@ def _put_back(database: Database, table: str, where: str, earlier: dict[str, Any
 
 def _row(database: Database, table: str, where: str) -> dict[str, Any]:
     with database.read() as connection:
-        return dict(connection.execute(text(f"SELECT * FROM {table} WHERE {where}")).one()._mapping)
+        return stored(connection.execute(text(f"SELECT * FROM {table} WHERE {where}")).one())
 
 
 @pytest.fixture
