@@ -1,6 +1,7 @@
 """Parent accounts: a key that does not reach them learns nothing of their remaining budget."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ def test_the_journal_of_an_account_says_nothing_of_those_above(client: Client, l
     for asked in ("journal", "balance", "history", "head", "releases", "verify", "", "balance?as_of=2"):
         read = client.get(f"/v1/accounts/product/{asked}".rstrip("/"), headers=limited)
         said = json.dumps(json_of(read)).replace('"parent": "programme"', "")  # the answer may name the parent
+        said = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "", said)  # a fraction of a second can be any number
         assert not [secret for secret in ("0.6875", "11/16", "agency", "0.3125") if secret in said], asked
     entries = [item["entry"] for item in json_of(client.get("/v1/accounts/product/journal", headers=limited))["items"]]
     refusals = [entry["content"] for entry in entries if entry["kind"] == "refused"]
