@@ -196,7 +196,7 @@ def helper_app(
     version: str | None,
     secret: Secret,
     mark: HighWaterFile | None,
-    complete: bool = False,
+    complete: bool,
 ) -> FastAPI:
     """Return the application of a helper process: the caller is authenticated already, and no request is passed on.
 

@@ -16,9 +16,15 @@ from service.ledger.installation import installation_journal
 from service.ledger.installation.binding import note_nothing_to_adopt, waits_for_adoption
 from service.ledger.installation.high_water import BrokenMark, HighWaterFile, Mark
 from service.ledger.installation.ledger_versions import begin_version, prepare_version
-from service.ledger.installation.missing_entries import MissingEntry, last_entries, missing_entries, present_heads
+from service.ledger.installation.missing_entries import (
+    MissingEntry,
+    by_name,
+    last_entries,
+    missing_entries,
+    present_heads,
+)
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.journal import BEFORE_FIRST, Head
+from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.group_commit import INSTALLATION, NO_ACCOUNT
@@ -174,8 +180,7 @@ def _write_mark(file: HighWaterFile, mark: Mark | None, found: _Found, own: Head
         own: the command's own entry in the installation's journal, which follows its present head.
     """
     # Of the others only the names are known from now on, so that no list passes over them.
-    refused = {name: BEFORE_FIRST for name in (*found.unsealed, *found.altered) if isinstance(name, str)}
-    heads = {**refused, **found.heads}
+    heads = {**by_name([*found.unsealed, *found.altered]), **found.heads}
     if mark is None:
         file.replace({**heads, INSTALLATION: own}, clock.now())
         return

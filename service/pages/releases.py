@@ -102,12 +102,14 @@ async def _render(
 ) -> Response:
     path = address("accounts", account, "releases", release)
     account_body, release_body, drawn, events, installation = await asyncio.gather(
-        get(visit, address("accounts", account), {"with_gauge": "true"}),
+        get(visit, address("accounts", account)),
         read_release(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
     )
+    if release_body["state"] == "proposed":  # what is left with it is shown to those who decide
+        account_body = await get(visit, address("accounts", account), {"with_gauge": "true"})
     tree, complete = None, False
     if "plan" in release_body:
         tree = await to_thread.run_sync(tree_of, release_body["plan"])

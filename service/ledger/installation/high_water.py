@@ -60,10 +60,9 @@ class Mark:
 
     def entries_of(self, journal: str | bytes) -> list[Head]:
         """Return the marked entries of a journal, of which there are two if it was written in two versions."""
-        names = (
-            (journal, second_version(journal)) if isinstance(journal, str) else ()
-        )  # SQLite takes any type as a name
-        return [self.heads[name] for name in names if name in self.heads]
+        if not isinstance(journal, str):  # SQLite takes any type as a name
+            return []
+        return [self.heads[name] for name in (journal, second_version(journal)) if name in self.heads]
 
 
 @dataclass(frozen=True)

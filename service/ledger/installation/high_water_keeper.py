@@ -16,13 +16,14 @@ from service.ledger.installation.high_water import BrokenMark, HighWaterFile, se
 from service.ledger.installation.mark_check import SHOWN, described, known_heads
 from service.ledger.installation.missing_entries import (
     MissingEntry,
+    by_name,
     last_entries,
     lost_entries,
     missing_entries,
     present_heads,
 )
 from service.ledger.journal.chains import BrokenChain
-from service.ledger.journal.journal import BEFORE_FIRST, Head
+from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import Walk, is_linked
 from service.ledger.storage import clock
 from service.ledger.storage.background import until_stopped
@@ -173,11 +174,8 @@ class MarkKeeper:
         if missing:
             self._stop("the ledger lacks entries that it had before; nothing is written", missing)
         elif not lost:
-            at, unsound = clock.now(), dict[str, Head]()
-            if journals is None and not self._database.newest.complete:  # later processes are to know these accounts
-                unsound = {
-                    name: BEFORE_FIRST for name in heads.altered if isinstance(name, str) and name != INSTALLATION
-                }
+            at, begins = clock.now(), journals is None and not self._database.newest.complete
+            unsound = by_name(heads.altered) if begins else {}  # later processes are to know these accounts
             # Those that moved are marked the next time.
             self.file.advance(unsound | heads.sound, marked, at, in_use=in_use)
             self.written_at = at

@@ -1,7 +1,7 @@
 """Entries of the high-water mark that the ledger's journals lack, and the heads that the journals have now."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -90,6 +90,11 @@ def present_heads(
     else:
         sound[INSTALLATION] = own
     return Heads(sound, altered)
+
+
+def by_name(names: Iterable[str | bytes]) -> dict[str, Head]:
+    """Return the heads by which a mark knows accounts whose rows are not sound: by their names alone."""
+    return {name: BEFORE_FIRST for name in names if isinstance(name, str) and name != INSTALLATION}
 
 
 def missing_entries(

@@ -97,7 +97,7 @@ class Answer:
 
 
 ANSWERS_TOO = "answers-"
-"""What names of versions begin with if answers are sealed by them; programs up to 0.12 named versions without it."""
+"""The beginning of the names of versions by which answers are sealed; programs up to 0.12 named versions without it."""
 _stored = tables.StoredAnswer
 _PURPOSE = "stored-answer"
 _SHORT = 1 << 16  # characters of a body that is parsed in a millisecond

@@ -86,14 +86,18 @@ def more_releases(number: int, like: str) -> str:
     """Return in words how many more releases like earlier ones fit; at most a million are counted."""
     if number < 2:
         return f"{number or 'no'} more release like {like} fits"
-    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} more releases like {like} fit"
+    return f"{_counted(number)} more releases like {like} fit"
 
 
 def fitting(number: int) -> str:
     """Return in words how often a planned release fits, which is not charged yet; at most a million are counted."""
     if number < 2:
         return "once" if number else "not once"
-    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,} times in all"
+    return f"{_counted(number)} times in all"
+
+
+def _counted(number: int) -> str:
+    return f"{'at least ' if number >= _MOST_FITTING else ''}{number:,}"
 
 
 def symbol_of(name: str) -> str:
