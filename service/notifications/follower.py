@@ -19,7 +19,7 @@ from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import BEFORE_FIRST, Head
 from service.ledger.notifications import webhooks
 from service.ledger.notifications.deliveries import Message
-from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.releases.settlement import in_list
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
@@ -49,7 +49,7 @@ class Follower:
 
     def __init__(self, database: Database, secret: Secret, public_url: str | None) -> None:
         self._database, self._secret, self._public_url = database, secret, public_url
-        self._seen, self._causes = SeenWebhooks(), Causes()
+        self._causes = Causes()
         self._after = 0  # the account after which the next look begins, so that busy ones do not hide others
         self._walks = dict[int, Walk]()  # those that did not come to their end, by account
         self._unreadable, self._since = set[int](), 0.0  # accounts whose journals could not be read
@@ -69,8 +69,7 @@ class Follower:
             The seconds of the processor for which it wrote.
 
         Raises:
-            Unavailable: the database does not answer.
-            BrokenChain: the installation's journal is not sound.
+            Unavailable: the database does not answer, or the installation's journal is not sound.
         """
         wrote = self._follow()
         self._looked = time.monotonic()
@@ -84,8 +83,7 @@ class Follower:
                 self.webhooks = ()
                 self._causes.end()
                 return 0.0
-            self._seen = webhooks.see_webhooks(connection, self._secret, self._seen)
-            self.webhooks = webhooks.journalled(connection, self._secret, self._seen)
+            self.webhooks = webhooks.journalled(connection, self._secret)
             found, room = Look(Audience(self.webhooks), HourlyLimits(connection)), _MOST
             self._read_installation(connection, found)
             moved = self._moved(connection)
@@ -166,7 +164,7 @@ class Follower:
                     news.append(News("ledger.acknowledged", None, members["time"], "/", {"seq": members["seq"]}))
         except BrokenChain as broken:  # the webhooks that were read show that the journal is sound up to this head
             _log.error("messages of the installation's journal begin anew at its head", detail=str(broken))
-            reached, news = self._seen.head, []
+            reached, news = webhooks.seen_now(connection, self._secret).head, []
         if reached != last:
             found.places[NO_ACCOUNT] = (None if row is None else last, reached)
             for one in news:

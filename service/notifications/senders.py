@@ -14,7 +14,7 @@ import structlog
 
 from service.ledger.notifications import deliveries, webhooks
 from service.ledger.notifications.deliveries import DeliveryRecord, Try
-from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
@@ -75,23 +75,21 @@ class Senders:
         self._database, self._secret = database, secret
         self._allowed = settings.resolved_webhook_networks
         self._mailer = None if settings.smtp_host is None else Mailer(settings)
-        self._seen, self._turns = SeenWebhooks(), Turns()
+        self._turns = Turns()
         self.freed = threading.Event()
 
     def dispatch(self, threads: ThreadPoolExecutor, stopping: threading.Event) -> None:
         """Give free senders to webhooks with messages that are due.
 
         Raises:
-            Unavailable: the database does not answer.
-            BrokenChain: the installation's journal is not sound.
+            Unavailable: the database does not answer, or the installation's journal is not sound.
         """
         at = clock.now()
         with self._database.read() as connection:
             due = deliveries.waiting(connection, at)
             if not due:
                 return
-            self._seen = webhooks.see_webhooks(connection, self._secret, self._seen)
-            waiting = [one for one in webhooks.journalled(connection, self._secret, self._seen) if one.id in due]
+            waiting = [one for one in webhooks.journalled(connection, self._secret) if one.id in due]
             while (webhook := self._turns.take(waiting)) is not None:
                 waiting.remove(webhook)
                 try:

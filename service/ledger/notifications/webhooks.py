@@ -124,8 +124,8 @@ def see_webhooks(connection: Connection, secret: Secret, seen: SeenWebhooks) -> 
     return SeenWebhooks(head, seals, generations, tuple(wrong))
 
 
-def _seals_now(connection: Connection, secret: Secret, *, keep: bool) -> Mapping[str, str]:
-    """Return the seals of the rows of all webhooks in the installation's journal, by id.
+def seen_now(connection: Connection, secret: Secret, *, keep: bool = True) -> SeenWebhooks:
+    """Return the webhooks that the installation's journal has.
 
     The process keeps what it read, so only later entries are read.
 
@@ -145,13 +145,18 @@ def _seals_now(connection: Connection, secret: Secret, *, keep: bool) -> Mapping
     require_present(connection, KnownHead(INSTALLATION, seen.head.seq, seen.head.hash))
     if keep and seen.head.seq > kept.head.seq:  # of two threads either may be last: both are right
         database.seen_webhooks = seen
-    return seen.seals
+    return seen
 
 
-def journalled(connection: Connection, secret: Secret, seen: SeenWebhooks) -> list[WebhookRecord]:
-    """Return the webhooks whose rows are as the journal has them; the others are not used."""
+def journalled(connection: Connection, secret: Secret) -> list[WebhookRecord]:
+    """Return the webhooks whose rows are as the journal has them; the others are not used.
+
+    Raises:
+        Unavailable: the journal is not sound.
+    """
     rows = connection.execute(select(*_COLUMNS, Webhook.seal).order_by(*_ORDER)).all()
-    return [_record(row) for row in rows if _seal_of(secret, row) == row.seal == seen.seals.get(row.id)]
+    seals = seen_now(connection, secret).seals
+    return [_record(row) for row in rows if _seal_of(secret, row) == row.seal == seals.get(row.id)]
 
 
 def faults(connection: Connection, secret: Secret) -> Iterator[str]:
@@ -199,7 +204,7 @@ def read_webhook(connection: Connection, secret: Secret, webhook_id: str, *, loc
     """
     query = select(*_COLUMNS, Webhook.seal).where(Webhook.id == webhook_id, ~REMOVED)
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    seals = _seals_now(connection, secret, keep=not lock)
+    seals = seen_now(connection, secret, keep=not lock).seals
     if row is None or webhook_id not in seals:
         raise NotFound("webhook", webhook_id)
     return _stated_record(secret, row, seals[webhook_id])
@@ -226,7 +231,7 @@ def list_webhooks(
     """
     query = select(*_COLUMNS, Webhook.seal).where(~REMOVED).order_by(*_ORDER)
     rows = connection.execute(query).all()  # few: at most ``MOST``
-    seals = _seals_now(connection, secret, keep=True)
+    seals = seen_now(connection, secret).seals
     stated = (_stated_record(secret, row, seals[row.id]) for row in rows if row.id in seals)
     found = [one for one in stated if is_within(one, only)]
     ids = [one.id for one in found]

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from service.ledger.journal.journal import Actor
 from service.ledger.notifications import webhook_changes, webhooks
 from service.ledger.notifications.erasing import Eraser
-from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET
@@ -61,8 +61,7 @@ def erase(database: Database) -> None:
     eraser = Eraser(database)
     for _ in range(10):
         with database.read() as connection:
-            seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
-            found = webhooks.journalled(connection, SECRET, seen)
+            found = webhooks.journalled(connection, SECRET)
         eraser.erase(found)
 
 

@@ -11,7 +11,7 @@ from service.errors import Altered, Conflict, NotFound
 from service.ledger.notifications import deliveries, erasing, webhooks
 from service.ledger.notifications.deliveries import DeliveryRecord, Message, Try
 from service.ledger.notifications.erasing import Eraser
-from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.verification.verify_installation import verify_installation
@@ -50,8 +50,7 @@ def due(database: Database) -> list[DeliveryRecord]:
 
 
 def used(connection: Connection) -> list[WebhookRecord]:
-    seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
-    return webhooks.journalled(connection, SECRET, seen)
+    return webhooks.journalled(connection, SECRET)
 
 
 def shown(database: Database, webhook: WebhookRecord) -> set[str]:

@@ -12,7 +12,7 @@ from service.errors import Altered, Conflict, NotFound, Unauthenticated
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import Actor, Head
 from service.ledger.notifications import webhook_changes, webhooks
-from service.ledger.notifications.webhooks import SeenWebhooks, WebhookRecord
+from service.ledger.notifications.webhooks import WebhookRecord
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
@@ -26,8 +26,7 @@ from tests.ledger.writing import never, run
 def used(database: Database) -> list[WebhookRecord]:
     """Return the webhooks to which messages are sent."""
     with database.read() as connection:
-        seen = webhooks.see_webhooks(connection, SECRET, SeenWebhooks())
-        return webhooks.journalled(connection, SECRET, seen)
+        return webhooks.journalled(connection, SECRET)
 
 
 def faults(database: Database) -> list[str]:
