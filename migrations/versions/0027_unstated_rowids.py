@@ -75,9 +75,10 @@ def _make_anew(table: str, *, with_rowid: bool) -> None:
         f"CREATE TABLE {table}_before AS SELECT * FROM {table}",
         f"DROP TABLE {table}",
         definition,
+        *(sql for kind, sql in made if kind == "index"),  # each inserted row is looked for among the rows that name it
         f"INSERT INTO {table} SELECT * FROM {table}_before",
         f"DROP TABLE {table}_before",
-        *(sql for kind, sql in made if kind != "table"),
+        *(sql for kind, sql in made if kind == "trigger"),
     ):
         connection.exec_driver_sql(statement)
 
