@@ -1,6 +1,5 @@
 """Commands that verify, recompute, export, copy and import a ledger."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from service.ledger.installation.high_water import HighWaterFile, Mark
 from service.ledger.installation.mark_check import check_clock
 from service.ledger.installation.missing_entries import last_entries, missing_entries
 from service.ledger.installation.signing import signer_of
+from service.ledger.journal.canonical_json import load_once
 from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Head, read_head, write_head
 from service.ledger.storage import clock
@@ -127,9 +127,9 @@ def verify_receipt(
 ) -> None:
     """Verify a receipt without any database: its signature, its journal entry, and that they agree."""
     try:
-        receipt = json.loads(file.read_text(encoding="utf-8"))
+        receipt = load_once(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise InvalidInput.at("", "expected a receipt as JSON") from None
+        raise InvalidInput.at("", "expected a receipt as JSON, with each name once in an object") from None
     check_receipt(receipt, public_key)
     release, entry = receipt["release"], receipt["entry"]
     typer.echo(

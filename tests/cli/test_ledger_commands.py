@@ -423,7 +423,8 @@ def test_a_package_is_made_and_verified_without_an_installation(home: Path, tmp_
 def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command) -> None:
     key, receipt = (home / "key").read_text(), home / "receipt.json"
     changed: dict[str, Any] = json.loads(receipt.read_text()) | {"unit": "household"}
-    for content in (json.dumps(changed).encode(), b"{", b"[]", b"\xff", b"[" * 100_000):
+    twice = receipt.read_bytes().replace(b"{", b'{"unit":"household",', 1)  # some readers take the first of two
+    for content in (json.dumps(changed).encode(), twice, b"{", b"[]", b"\xff", b"[" * 100_000):
         (tmp_path / "changed.json").write_bytes(content)
         assert said(tmp_path, "verify-receipt", str(tmp_path / "changed.json"), "--public-key", key, code=1)[:7] == (
             "error: "

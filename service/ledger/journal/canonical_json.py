@@ -29,6 +29,23 @@ def canonical(value: object) -> str:
     return text
 
 
+def load_once(text: str | bytes) -> Any:
+    """Return the value of a JSON text whose objects have each name once; of two, some readers take the other one.
+
+    Raises:
+        ValueError: the text is not JSON, or has a name twice in an object.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError("expected each name once in an object")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class CanonicalObject:
     """A JSON object in canonical form, so that long parts of an entry are written before an account is locked."""

@@ -19,6 +19,7 @@ from service.ledger.draws.retention import is_removal
 from service.ledger.draws.tabulation_layout import Layout, checked_layout
 from service.ledger.draws.tabulations import tabulated
 from service.ledger.installation.signing import BadSignature, check_signature
+from service.ledger.journal.canonical_json import load_once
 from service.ledger.journal.chains import UNREADABLE, BrokenChain
 from service.ledger.journal.entries import AccountOpened, Drawn, ParsedEntry, Registration, read_members
 from service.ledger.journal.entry_texts import read_text
@@ -144,9 +145,9 @@ class Reader:
         if not text.endswith(b"\n"):
             raise BadExport(self.line, "the line is cut off, or too long")
         try:
-            document = json.loads(text)
+            document = load_once(text)
         except (ValueError, RecursionError):
-            raise BadExport(self.line, "expected a JSON object") from None
+            raise BadExport(self.line, "expected a JSON object, with each name once") from None
         if not isinstance(document, dict):
             raise BadExport(self.line, "expected a JSON object")
         return document

@@ -61,7 +61,7 @@ def check_package(file: BinaryIO, public_key: str) -> dict[str, Any]:
         with zipfile.ZipFile(file) as archive:
             manifest = _read_manifest(archive, public_key)
             _check_files(archive, manifest)
-            require_nothing_else(file, archive)
+            require_nothing_else(file, archive.infolist(), manifest["issued_at"])
             receipt = _json(archive, RECEIPT)
             check_receipt(receipt, public_key)
             _check_facts(manifest, receipt, _json(archive, PLAN))
@@ -81,7 +81,7 @@ def _read_manifest(archive: zipfile.ZipFile, public_key: str) -> dict[str, Any]:
         text = opened.read(_LARGEST_MANIFEST + 1)
     if len(text) > _LARGEST_MANIFEST:
         raise BadSignature(f"expected {MANIFEST} with at most {_LARGEST_MANIFEST} bytes")
-    manifest = _read_json(text)
+    manifest = canonical_json.load_once(text)
     if not isinstance(manifest, dict):
         raise BadSignature(f"expected an object in {MANIFEST}")
     check_signature(manifest, STATEMENT, public_key)
@@ -104,19 +104,7 @@ def _check_files(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
 
 
 def _json(archive: zipfile.ZipFile, name: str) -> Any:
-    return _read_json(archive.read(name))
-
-
-def _read_json(text: str | bytes) -> Any:
-    """Read JSON whose objects have each name once; readers take another one of two."""
-    return json.loads(text, object_pairs_hook=_object)
-
-
-def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) != len(members):
-        raise ValueError("expected each name once")
-    return found
+    return canonical_json.load_once(archive.read(name))
 
 
 def _check_facts(manifest: dict[str, Any], receipt: dict[str, Any], plan: Any) -> None:
@@ -143,7 +131,7 @@ def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
     expected: dict[str, dict[str, tuple[Drawn, Fraction]]] = {COUNTS: {}, GROUPS: {}}
     with archive.open(DRAWS) as lines:
         for line in io.TextIOWrapper(lines, "utf-8"):
-            stated = _read_json(line)
+            stated = canonical_json.load_once(line)
             drawn = _drawn(stated, receipt)
             table = COUNTS if drawn.level is None else GROUPS
             if drawn.level is not None:

@@ -269,21 +269,6 @@ def test_a_package_has_no_byte_beside_its_files(client: TestClient, drawn: Any) 
         _refusal(one, key)
 
 
-def test_a_file_of_a_package_fills_its_place(client: TestClient, drawn: Any, database: Database) -> None:
-    """The attack: another file behind the end of one's compressed data, within the size that the list states."""
-    package = _package(client, drawn)
-    files = _files(package)
-    sink, hidden = io.BytesIO(), _local("noisy-counts.csv", b"x")
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-            if name == "plan.json":
-                sink.write(hidden)
-                archive.start_dir = sink.tell()
-                archive.infolist()[-1].compress_size += len(hidden)
-    assert "to fill its place" in _refusal(sink.getvalue(), _key(client))
-
-
 def test_a_name_that_stands_twice_is_refused(client: TestClient, drawn: Any) -> None:
     package = _package(client, drawn)
     files = _files(package)

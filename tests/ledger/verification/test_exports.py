@@ -297,6 +297,14 @@ def test_a_file_that_was_changed_in_any_line_is_refused_there(file: list[bytes],
             assert found == at + 1, (line, changed)
 
 
+def test_a_name_that_stands_twice_in_a_line_is_refused(file: list[bytes], signer: Signer) -> None:
+    """Some readers take the first of two, which nothing covers."""
+    for at, line in enumerate(file):
+        name = next(iter(json.loads(line)))
+        twice = line.replace(b"{", f'{{"{name}":"forged",'.encode(), 1)
+        assert _refused_at([*file[:at], twice, *file[at + 1 :]], signer) == at + 1
+
+
 @pytest.mark.parametrize("ways", [1, pytest.param(3, marks=pytest.mark.statistics)])
 def test_a_file_that_was_cut_off_is_refused(file: list[bytes], signer: Signer, ways: int) -> None:
     """After each line in one of three ways in turn, or in all of them."""
