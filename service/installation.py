@@ -64,6 +64,8 @@ def open_installation(
             its high-water mark, or belongs to another secret.
         Unavailable: the database does not answer.
     """
+    if begin and require_mark and settings.resolved_high_water_file.exists():
+        require_ledger(make_url(settings.resolved_database_url), "; its high-water mark exists, so it was begun")
     database = open_place(settings, begin=begin)
     with naming(database):
         prepare(database, embedded=database.kind == "sqlite", begin=begin)
@@ -185,8 +187,12 @@ def open_place(settings: Settings, *, begin: bool) -> Database:
     )
 
 
-def require_ledger(url: URL) -> None:
+def require_ledger(url: URL, reason: str = "") -> None:
     """Check that an embedded database exists, since opening it would create it.
+
+    Args:
+        url: of a database.
+        reason: why there should be one, for the refusal.
 
     Raises:
         StartupRefused: it does not exist.
@@ -201,5 +207,6 @@ def require_ledger(url: URL) -> None:
         raise file_not_accessible(path, error) from None
     if not there:
         raise StartupRefused(
-            f"there is no ledger at {url.database}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its location"
+            f"there is no ledger at {url.database}{reason}: set SERVICE_DATA_DIR or SERVICE_DATABASE_URL to its"
+            " location"
         )

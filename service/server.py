@@ -74,7 +74,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
             "requests may take more memory than the machine or container has", most_bytes=most, there_bytes=there
         )
     if unknown := unknown_variables():
-        _log.warning("unknown SERVICE_ variables are ignored", names=unknown)
+        alike = {name: instead for name, instead in unknown.items() if instead}
+        _log.warning("unknown SERVICE_ variables are ignored", names=list(unknown), did_you_mean=alike or None)
     try:
         listener = Listener(bound, limits_of(settings, app))
         Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([listener])

@@ -3,14 +3,18 @@
 import json
 import os
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.config import JsonDict
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sqlalchemy import URL, make_url
 
+from service.accepted_values import accepted
 from service.errors import StartupRefused
 from service.urls import is_confidential, is_origin, read_url
 
@@ -25,6 +29,7 @@ _OWN_MEMORY, _A_CONNECTION = 2**30, 2 * 2**20  # bytes; of a connection: its inc
 SMALL_BODIES = 16
 # bytes: of the modules that a helper shares with others, of its work, and of a body while it is received and read
 _MODULES, _WORK, _COPIES = 2**28, 2**29, 4
+_ALIKE = 0.85  # from 0 to 1: how alike a misspelt name is
 _MOST_ACCOUNTS = 100  # in the metrics: each is two series for ever
 
 RATE_UNITS = {"second": 1, "minute": 60, "hour": 3600}
@@ -32,7 +37,21 @@ _VISIBLE = r"^[\x20-\x7e]+$"  # what RFC 6749 (A.1) allows in the id of a client
 _SCOPE = r"^([\x21\x23-\x5b\x5d-\x7e]+ )*openid( [\x21\x23-\x5b\x5d-\x7e]+)*$"
 MAIL_ADDRESS = r"^[A-Za-z0-9._%+'-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*$"
 """The addresses of mail that are accepted."""
-_Rate = Annotated[str, Field(pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$")]
+_ACCOUNT = r"^[a-z0-9._-]+$"
+
+
+def _form(words: str) -> JsonDict:
+    """Return the part of a setting's schema that states its pattern in words."""
+    return {"form": words}
+
+
+_Rate = Annotated[
+    str,
+    Field(
+        pattern=rf"^(off|[1-9][0-9]{{0,6}}/({'|'.join(RATE_UNITS)}))$",
+        json_schema_extra=_form("`off`, or a rate such as `600/minute`, by second, minute or hour"),
+    ),
+]
 
 
 class Settings(BaseSettings):
@@ -174,6 +193,7 @@ class Settings(BaseSettings):
     )
     oidc_client_id: Annotated[str, Field(min_length=1, max_length=200, pattern=_VISIBLE)] | None = Field(
         None,
+        json_schema_extra=_form("1 to 200 printable ASCII characters"),
         description="The client that the issuer knows this service as. With it, people sign in to the web pages at the"
         " issuer. Needs oidc_issuer and public_url.",
     )
@@ -183,10 +203,14 @@ class Settings(BaseSettings):
         " oidc_client_id.",
     )
     oidc_scope: Annotated[str, Field(max_length=1000, pattern=_SCOPE)] = Field(
-        "openid", description="The scopes that sign-in asks the issuer for, separated by blanks; openid among them."
+        "openid",
+        json_schema_extra=_form("scopes that are separated by one blank each, `openid` among them"),
+        description="The scopes that sign-in asks the issuer for, separated by blanks; openid among them.",
     )
     oidc_name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")] | None = Field(
-        None, description="The issuer's name on the sign-in page; by default its host."
+        None,
+        json_schema_extra=_form("1 to 60 characters in one line"),
+        description="The issuer's name on the sign-in page; by default its host.",
     )
     public_url: str | None = Field(
         None,
@@ -236,8 +260,11 @@ class Settings(BaseSettings):
     notice: str = Field(
         "", max_length=200, description="A sentence at the top of every page, such as what this service is for."
     )
-    metrics_accounts: Annotated[tuple[str, ...], NoDecode, Field(max_length=_MOST_ACCOUNTS)] = Field(
+    metrics_accounts: Annotated[
+        tuple[Annotated[str, Field(pattern=_ACCOUNT)], ...], NoDecode, Field(max_length=_MOST_ACCOUNTS)
+    ] = Field(
         (),
+        json_schema_extra=_form(f"names of at most {_MOST_ACCOUNTS} accounts, separated by commas"),
         description="Accounts, separated by commas, whose budgets /metrics shows to every client that reaches it; at"
         f" most {_MOST_ACCOUNTS}.",
     )
@@ -257,7 +284,9 @@ class Settings(BaseSettings):
     smtp_password: SecretStr | None = Field(None, description="That user's password.")
     smtp_password_file: Path | None = Field(None, description="A file with that password, instead of smtp_password.")
     smtp_from: Annotated[str, Field(max_length=254, pattern=MAIL_ADDRESS)] | None = Field(
-        None, description="The address that mail is from, such as ledger@agency.example."
+        None,
+        json_schema_extra=_form("a mail address"),
+        description="The address that mail is from, such as ledger@agency.example.",
     )
     tracing: bool = Field(
         False,
@@ -308,8 +337,22 @@ class Settings(BaseSettings):
     @classmethod
     def _origin(cls, value: str | None) -> str | None:
         if value is not None and not (is_confidential(value) and is_origin(value)):
-            raise ValueError("expected an address such as https://ledger.agency.example, without a path")
+            raise ValueError(
+                "expected an address such as https://ledger.agency.example, without a path, and with http only on this"
+                " machine"
+            )
         return value
+
+    @model_validator(mode="after")
+    def _mark_outside(self) -> Self:
+        """Refuse a mark that whoever restores the data restores with them: it would hide what is missing."""
+        embedded = make_url(self.resolved_database_url).get_backend_name() == "sqlite"
+        if embedded and self.resolved_high_water_file.resolve().is_relative_to(self.data_dir.resolve()):
+            raise ValueError(
+                "expected SERVICE_HIGH_WATER_FILE (by default beside SERVICE_SECRET_FILE) outside SERVICE_DATA_DIR, so"
+                " that it is not restored together with the ledger"
+            )
+        return self
 
     @field_validator("oidc_client_secret")
     @classmethod
@@ -470,10 +513,12 @@ def logged(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def unknown_variables() -> list[str]:
-    """Return variables that begin as settings do but are none: most likely misspelt."""
+def unknown_variables() -> dict[str, str]:
+    """Return variables that begin as settings do but are none, each with what to set instead, if that is likely."""
     known = {f"SERVICE_{name}".upper() for name in Settings.model_fields}
-    return sorted(name for name in os.environ if name.upper().startswith("SERVICE_") and name.upper() not in known)
+    options = {"SERVICE_PORT": "the option --port of serve", "SERVICE_HOST": "the option --host of serve"}
+    found = sorted(name for name in os.environ if name.upper().startswith("SERVICE_") and name.upper() not in known)
+    return {name: options.get(name) or "".join(get_close_matches(name.upper(), known, 1, _ALIKE)) for name in found}
 
 
 def read_settings() -> Settings:
@@ -486,8 +531,21 @@ def read_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        faults = (
-            f"{'_'.join(('SERVICE', *map(str, fault['loc']))).upper()}: {fault['msg'].removeprefix('Value error, ')}"
-            for fault in error.errors(include_url=False, include_context=False, include_input=False)
-        )
-        raise StartupRefused("; ".join(faults)) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        words = dict.fromkeys(_words(fault["loc"], fault["type"], fault["msg"]) for fault in found)
+        raise StartupRefused("; ".join(words)) from None
+
+
+def _words(place: Sequence[int | str], kind: str, message: str) -> str:
+    """Return what is wrong with a variable, without its value.
+
+    Args:
+        place: the setting and the place in it; empty where settings do not fit each other.
+        kind: pydantic's type of the fault. Only texts of type ``value_error`` are our own.
+        message: pydantic's text.
+    """
+    if kind == "value_error":
+        text = message.removeprefix("Value error, ")
+    else:
+        text = f"expected {accepted(Settings.model_json_schema()['properties'][str(place[0])])}"
+    return f"SERVICE_{place[0]}".upper() + f": {text}" if place else text

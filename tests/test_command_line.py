@@ -134,6 +134,17 @@ def test_a_question_about_a_ledger_that_is_not_there_is_refused(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command", [("serve", "--port", "1"), ("keys", "create", "--role", "auditor", "--name", "ann")]
+)
+def test_no_ledger_is_begun_at_another_place_than_that_of_the_mark(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "service.high-water").write_bytes(b"")
+    refused = run(tmp_path, *command)
+    assert refused.returncode == 1
+    assert "its high-water mark exists, so it was begun" in refused.stderr
+    assert [found.name for found in tmp_path.iterdir()] == ["service.high-water"]
+
+
 def test_verify_changes_nothing_of_a_ledger_of_an_older_version(tmp_path: Path) -> None:
     """An attacker may have brought it: what is sealed in it would hold in another ledger of this secret."""
     assert run(tmp_path, "keys", "create", "--role", "auditor", "--name", "ann").returncode == 0

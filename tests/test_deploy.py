@@ -108,6 +108,16 @@ def test_every_alert_says_how_grave_it_is_and_what_is_wrong() -> None:
         assert rule["annotations"]["summary"]
 
 
+def test_the_guide_says_of_every_alert_what_to_do() -> None:
+    names = [rule["alert"] for group in _ALERTS["groups"] for rule in group["rules"]]
+    guide = (_ROOT / "service" / "web" / "guide" / "alerts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (\w+)$", guide, re.MULTILINE) == names
+    for group in _ALERTS["groups"]:
+        for rule in group["rules"]:
+            place = f"/guide/alerts#{rule['alert'].lower()}"
+            assert rule["annotations"]["description"] == f"What to do: {place} of the service"
+
+
 def test_the_reference_of_the_settings_is_the_present_ones() -> None:
     committed = (_ROOT / "service" / "web" / "guide" / "configuration.md").read_text(encoding="utf-8")
     assert committed == reference()
@@ -132,7 +142,7 @@ def _settings_of(name: str) -> Settings:
             patch.delenv(variable)
         for variable, value in given.items():
             patch.setenv(variable, value)
-        assert unknown_variables() == []
+        assert unknown_variables() == {}
         return read_settings()
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from service.errors import StartupRefused
-from service.settings import Settings, available_memory, logged, read_settings
+from service.settings import Settings, available_memory, logged, read_settings, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -181,28 +181,29 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
     ("variable", "value", "expected"),
     [
         ("BOOTSTRAP_KEY", "k" * 31, "at least 32 characters, got 31"),
-        ("LOCK_TIMEOUT_SECONDS", "0", "greater than 0"),
-        ("LOCK_TIMEOUT_SECONDS", "inf", "finite"),
-        ("LOCK_TIMEOUT_SECONDS", "soon", "valid number"),
-        ("MAX_JSON_BYTES", "-1", "greater than or equal to 1"),
-        ("MAX_PLAN_NODES", "1.5", "valid integer"),
-        ("MAX_PLAN_DEPTH", "0", "greater than or equal to 1"),
-        ("WRITER_THREADS", "0", "greater than or equal to 1"),
-        ("SHUTDOWN_SECONDS", "0", "greater than or equal to 1"),
+        ("LOCK_TIMEOUT_SECONDS", "0", "expected a number above 0"),
+        ("LOCK_TIMEOUT_SECONDS", "inf", "expected a number above 0"),
+        ("LOCK_TIMEOUT_SECONDS", "soon", "expected a number above 0"),
+        ("MAX_JSON_BYTES", "-1", "expected a whole number from 1"),
+        ("MAX_PLAN_NODES", "1.5", "expected a whole number from 1"),
+        ("MAX_PLAN_DEPTH", "0", "expected a whole number from 1"),
+        ("WRITER_THREADS", "0", "expected a whole number from 1"),
+        ("SHUTDOWN_SECONDS", "0", "expected a whole number from 1"),
         ("MAX_JSON_BYTES_AT_ONCE", "1000", "at least SERVICE_MAX_JSON_BYTES"),
         ("MAX_ARROW_BYTES_AT_ONCE", "1000", "at least SERVICE_MAX_ARROW_BYTES"),
-        ("HEADER_SECONDS", "nan", "finite"),
-        ("KEY_RATE", "600", "should match pattern"),
-        ("KEY_RATE", "0/minute", "should match pattern"),
-        ("FAILURE_RATE", "1/fortnight", "should match pattern"),
-        ("HSTS_SECONDS", "-1", "greater than or equal to 0"),
+        ("HEADER_SECONDS", "nan", "expected a number above 0"),
+        ("KEY_RATE", "600", "expected `off`, or a rate such as `600/minute`"),
+        ("KEY_RATE", "0/minute", "by second, minute or hour"),
+        ("FAILURE_RATE", "1/fortnight", "by second, minute or hour"),
+        ("HSTS_SECONDS", "-1", "expected a whole number from 0"),
         ("METRICS_ACCOUNTS", ",".join(f"a{n}" for n in range(101)), "at most 100"),
-        ("TRACING", "perhaps", "valid boolean"),
-        ("LOG_LEVEL", "loud", "'debug', 'info', 'warning', 'error' or 'critical'"),
+        ("METRICS_ACCOUNTS", '["a"]', "names of at most 100 accounts, separated by commas"),
+        ("TRACING", "perhaps", "expected `true` or `false`"),
+        ("LOG_LEVEL", "loud", "one of `debug`, `info`, `warning`, `error`, `critical`"),
         ("WEBHOOK_NETWORKS", "10.0.0.1/8", "without host bits"),
         ("WEBHOOK_NETWORKS", "*", "expected addresses"),
-        ("SMTP_PORT", "0", "greater than or equal to 1"),
-        ("SMTP_FROM", "ledger@agency.example\nBcc: eve@example", "should match pattern"),
+        ("SMTP_PORT", "0", "expected a whole number from 1"),
+        ("SMTP_FROM", "ledger@agency.example\nBcc: eve@example", "expected a mail address"),
         ("OIDC_ISSUER", "http://login.example", "https"),
         ("OIDC_ISSUER", "http://127.0.0.1.example", "https"),
         ("OIDC_ISSUER", "http://[::1", "https"),
@@ -211,16 +212,16 @@ def test_empty_and_unknown_variables_count_as_unset(monkeypatch: pytest.MonkeyPa
         ("OIDC_ISSUER", "https://login.example/?realm=1", "without ?"),
         ("OIDC_ROLES", "steward", "expected a JSON object"),
         ("OIDC_ROLES", "[" * 100_000, "expected a JSON object"),
-        ("OIDC_ROLES", '["steward"]', "valid dictionary"),
-        ("OIDC_ROLES", "{}", "at least 1 item"),
-        ("OIDC_CLIENT_ID", "a\nb", "should match pattern"),
-        ("OIDC_CLIENT_ID", "c" * 201, "at most 200 characters"),
+        ("OIDC_ROLES", '["steward"]', "expected a JSON object"),
+        ("OIDC_ROLES", "{}", "expected a JSON object"),
+        ("OIDC_CLIENT_ID", "a\nb", "printable ASCII"),
+        ("OIDC_CLIENT_ID", "c" * 201, "1 to 200 printable ASCII characters"),
         ("OIDC_CLIENT_SECRET", "a\nb", "printable ASCII"),
-        ("OIDC_SCOPE", "profile", "should match pattern"),
-        ("OIDC_SCOPE", "openid  roles", "should match pattern"),
-        ("OIDC_SCOPE", "openid\n", "should match pattern"),
-        ("OIDC_NAME", "n" * 61, "at most 60 characters"),
-        ("OIDC_NAME", "a\nb", "should match pattern"),
+        ("OIDC_SCOPE", "profile", "`openid` among them"),
+        ("OIDC_SCOPE", "openid  roles", "one blank each"),
+        ("OIDC_SCOPE", "openid\n", "one blank each"),
+        ("OIDC_NAME", "n" * 61, "1 to 60 characters in one line"),
+        ("OIDC_NAME", "a\nb", "in one line"),
         ("PUBLIC_URL", "http://ledger.example", "without a path"),
         ("PUBLIC_URL", "https://ledger.example/", "without a path"),
         ("PUBLIC_URL", "https://ledger.example/pages", "without a path"),
@@ -250,6 +251,37 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
     assert "Value error" not in str(refusal.value)
 
 
+def test_settings_that_do_not_fit_each_other_are_told_without_a_variable_that_there_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SERVICE_OIDC_AUDIENCE", "ledger")
+    with pytest.raises(StartupRefused, match=r"^expected SERVICE_OIDC_ISSUER and SERVICE_OIDC_AUDIENCE together$"):
+        read_settings()
+
+
+@pytest.mark.parametrize("name", ["HIGH_WATER_FILE", "SECRET_FILE"])
+@pytest.mark.parametrize("place", ["data/x.secret", "data/deep/x.secret", "data/deep/deeper/x.secret"])
+def test_the_mark_is_not_restored_with_the_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, place: str
+) -> None:
+    monkeypatch.setenv("SERVICE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv(f"SERVICE_{name}", str(tmp_path / place))
+    with pytest.raises(StartupRefused, match="outside SERVICE_DATA_DIR"):
+        read_settings()
+    monkeypatch.setenv("SERVICE_DATABASE_URL", "postgresql+psycopg://host/ledger")  # the directory is not used
+    read_settings()
+
+
+def test_unknown_variables_are_named_with_what_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVICE_MAX_JSON_BTES", "SERVICE_PORT", "SERVICE_FROM_A_LATER_VERSION"):
+        monkeypatch.setenv(name, "1")
+    assert unknown_variables() == {
+        "SERVICE_FROM_A_LATER_VERSION": "",
+        "SERVICE_MAX_JSON_BTES": "SERVICE_MAX_JSON_BYTES",
+        "SERVICE_PORT": "the option --port of serve",
+    }
+
+
 @pytest.mark.parametrize("value", ["*", "10.0.0.7", "10.0.0.0/8, fd00::/8,::1"])
 def test_proxies_are_addresses_and_networks(value: str) -> None:
     assert Settings(trusted_proxies=value).trusted_proxies == value
@@ -258,7 +290,7 @@ def test_proxies_are_addresses_and_networks(value: str) -> None:
 def test_a_role_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_OIDC_ROLES", '{"office": "king"}')
     with pytest.raises(
-        StartupRefused, match=r"SERVICE_OIDC_ROLES_OFFICE: .*'auditor', 'pipeline', 'approver' or 'steward'"
+        StartupRefused, match=r"SERVICE_OIDC_ROLES: .* values of `auditor`, `pipeline`, `approver`, `steward`"
     ):
         read_settings()
 

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from service.accepted_values import accepted
 from service.settings import Settings
 
 _INTRODUCTION = """\
@@ -26,28 +27,8 @@ def reference() -> str:
 
 
 def _row(name: str, schema: dict[str, Any]) -> str:
-    cells = (f"`SERVICE_{name.upper()}`", _kind(schema), _default(schema.get("default")), schema["description"])
+    cells = (f"`SERVICE_{name.upper()}`", accepted(schema), _default(schema.get("default")), schema["description"])
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
-
-
-def _kind(schema: dict[str, Any]) -> str:
-    """Describe the accepted values of a setting."""
-    (schema_part,) = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
-    if "enum" in schema_part:
-        return ", ".join(f"`{value}`" for value in schema_part["enum"])
-    least = f" from {schema_part['minimum']}" if "minimum" in schema_part else ""
-    most = f" to {schema_part['maximum']}" if "maximum" in schema_part else ""
-    above = f" above {schema_part['exclusiveMinimum']}" if "exclusiveMinimum" in schema_part else ""
-    names = {
-        "integer": "whole number",
-        "number": "number",
-        "boolean": "`true` or `false`",
-        "array": "list",
-        "string": "text",
-    }
-    names |= {"path": "path", "password": "secret", "object": "JSON object"}
-    kind = names.get(schema_part.get("format", "")) or names[schema_part["type"]]
-    return f"{kind}{least}{most}{above}"
 
 
 def _default(value: object) -> str:

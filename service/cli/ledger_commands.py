@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from sqlalchemy import make_url
 
 from service.cli.output import plain, tell
-from service.errors import Conflict, InvalidInput, StartupRefused
+from service.errors import Conflict, StartupRefused, Unavailable
 from service.installation import (
     high_water_file,
     open_installation,
@@ -129,7 +130,7 @@ def verify_receipt(
     try:
         receipt = load_once(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise InvalidInput.at("", "expected a receipt as JSON, with each name once in an object") from None
+        raise Conflict(f"expected a receipt as JSON in {file}, with each name once in an object") from None
     check_receipt(receipt, public_key)
     release, entry = receipt["release"], receipt["entry"]
     typer.echo(
@@ -220,7 +221,11 @@ def export(
 
 
 def write_whole(parts: Iterable[bytes], path: Path) -> None:
-    """Write the whole file or nothing, for this user alone; an earlier file stays until the new one is whole."""
+    """Write the whole file or nothing, for this user alone; an earlier file stays until the new one is whole.
+
+    Raises:
+        Unavailable: the file cannot be written.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -228,8 +233,11 @@ def write_whole(parts: Iterable[bytes], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def backup(file: Annotated[Path, typer.Argument(dir_okay=False, help="A new file.")]) -> None:

@@ -65,7 +65,7 @@ def _settings(objects: _Objects) -> Settings:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (secrets | _environment(_server(objects))).items():
             patch.setenv(name, value)
-        assert unknown_variables() == []
+        assert unknown_variables() == {}
         return read_settings()
 
 

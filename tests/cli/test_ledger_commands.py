@@ -106,6 +106,34 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")
 
 
+def test_a_file_that_cannot_be_written_is_told_in_one_line(home: Path, tmp_path: Path, said: Command) -> None:
+    nowhere, release = tmp_path / "nowhere" / "file", json.loads((home / "receipt.json").read_text())["release"]["id"]
+    for command in (("export", "--output", str(nowhere)), ("package", "people", release, str(nowhere))):
+        assert said(home, *command, code=1) == f"error: {nowhere} cannot be written: No such file or directory\n"
+    full = Path("/dev/full").open("w", encoding="ascii")  # noqa: SIM115 - closing it fails, too
+    with contextlib.redirect_stdout(full):
+        assert said(home, "export", code=1) == "error: a file: No space left on device\n"
+    with contextlib.suppress(OSError):
+        full.close()
+
+
+def test_indexes_that_do_not_fit_their_tables_are_told_from_other_damage(
+    home: Path, tmp_path: Path, said: Command
+) -> None:
+    """A writer of the file can make an index anew by functions of its own; nothing else is lost then."""
+    copy = tmp_path / "copy"
+    shutil.copytree(home, copy)
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        connection.create_collation("BINARY", lambda one, other: (one > other) - (one < other) if one < "b" else 1)
+        connection.execute("REINDEX releases")
+        connection.commit()
+    assert "indexes of its file do not fit its tables; REINDEX makes them anew" in said(copy, "verify", code=1)
+    with contextlib.closing(sqlite3.connect(copy / "data" / "ledger.db")) as connection:
+        connection.execute("REINDEX")
+        connection.commit()
+    assert "the installation: all valid" in said(copy, "verify")
+
+
 def test_a_trigger_that_somebody_dropped_is_told(home: Path, tmp_path: Path, said: Command) -> None:
     copy = _changed(home, tmp_path / "copy", "DROP TRIGGER journal_no_delete")
     lines = said(copy, "verify", code=1).splitlines()
@@ -248,7 +276,7 @@ def test_an_index_that_holds_other_rows_is_told(home: Path, tmp_path: Path, said
     )
     copy = _changed(home, tmp_path / "copy", "PRAGMA writable_schema = ON", swap)
     lines = said(copy, "verify", code=1).splitlines()
-    damaged = "the database: its file is damaged: a page, an index or a reference"
+    damaged = "the database: indexes of its file do not fit its tables; REINDEX makes them anew"
     assert [damaged, "the installation: all valid", "people: 4 entries, all valid"] == lines[1:]
 
 
@@ -430,7 +458,7 @@ def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command
             "error: "
         )
     refused = said(tmp_path, "verify-receipt", str(receipt), "--public-key", "00" * 32, code=1)
-    assert refused == "error: the statement names another public key\n"
+    assert refused == "error: the statement names another public key than the expected one, which --public-key states\n"
 
 
 def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Path, said: Command) -> None:

@@ -87,7 +87,7 @@ def check_signature(document: dict[str, Any], statement: str, public_key: str | 
     if not (_is_hex(named, _KEY_BYTES) and _is_hex(signature, 2 * _KEY_BYTES)):
         raise BadSignature("expected public_key and signature, in hexadecimal")
     if public_key is not None and named != public_key.lower():
-        raise BadSignature("the statement names another public key")
+        raise BadSignature("the statement names another public key than the expected one, which --public-key states")
     if document.get("installation") != installation_of(named):
         raise BadSignature("the statement names an installation with another public key")
     unsigned = {name: value for name, value in document.items() if name != "signature"}

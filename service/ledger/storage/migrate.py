@@ -109,7 +109,7 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
         empty = not inspect(connection).get_table_names()
     ready = revision == _head()
     if empty and not begin:
-        raise StartupRefused("the database is empty: there is no ledger in it")
+        raise StartupRefused("the database is empty: there is no ledger in it; python -m service migrate begins one")
     if not (ready or embedded or empty):
         if revision is None:
             raise StartupRefused(

@@ -1,6 +1,7 @@
 """Backup of an SQLite ledger that is in use: one moment of it, checked, in one file."""
 
 import os
+import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
 
 _UNCHECKED = "its seal was not checked"
+_INDEXES = "indexes of its file do not fit its tables; REINDEX makes them anew"
+_INDEX_FAULT = re.compile(r"(row \d+ missing from|wrong # of entries in) index ")
 _WAIT = 30.0  # seconds to wait for a process that recovers the ledger after a crash
 
 
@@ -111,11 +114,17 @@ def require_sound_file(database: Database) -> None:
         Unavailable: it cannot be read.
     """
     with database.read() as connection:
-        if file_faults(connection):
-            raise StartupRefused(
-                f"the ledger's file is damaged: {database.place.name}. Keep it unchanged for an investigation, restore"
-                " the newest backup, and record this with python -m service acknowledge"
-            )
+        faults = file_faults(connection)
+    if faults == [_INDEXES]:
+        raise StartupRefused(
+            f"indexes of the ledger's file do not fit its tables: {database.place.name}. Keep a copy for an"
+            ' investigation, make the indexes anew (sqlite3 FILE "REINDEX", without losing an entry), and start again'
+        )
+    if faults:
+        raise StartupRefused(
+            f"the ledger's file is damaged: {database.place.name}. Keep it unchanged for an investigation, restore"
+            " the newest backup, and record this with python -m service acknowledge"
+        )
 
 
 def file_faults(connection: Connection) -> list[str]:
@@ -123,12 +132,18 @@ def file_faults(connection: Connection) -> list[str]:
     file = connection.connection.driver_connection
     if not isinstance(file, sqlite3.Connection) or _is_sound(file):
         return []
+    found = [text for (text,) in file.execute("PRAGMA integrity_check")]  # at most 100
+    if all(_INDEX_FAULT.match(text) for text in found) and _references_are_sound(file):
+        return [_INDEXES]
     return ["its file is damaged: a page, an index or a reference"]
 
 
 def _is_sound(file: sqlite3.Connection) -> bool:
-    whole = file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-    return whole and file.execute("PRAGMA foreign_key_check").fetchone() is None
+    return file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok" and _references_are_sound(file)
+
+
+def _references_are_sound(file: sqlite3.Connection) -> bool:
+    return file.execute("PRAGMA foreign_key_check").fetchone() is None
 
 
 def _accounts(copy: sqlite3.Connection, secret: Secret | None) -> list[CopiedAccount]:
