@@ -155,6 +155,8 @@ def _release(day: Day) -> None:
     day.names["release"] = day.ask("register_release")["id"]
     day.ask("list_releases")
     day.ask("list_releases", accept="text/csv")
+    day.ask("find_releases", with_plan="false")
+    day.ask("find_releases", with_plan="false", accept="text/csv")
     day.ask("read_release", with_charge="true")
     day.names["draw"] = day.ask("draw_mechanism")["draw"]
     day.ask("state_accuracy", confidence="0.9")

@@ -5,7 +5,6 @@ import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
@@ -18,7 +17,7 @@ from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
-from service.pages.release_search import ReleaseSearch, read_search
+from service.pages.release_search import BRIEFLY, search
 from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
@@ -38,8 +37,6 @@ _OF_TAG = (
 _POINTS = 120
 _WAITING = 20
 _BELOW = 50
-_ROWS = 50
-_BRIEFLY = {"with_charge": "true"} | WITHOUT_PLAN
 _SHORT_JOURNAL = 20_000  # entries that are replayed in a moment; a longer history is shown on request only
 _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
@@ -53,7 +50,6 @@ _NO_CAP = {
 _NO_REASONS = dict.fromkeys(
     ("budget_reason", "approval_reason", "approvers_reason", "state_reason", "reject_reason"), ""
 )
-_STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
 @router.get("")
@@ -185,8 +181,8 @@ async def show(
         get(visit, f"{path}/balance"),
         _of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
-        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **_BRIEFLY}),
-        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **_BRIEFLY}),
+        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **BRIEFLY}),
+        get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **BRIEFLY}),
         _own_proposals(visit, path),
     )
     if "periods" in account_body:
@@ -278,32 +274,11 @@ async def picture(account: AccountStep, which: Annotated[str, Path()], visit: Si
 @router.get("/releases")
 async def show_releases(account: AccountStep, visit: SignedIn) -> Response:
     """Render the account's releases, each with its cost."""
-    path, search = address("accounts", account), read_search(visit, "state")
-    cursor = visit.request.query_params.get("cursor")
-    query: Query = {**_BRIEFLY, **search.query, "limit": _ROWS, "cursor": cursor}
-    account_body, (releases, faults) = await asyncio.gather(get(visit, path), _search(visit, path, query, search))
-    shown = {
-        "account": account_body,
-        "table_query": {**_BRIEFLY, **search.query},
-        "family_query": {name: text for name, text in search.asked.items() if text and name != "state"},
-        "releases": releases["items"],
-        "next_cursor": releases["next_cursor"],
-        "states": _STATES,
-        "asked": search.asked,
-        "more": urlencode({name: text for name, text in search.asked.items() if text}),
-        "faults": faults,
-    }
-    return page(visit.request, "releases.html", shown, status=422 if faults else 200)
-
-
-async def _search(
-    visit: Visit, path: str, query: Query, search: ReleaseSearch
-) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Return the releases that were found; none, and the faults by field, if a field of the search is wrong."""
-    try:
-        return await get(visit, f"{path}/releases", query), {}
-    except Refused as refused:
-        return {"items": [], "next_cursor": None}, search.faults_in(refused)
+    path = address("accounts", account)
+    account_body, found = await asyncio.gather(get(visit, path), search(visit, f"{path}/releases"))
+    family = {name: text for name, text in found["asked"].items() if text and name != "state"}
+    shown = {"account": account_body, "family_query": family, **found}
+    return page(visit.request, "releases.html", shown, status=422 if found["faults"] else 200)
 
 
 @router.get("/tags")

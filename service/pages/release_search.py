@@ -1,17 +1,28 @@
-"""The search of an account's releases, as the fields of its form and as the query of ``/v1``."""
+"""The search of releases, as the fields of its form and as the query of ``/v1``; and its page over all accounts."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Response
 
 from service.pages.days import beginning_of, end_of
-from service.pages.shell.api_client import Refused, Visit
+from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, SignedIn, Visit, address, get
+from service.pages.shell.layout import page
+
+router = APIRouter(include_in_schema=False)
+
+_ROWS = 50
+BRIEFLY: Query = {"with_charge": "true"} | WITHOUT_PLAN
+"""The charges of listed releases, and no plans."""
 
 # Visitors state the last day, which the search includes; ``/v1`` takes the moment before which a release is found.
 _DAYS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "since": ("since", beginning_of),
     "until": ("before", end_of),
 }
-_FIELDS = ("tag", "name", "registered_by", *_DAYS)
+_FIELDS = ("tag", "name", "registered_by", "approved_by", *_DAYS)
+_STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
 
 
 class ReleaseSearch(NamedTuple):
@@ -47,3 +58,31 @@ def read_search(visit: Visit, *more: str) -> ReleaseSearch:
             except ValueError:
                 query[of_query] = asked[name]  # ``/v1`` refuses it
     return ReleaseSearch(asked, query)
+
+
+@router.get("/releases")
+async def show_found(visit: SignedIn) -> Response:
+    """Render the releases of all accounts that match a search."""
+    found = await search(visit, address("releases"))
+    return page(visit.request, "found-releases.html", found, status=422 if found["faults"] else 200)
+
+
+async def search(visit: Visit, path: str) -> dict[str, Any]:
+    """Return a page of a list of releases for its template; none, and the faults by field, if a field is wrong."""
+    wanted = read_search(visit, "state")
+    asked: Query = {**BRIEFLY, **wanted.query}
+    releases: dict[str, Any] = {"items": [], "next_cursor": None}
+    faults: dict[str, str] = {}
+    try:
+        releases = await get(visit, path, {**asked, "limit": _ROWS, "cursor": visit.request.query_params.get("cursor")})
+    except Refused as refused:
+        faults = wanted.faults_in(refused)
+    return {
+        "releases": releases["items"],
+        "next_cursor": releases["next_cursor"],
+        "table_query": asked,
+        "states": _STATES,
+        "asked": wanted.asked,
+        "more": urlencode({name: text for name, text in wanted.asked.items() if text}),
+        "faults": faults,
+    }

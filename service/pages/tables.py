@@ -16,7 +16,7 @@ _LARGEST_PAGE = 1000
 _OF_ACCOUNT = {"releases": 1000, "journal": 1000, "periods": 1000, "report": 200, "history": None, "shares": None}
 """The tables of an account, with the largest page of each; None: it has no pages."""
 _OF_RELEASE = ("draws", "events")
-_OF_ALL = ("accounts", "proposals", "keys", "jobs", "scenarios", "webhooks")
+_OF_ALL = ("accounts", "releases", "proposals", "keys", "jobs", "scenarios", "webhooks")
 
 
 @router.get("/{which}.csv")

@@ -40,6 +40,25 @@ def test_it_is_accessible_and_fits(new_context: Callable[..., BrowserContext], s
     assert_accessible(page)
 
 
+def test_padlocks_mark_what_needs_a_key_and_no_command_shows_one(page: Page) -> None:
+    page.set_default_timeout(_PATIENCE)
+    page.goto("/docs")
+    page.locator(".opblock").first.wait_for()
+    for one in page.locator(".opblock").all():
+        needs = one.locator(".opblock-summary-path").inner_text().startswith("/v1/")
+        expect(one.locator(".authorization__btn")).to_have_count(1 if needs else 0)
+    page.get_by_role("button", name="Authorize", exact=True).click()
+    page.locator(".auth-container input").fill(STEWARD)
+    page.get_by_role("button", name="Apply credentials").click()
+    page.get_by_role("button", name="Close", exact=True).first.click()
+    listed = _opened(page, "list_accounts")
+    listed.get_by_role("button", name="Try it out").click()
+    listed.get_by_role("button", name="Execute").click()
+    expect(listed.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+    expect(listed.locator(".curl-command")).to_contain_text("Authorization: Bearer YOUR_KEY")
+    expect(page.locator("body")).not_to_contain_text(STEWARD)
+
+
 def test_a_signed_in_user_needs_no_key(page: Page) -> None:
     page.set_default_timeout(_PATIENCE)
     page.goto("/docs")
@@ -54,5 +73,7 @@ def test_a_signed_in_user_needs_no_key(page: Page) -> None:
     expect(answer).to_contain_text("next_cursor")
     expect(listed.locator(".curl-command")).to_contain_text("/v1/accounts?")
     expect(listed.locator(".curl-command")).not_to_contain_text("/docs/v1")
+    expect(listed.locator(".curl-command")).to_contain_text("Authorization: Bearer YOUR_KEY")
+    expect(listed.locator(".curl-command")).not_to_contain_text("CSRF")
     page.get_by_role("link", name="Privacy-budget ledger").click()
     expect(page.get_by_role("heading", name="Accounts", exact=True)).to_be_visible()

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from service.api.routes import period_reports
 from tests.api.calls import Client, json_of
 
 
@@ -63,6 +64,18 @@ def test_the_table_has_all_pages(api: Client, steward: Client, monkeypatch: pyte
     report = json_of(api.get("/v1/accounts/persons/report", params={"confidence": "0.9"}))
     expected = [(one["name"], mechanism["mechanism"]) for one in report["releases"] for mechanism in one["mechanisms"]]
     assert [(row["name"], row["mechanism.mechanism"]) for row in rows] == expected
+
+
+def test_what_is_left_out_is_counted_and_linked(api: Client, steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period_reports, "MOST_MECHANISMS", 1)
+    report = json_of(api.get("/v1/accounts/persons/report", params={"confidence": "0.9"}))
+    (cut,) = (one for one in report["releases"] if one["mechanisms_number"] > 1)
+    number, at = cut["mechanisms_number"], f"/accounts/persons/releases/{cut['release']}/accuracy?confidence=0.9"
+    shown = " ".join(steward.get("/accounts/persons/report", params={"confidence": "0.9"}).text.split())
+    assert f'and {number - 1} more: <a href="{at}">all {number}</a>' in shown
+    assert steward.get(at).status_code == 200
+    table = steward.get("/accounts/persons/report.csv", params={"confidence": "0.9"}).text
+    assert [row["release"] for row in csv.DictReader(io.StringIO(table))].count(cut["release"]) == number
 
 
 def test_an_unknown_table_or_query(steward: Client) -> None:

@@ -1,7 +1,7 @@
 """Lists as JSON pages, or by the header Accept as tables of comma-separated values."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Header, Response
@@ -52,18 +52,18 @@ def answer_list(
     return ok(page(items, last) | dict(beside or {}))
 
 
-def table_answer(columns: Sequence[str], items: Sequence[Mapping[str, Any]], next_cursor: str | None) -> Response:
+def table_answer(columns: Sequence[str], items: Iterable[Mapping[str, Any]], next_cursor: str | None) -> Response:
     """Return items as a table, with the cursor of the next page in a header."""
     headers = {} if next_cursor is None else {NEXT_CURSOR: next_cursor}
     return Streamed(table_text(columns, items), headers=headers, media_type=csv_answers.MEDIA_TYPE)
 
 
-def table_text(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def table_text(columns: Sequence[str], items: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield items as a table; columns are those of ``answer_list``."""
     return csv_answers.written(columns, _rows(columns, items))
 
 
-def _rows(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[list[object]]:
+def _rows(columns: Sequence[str], items: Iterable[Mapping[str, Any]]) -> Iterator[list[object]]:
     paths = [column.split(".") for column in columns]
     return ([_value(item, path) for path in paths] for item in items)
 

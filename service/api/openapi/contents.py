@@ -49,6 +49,7 @@ GROUPS = {
             "count_capacity",
             "register_release",
             "list_releases",
+            "find_releases",
             "register_batch",
             "read_release",
             "describe_release",

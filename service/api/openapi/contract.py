@@ -127,6 +127,13 @@ _IDENTITY = {
         "schema": {"type": "string"},
     },
 }
+_CHARGED = {
+    "X-Charge": {
+        "description": "Only in answers to with_charge=true, of any form: the charge of the release as JSON, as in the"
+        " answers about releases. Its share is that of the present budget, so that a replay may have another one.",
+        "schema": {"type": "string", "contentMediaType": "application/json"},
+    }
+}
 _QUERY: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"type": "string"}, "The release's name."),
     "mechanism": (
@@ -171,17 +178,18 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any], *, table: bool = F
     return {"parameters": parameters, "requestBody": {"content": content}}
 
 
-def bulk_answer(status: int, *, table: bool = False) -> dict[int | str, dict[str, Any]]:
+def bulk_answer(status: int, *, table: bool = False, charged: bool = False) -> dict[int | str, dict[str, Any]]:
     """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``.
 
-    A table that is drawn is answered as Parquet where the request asks for it.
+    A table that is drawn is answered as Parquet where the request asks for it. With ``charged`` the draw charges a
+    release, whose charge the request may ask for.
     """
     content: dict[str, dict[str, Any]] = {streams.MEDIA_TYPE: _STREAM}
     if table:
         content |= {csv_answers.MEDIA_TYPE: csv_answers.ANSWER[csv_answers.MEDIA_TYPE] | {"example": _NOISY_TABLE}}
     if table and status == HTTPStatus.CREATED:
         content |= {PARQUET: _PARQUET}
-    return {status: {"content": content, "headers": dict(_IDENTITY)}}
+    return {status: {"content": content, "headers": _IDENTITY | (_CHARGED if charged else {})}}
 
 
 def draw_answer() -> dict[int | str, dict[str, Any]]:

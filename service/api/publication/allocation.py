@@ -1,20 +1,23 @@
 """Allocation tables: the share of a release's loss that each query has.
 
 The Census Bureau publishes such tables of its releases: the share of each level of geography in the whole, and the
-share of each query in its level, as exact fractions.
+share of each query in its level, as exact fractions. Here the decimals stand beside them.
 """
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from service.api.schemas.exact_numbers import number_up
 from service.privacy.mechanisms import Mechanism
-from service.privacy.numerics.numbers import exact_text
 from service.privacy.planning.allocation import QueryNoise, cost_in_own_unit
 from service.privacy.plans import Plan
 from service.privacy.plans.walking import runs_of
 
-COLUMNS = ("mechanism", "level", "query", "tags", "type", "runs", "unit", "loss", "share", "share_of_level")
+COLUMNS = (
+    "mechanism", "level", "query", "tags", "type", "runs", "unit", "loss", "share", "share_of_level", "loss_decimal",
+    "share_decimal", "share_of_level_decimal",
+)  # fmt: skip
 _SEPARATOR = "/"
 
 
@@ -27,7 +30,8 @@ class _Query(NamedTuple):
 def rows_of(plan: Plan) -> list[Sequence[Any]]:
     """Return the allocation table of a plan: a row for each mechanism.
 
-    Losses are in the mechanism's own unit, epsilon or rho. The shares are those of a plan that is a sequence of
+    Losses are in the mechanism's own unit, epsilon or rho. Losses and shares are fractions, and then decimals that are
+    rounded up. The shares are those of a plan that is a sequence of
     mechanisms with losses in one unit, which add up; other plans have none. A mechanism that is named ``level/query``
     has a share of its level too.
     """
@@ -46,10 +50,13 @@ def rows_of(plan: Plan) -> list[Sequence[Any]]:
         share = query.loss / total if adds_up and total and query.loss is not None else None
         of = of_level[level]
         in_level = query.loss / of if level and share is not None and of and query.loss is not None else None
+        figures = (query.loss, share, in_level)
         rows.append(
             (
                 *(query.mechanism.name or "", level, name, list(query.mechanism.tags), query.mechanism.TYPE),
-                *(query.runs, _unit(query.mechanism), *(_text(one) for one in (query.loss, share, in_level))),
+                *(query.runs, _unit(query.mechanism)),
+                *(None if one is None else str(one) for one in figures),
+                *(None if one is None else number_up(one) for one in figures),
             )
         )
     return rows
@@ -73,7 +80,3 @@ def _unit(mechanism: Mechanism) -> str:
 def _names(mechanism: Mechanism) -> tuple[str, str]:
     level, separator, query = (mechanism.name or "").partition(_SEPARATOR)
     return (level, query) if separator else ("", level)
-
-
-def _text(value: Fraction | None) -> str | None:
-    return None if value is None else exact_text(value)

@@ -24,13 +24,13 @@ from service.api.publication.accuracy import (
 )
 from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import ReleasePath
-from service.api.schemas.exact_numbers import Exact, Label, number_down, stated
-from service.api.schemas.moments import Moment
+from service.api.schemas.exact_numbers import Exact, number_down, stated
+from service.api.schemas.release_searches import Family
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.recorded_releases import read_recorded
-from service.ledger.releases.releases import Wanted, list_releases
+from service.ledger.releases.releases import list_releases
 from service.ledger.storage import clock
 from service.ledger.verification.receipts import counted_partitions
 
@@ -90,15 +90,7 @@ def state_family_accuracy(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
-    tag: Annotated[
-        Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
-    ] = None,
-    name: Annotated[
-        Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
-    ] = None,
-    registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
-    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
-    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    wanted: Family,
     confidence: Annotated[
         Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
     ] = "0.95",
@@ -119,8 +111,6 @@ def state_family_accuracy(
     require(principal, "auditor", account)
     asked = read_confidence(confidence, "/query/confidence")
     now = clock.now()
-    span = [None if moment is None else clock.stamp(moment) for moment in (since, before)]
-    wanted = Wanted(tag, "committed", name, registered_by, *span)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         records = list_releases(connection, owner.chain, 0, _MOST_RELEASES, wanted, now, with_room(take))

@@ -102,11 +102,12 @@ def report_account(
 
     releases is a page, in the order of the first entries of the period: it ends early with many unlike mechanisms or
     long plans. All other figures are of the whole period, on each page. As a table, there is a line for each mechanism
-    of these releases. The operation takes some ten seconds for a million entries.
+    of these releases, however many; JSON lists at most 20 of each release. The operation takes some ten seconds for a
+    million entries.
     """
     require(principal, "auditor", account)
     asked = read_confidence(confidence, "/query/confidence")
-    now = clock.now()
+    now, as_table = clock.now(), prefers(accept, CSV)
     first = "" if since is None else clock.stamp(since)
     end = now if until is None else clock.stamp(until)
     if first >= end:
@@ -122,7 +123,8 @@ def report_account(
         for activity, record in zip(activities, _records(connection, owner, activities), strict=True):
             facts = _facts(connection, request, owner, report, activity, record)
             runs = runs_of(record.plan)
-            mechanisms = [figures for _, figures in count_accuracies(islice(runs, MOST_MECHANISMS), asked, known)]
+            listed = islice(runs, None if as_table else MOST_MECHANISMS)
+            mechanisms = [figures for _, figures in count_accuracies(listed, asked, known)]
             number = len(mechanisms) + sum(1 for _ in runs)
             shown.append(facts | {"mechanisms": mechanisms, "mechanisms_number": number})
             if len(known) >= _MOST_NOISES:
@@ -153,7 +155,7 @@ def report_account(
         "waiting": waiting_body(report),
         "head": head_body(owner.head),
     }
-    if not prefers(accept, CSV):
+    if not as_table:
         return ok(body)
     shared = {
         **{name: body[name] for name in ("account", "since", "until", "budget", "confidence")},
@@ -161,7 +163,7 @@ def report_account(
         "spent_before": None if report.beginning is None else standing_body(report.beginning)["spent"],
         **{name: standing_body(report.end)[name] for name in ("spent", "held", "left")},
     }
-    lines = [{**shared, **release, "mechanism": mechanism} for release in shown for mechanism in release["mechanisms"]]
+    lines = ({**shared, **release, "mechanism": mechanism} for release in shown for mechanism in release["mechanisms"])
     return table_answer(_COLUMNS, lines, None if last is None else write_cursor(last))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
+from sqlalchemy import Connection
 
 from service.api.http.dependencies import (
     AnswerInHelper,
@@ -34,20 +35,21 @@ from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
-from service.api.schemas.moments import Moment
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
+from service.api.schemas.release_searches import Search
 from service.api.schemas.settlement_responses import answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
 from service.ledger.accounts import accounts, lines
+from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.descriptions import descriptions
 from service.ledger.draws import partitions
 from service.ledger.releases import charges, proposals, releases, reservations
 from service.ledger.releases.charges import Registered
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.recorded_releases import read_recorded
-from service.ledger.releases.releases import LONG, ReleaseRecord, Wanted
+from service.ledger.releases.releases import LONG, ReleaseRecord
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import without_due_reservations
 from service.ledger.storage import clock
@@ -252,7 +254,7 @@ def register_batch(account: AccountPath, body: RegisterBatch, change: Changing, 
 router.routes.extend(batches.routes)  # before the routes of one release
 
 
-_COLUMNS = (
+COLUMNS = (
     "id", "name", "state", "created_at", "expires_at", "overdue", "tags", "delta", "charge.definition", "charge.alpha",
     "charge.rho", "charge.rho_exact", "charge.epsilon", "charge.epsilon_exact", "charge.delta", "charge.share",
     "cost.pure.epsilon", "cost.zcdp.rho", "cost.delta", "periods", "metadata", "plan", "head.seq", "head.hash",
@@ -267,16 +269,7 @@ def list_releases(
     database: CurrentDatabase,
     principal: CurrentPrincipal,
     take: Room,
-    tag: Annotated[
-        Label | None, Query(description="Only releases that carry this tag, on themselves or on a node.")
-    ] = None,
-    state: Annotated[State | None, Query(description="Only releases in this state.")] = None,
-    name: Annotated[
-        Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
-    ] = None,
-    registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
-    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
-    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    wanted: Search,
     with_charge: WithCharge = False,
     with_plan: WithPlan = True,
     limit: Limit = 100,
@@ -289,24 +282,36 @@ def list_releases(
     """
     require(principal, "auditor", account)
     now = clock.now()
-    span = [None if moment is None else clock.stamp(moment) for moment in (since, before)]
-    wanted = Wanted(tag, state, name, registered_by, *span)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
         records = releases.list_releases(connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take))
-        costs = costs_of(connection, request, owner, records)
-        owner = without_due_reservations(connection, owner, now)
-        drawn = partitions.drawn_for(connection, [release.id for release in records])
-        approvals = proposals.approvals_of(connection, owner, records)
-    shown = [
-        body_of(release, owner, now, drawn.get(release.id, []))
+        shown = listed(connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan)
+    return answer_list(accept, shown, records[-1].head.seq if records.more else None, COLUMNS)
+
+
+def listed(
+    connection: Connection,
+    request: Request,
+    owner: AccountRecord,
+    records: Sequence[ReleaseRecord],
+    now: str,
+    *,
+    with_charge: bool,
+    with_plan: bool,
+) -> list[dict[str, Any]]:
+    """Return releases of an account as items of a list."""
+    costs = costs_of(connection, request, owner, records)
+    present = without_due_reservations(connection, owner, now)
+    drawn = partitions.drawn_for(connection, [release.id for release in records])
+    approvals = proposals.approvals_of(connection, owner, records)
+    return [
+        body_of(release, present, now, drawn.get(release.id, []))
         | approval_member(approvals.get(release.id))
         | {"cost": cost}
         | _plan_member(release, with_plan=with_plan)
-        | (charge_member(owner, release.plan, cost) if with_charge else {})
+        | (charge_member(present, release.plan, cost) if with_charge else {})
         for release, cost in zip(records, costs, strict=True)
     ]
-    return answer_list(accept, shown, records[-1].head.seq if records.more else None, _COLUMNS)
 
 
 @router.get("/{release}", response_model=ReleaseBody)

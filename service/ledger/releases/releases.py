@@ -17,11 +17,13 @@ from sqlalchemy import (
     collate,
     exists,
     func,
+    literal,
     literal_column,
     select,
     tuple_,
     union_all,
 )
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from service.errors import NotFound
 from service.ledger.descriptions.description_rows import last_description, read_metadata
@@ -32,7 +34,7 @@ from service.ledger.journal.journal import AccountHead, Head, hash_before
 from service.ledger.releases import release_rows
 from service.ledger.releases.reservation_rows import State, expires
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
-from service.ledger.storage.tables import Account, Entry, Hold, Release, ReleaseTag
+from service.ledger.storage.tables import OF_APPROVALS, Account, Entry, Hold, Release, ReleaseTag
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
 
@@ -94,7 +96,7 @@ def read_release(connection: Connection, account_id: int, release_id: str) -> Re
     row = connection.execute(_BY_ID, {"account": account_id, "release": release_id}).one_or_none()
     if row is None:
         raise NotFound("release", release_id)
-    return _record(connection, row)
+    return record_of(connection, row)
 
 
 def read_some(connection: Connection, account_id: int, release_ids: Sequence[str]) -> list[ReleaseRecord]:
@@ -103,13 +105,13 @@ def read_some(connection: Connection, account_id: int, release_ids: Sequence[str
     Raises:
         Altered: the row of one is not as the service wrote it.
     """
-    query = _RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
-    return [_record(connection, row) for row in connection.execute(query)]
+    query = RELEASES.where(Release.account_id == account_id, Release.id.in_(release_ids)).order_by(Release.seq)
+    return [record_of(connection, row) for row in connection.execute(query)]
 
 
 def sizes_of(connection: Connection, account_id: int, release_ids: Sequence[str]) -> dict[str, int]:
     """Return the number of characters of some releases of an account, by their ids; unknown ids are left out."""
-    query = select(Release.id, _SIZE.label("size")).where(Release.account_id == account_id, Release.id.in_(release_ids))
+    query = select(Release.id, SIZE.label("size")).where(Release.account_id == account_id, Release.id.in_(release_ids))
     return {row.id: row.size for row in connection.execute(query)}
 
 
@@ -119,7 +121,7 @@ def owners_of(connection: Connection, release_ids: Sequence[str]) -> dict[str, s
     Raises:
         Altered: the row of one is missing, or not as the service wrote it.
     """
-    query = _RELEASES.add_columns(Account.name.label("owner")).join(Account, Account.id == Release.account_id)
+    query = RELEASES.add_columns(Account.name.label("owner")).join(Account, Account.id == Release.account_id)
     owners: dict[str, str] = {}
     for start in range(0, len(release_ids), _AT_ONCE):
         for row in connection.execute(query.where(Release.id.in_(release_ids[start : start + _AT_ONCE]))):
@@ -221,6 +223,7 @@ class Wanted:
         state: releases that are in it at the moment of the question.
         name: releases whose name contains it, whatever the case of ASCII letters.
         principal: releases that it registered.
+        approver: releases that it approved, whether or not others had to approve them too.
         since: releases that were registered at this moment or later.
         before: releases that were registered earlier than this moment.
     """
@@ -231,6 +234,7 @@ class Wanted:
     principal: str | None = None
     since: str | None = None
     before: str | None = None
+    approver: str | None = None
 
 
 def list_releases(
@@ -249,8 +253,8 @@ def list_releases(
         at: the moment of the question.
     """
     account_id, tag, state = account.id, wanted.tag, wanted.state
-    query, number = _RELEASES.where(Release.account_id == account_id), Release.seq
-    query = query.where(*_searched(connection, account.name, wanted))
+    query, number = RELEASES.where(Release.account_id == account_id), Release.seq
+    query = query.where(*searched(connection, literal(account.name), wanted))
     if tag is not None:
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
@@ -263,13 +267,13 @@ def list_releases(
                 query.where(number > after) if state is None else query.where(number > after, Release.state == state)
             )
         case "expired":
-            query = query.where(_UNCOMMITTED, Release.seq.in_(_expired(account_id, after, at)))
+            query = query.where(UNCOMMITTED, Release.seq.in_(_expired(account_id, after, at)))
         case "voided":
-            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state)
+            query = query.where(UNCOMMITTED, Release.seq > after, Release.state == state)
         case _:
-            query = query.where(_UNCOMMITTED, Release.seq > after, Release.state == state, ~_is_due(at))
-    rows = rows_of(connection, query.order_by(number), _SIZE, limit, before_reading=before_reading)
-    return page_of(rows, lambda row: _record(connection, row).seen(at))
+            query = query.where(UNCOMMITTED, Release.seq > after, Release.state == state, ~is_due(at))
+    rows = rows_of(connection, query.order_by(number), SIZE, limit, before_reading=before_reading)
+    return page_of(rows, lambda row: record_of(connection, row).seen(at))
 
 
 class Proposal(NamedTuple):
@@ -300,9 +304,9 @@ def list_proposals(
         Altered: a release or its entry is not as the service wrote it.
     """
     query = (
-        _RELEASES.add_columns(Release.account_id, Account.name.label("account"))
+        RELEASES.add_columns(Release.account_id, Account.name.label("account"))
         .join(Account, Account.id == Release.account_id)
-        .where(_UNCOMMITTED, Release.state == "proposed", ~_is_due(at))
+        .where(UNCOMMITTED, Release.state == "proposed", ~is_due(at))
         .where(tuple_(Release.account_id, Release.seq) > after)
         .order_by(Release.account_id, Release.seq)
     )
@@ -310,34 +314,46 @@ def list_proposals(
         query = query.where(Account.name.in_(only))
 
     def read(row: Row[*tuple[Any, ...]]) -> Proposal:
-        release = _record(connection, row)
+        release = record_of(connection, row)
         actor = entry_of(connection, row.account_id, release)["actor"]
         return Proposal(row.account_id, row.account, release, actor)
 
-    return page_of(rows_of(connection, query, _SIZE, limit, before_reading=before_reading), read)
+    return page_of(rows_of(connection, query, SIZE, limit, before_reading=before_reading), read)
 
 
-def made_by(account: str, principal: str) -> ColumnElement[bool]:
-    """Return the condition that an entry of an account is by a principal: the first members of its text say so."""
-    start = canonical({"account": account, "actor": principal})[:-1] + ","
-    return func.substr(Entry.body, 1, len(start)) == start
+def made_by(
+    account: ColumnElement[str] | InstrumentedAttribute[str], principal: str, entry: type[Entry] = Entry
+) -> ColumnElement[bool]:
+    """Return the condition that an entry of an account is by a principal: the first members of its text say so.
+
+    Args:
+        account: the account's name, which is the same in JSON.
+    """
+    start = literal('{"account":"') + account + literal(f'",{canonical({"actor": principal})[1:-1]},')
+    return func.substr(entry.body, 1, func.length(start)) == start
 
 
-def _searched(connection: Connection, account: str, wanted: Wanted) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions of a search by name, principal and moment; no index serves them."""
+def searched(
+    connection: Connection, account: ColumnElement[str] | InstrumentedAttribute[str], wanted: Wanted
+) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a search by name, principal, approver and moment; no index serves them."""
     if wanted.name is not None:
         # Only ASCII letters fold on SQLite; the collation makes PostgreSQL do the same.
         name = collate(Release.name, "C") if connection.dialect.name == "postgresql" else Release.name
         yield func.lower(name).contains(wanted.name.translate(_LOWER), autoescape=True)
     if wanted.principal is not None:
         yield made_by(account, wanted.principal)
+    if wanted.approver is not None:
+        approval = aliased(Entry)
+        of_release = approval.release_id == Release.id, approval.account_id == Release.account_id
+        yield exists().where(OF_APPROVALS, *of_release, made_by(account, wanted.approver, approval))
     if wanted.since is not None:
         yield Release.created_at >= wanted.since
     if wanted.before is not None:
         yield Release.created_at < wanted.before
 
 
-def _is_due(at: str) -> ColumnElement[bool]:
+def is_due(at: str) -> ColumnElement[bool]:
     """Return the condition that a release is held although its time is over, by its own row, which has a seal."""
     held = exists().where(Hold.release_id == Release.id, Hold.account_id == Release.account_id, Hold.expires_at <= at)
     ends = Release.expires_at.is_not(None)  # or else the condition, and its opposite, would be null
@@ -346,24 +362,24 @@ def _is_due(at: str) -> ColumnElement[bool]:
 
 def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
     """Select the numbers of releases whose time is over, recorded or not; each half has its index."""
-    written = select(Release.seq).where(Release.account_id == account_id, _UNCOMMITTED, Release.state == "expired")
+    written = select(Release.seq).where(Release.account_id == account_id, UNCOMMITTED, Release.state == "expired")
     due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
     due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)
     due = due.where(Release.expires_at <= at)
     return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
 
 
-_UNCOMMITTED = Release.state != literal_column("'committed'")  # worded as in the partial index of these few
+UNCOMMITTED = Release.state != literal_column("'committed'")  # worded as in the partial index of these few
 
 _METADATA = last_description(Release.account_id, Release.id)
-_SIZE = (
+SIZE = (
     func.length(Release.plan)
     + func.length(Release.tags)
     + func.coalesce(func.length(Release.periods), 0)
     + func.coalesce(func.length(_METADATA), 0)
 )
 
-_RELEASES = select(
+RELEASES = select(
     *release_rows.FIXED,
     Release.state,
     Release.seal,
@@ -371,10 +387,15 @@ _RELEASES = select(
     _METADATA.label("metadata"),
 ).join(Entry, (Entry.account_id == Release.account_id) & (Entry.seq == Release.seq))
 
-_BY_ID = _RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
+_BY_ID = RELEASES.where(Release.account_id == bindparam("account"), Release.id == bindparam("release"))
 
 
-def _record(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
+def record_of(connection: Connection, row: Row[*tuple[Any, ...]]) -> ReleaseRecord:
+    """Return the release of a row of ``RELEASES``.
+
+    Raises:
+        Altered: the row is not as the service wrote it.
+    """
     release_rows.require_seal(connection, row, row.hash)
     return ReleaseRecord(
         id=row.id,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, literal, select, tuple_
 
 from service.errors import TooManyRequests
 from service.ledger.accounts import account_periods, accounts, lines
@@ -330,7 +330,7 @@ def refuse_many_due(connection: Connection, account: AccountRecord, actor: Actor
         .select_from(some)
         .join(Release, Release.id == some.c.release_id)
         .join(Entry, and_(Entry.account_id == Release.account_id, Entry.seq == Release.seq))
-        .where(Release.account_id == account.id, made_by(account.name, actor.name))
+        .where(Release.account_id == account.id, made_by(literal(account.name), actor.name))
     )
     if connection.execute(own).scalar_one() > _MOST_DUE:
         raise TooManyRequests(

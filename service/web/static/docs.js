@@ -13,7 +13,14 @@ const withinThisPage = ({ React }) => {
     const parts = ["errors", "AuthorizeBtnContainer", "operations", "Webhooks", "Models"].map((name) => getComponent(name, true));
     return element("div", { className: "swagger-ui" }, element(getComponent("SvgAssets")), ...parts.map((part) => element(part)));
   };
-  return { components: { Within, DeepLink: ({ text }) => element("span", null, text) } };
+  return { components: { Within, DeepLink: ({ text }) => element("span", null, text) }, wrapComponents: { curl: withPlaceholder(element) } };
+};
+
+// The shown command is that of a program. It never has the key that was typed or that the session has: people paste commands.
+const withPlaceholder = (element) => (Curl) => ({ request, ...more }) => {
+  const needsKey = new URL(request.get("url"), location).pathname.startsWith("/v1/");
+  const shown = needsKey ? request.setIn(["headers", "Authorization"], "Bearer YOUR_KEY") : request;
+  return element(Curl, { ...more, request: shown });
 };
 
 // Requests of a signed-in user go through the pages, which add the user's key; a key that was typed has precedence.
@@ -50,5 +57,5 @@ SwaggerUIBundle({
   syntaxHighlight: { theme: "obsidian" }, // its colours have enough contrast
   layout: "Within",
   requestInterceptor: asTheUser,
-  showMutatedRequest: false, // the shown command is that of a program
+  showMutatedRequest: false, // the shown command is not the one that goes through the pages
 });

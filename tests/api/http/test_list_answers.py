@@ -24,6 +24,7 @@ from tests.api.calls import (
 
 _PATHS = contract()["paths"]
 _LISTS = {
+    "/v1/releases": "id",
     "/v1/accounts": "name",
     "/v1/accounts/{account}/releases": "id",
     "/v1/accounts/{account}/journal": "hash",

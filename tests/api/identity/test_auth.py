@@ -179,6 +179,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("GET", "/v1/accounts/{account}/accuracy"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/package"): (_ANYBODY, None),
     ("GET", "/v1/proposals"): (_ANYBODY, None),
+    ("GET", "/v1/releases"): (_ANYBODY, None),
     ("PATCH", "/v1/accounts/{account}/releases/{release}"): (_PIPELINE, {"metadata": {"notes": None}}),
     ("GET", "/v1/accounts/{account}/releases/{release}/registry-entry"): (_ANYBODY, None),
     ("GET", "/v1/accounts/{account}/releases/{release}/draws"): (_ANYBODY, None),

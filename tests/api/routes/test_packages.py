@@ -159,10 +159,18 @@ def test_the_allocation_adds_up(client: TestClient, drawn: Any) -> None:
     county = rows["County/total"]
     assert (county["level"], county["query"], county["runs"], county["unit"]) == ("County", "total", "1", "epsilon")
     assert [rows[name]["share_of_level"] for name in ("County/total", "County/age", "Tract/total")] == [
-        "0.5",
-        "0.5",
+        "1/2",
+        "1/2",
         "1",
     ]
+    assert [row["share"] for row in rows.values()] == ["1/5", "1/5", "3/5"]
+    for name in ("loss", "share", "share_of_level"):
+        for row in rows.values():
+            assert (
+                Fraction(row[name])
+                <= Fraction(row[f"{name}_decimal"])
+                < Fraction(row[name]) * (1 + Fraction(1, 10**15))
+            )
 
 
 def test_a_complete_release_has_its_registry_entry(client: TestClient, drawn: Any) -> None:

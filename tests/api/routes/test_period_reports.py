@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.api.routes import period_reports
 from service.ledger.storage import clock
 from tests.api.calls import (
     Client,
@@ -227,6 +228,21 @@ def test_a_table_has_a_line_for_each_mechanism(client: Client, period: tuple[str
     assert {row["head"] for row in rows} == {f"{head['seq']}:{head['hash']}"}
     assert new[0]["charge.rho_exact"] == "0.06"
     assert float(new[0]["mechanism.moe"]) == page["releases"][3]["mechanisms"][0]["moe"]
+
+
+def test_a_table_has_all_mechanisms(client: Client, period: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _report(client, period)
+    monkeypatch.setattr(period_reports, "MOST_MECHANISMS", 2)
+    some = _report(client, period)
+    assert [one["mechanisms"] for one in some["releases"]] == [one["mechanisms"][:2] for one in whole["releases"]]
+    assert [one["mechanisms_number"] for one in some["releases"]] == [
+        len(one["mechanisms"]) for one in whole["releases"]
+    ]
+    query = {"since": period[0], "until": period[1]}
+    rows = csv.DictReader(io.StringIO(client.get(_REPORT, params=query, headers={"Accept": "text/csv"}).text))
+    assert [row["mechanism.mechanism"] for row in rows] == [
+        mechanism["mechanism"] for one in whole["releases"] for mechanism in one["mechanisms"]
+    ]
 
 
 def test_without_a_period_all_is_reported(client: Client, period: tuple[str, str]) -> None:

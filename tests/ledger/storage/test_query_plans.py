@@ -21,7 +21,8 @@ from service.ledger.journal import journal
 from service.ledger.journal.journal import Head
 from service.ledger.notifications import deliveries
 from service.ledger.notifications.deliveries import Message, Try
-from service.ledger.releases import past_releases, recorded_releases, releases
+from service.ledger.releases import past_releases, recorded_releases, release_search, releases
+from service.ledger.releases.release_search import search_releases
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import present_account
@@ -165,7 +166,12 @@ def _read(database: Database, release: str) -> None:
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
-                releases.list_releases(connection, account.chain, 0, 10, Wanted(tag, state), now, lambda _: None)
+                wanted = Wanted(tag, state)
+                releases.list_releases(connection, account.chain, 0, 10, wanted, now, lambda _: None)
+                for only in (None, frozenset({"people"})):
+                    search_releases(connection, (account.id, 1), 10, only, wanted, now, lambda _: None)
+        for wanted in (Wanted(approver="bob"), Wanted(principal="ann", name="r", since=now, before=now)):
+            search_releases(connection, (0, 0), 10, None, wanted, now, lambda _: None)
 
 
 def test_every_statement_finds_its_rows_by_an_index(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,5 +282,25 @@ def test_a_page_of_few_releases_costs_the_same_among_many(
             releases.list_releases(
                 connection, account_of(database).chain, 0, 2, Wanted(tag, state), later, lambda _: None
             )
+        taken += steps
+    assert taken[1] < 1.2 * taken[0]
+
+
+@pytest.mark.parametrize("only", [None, frozenset({"people"})])
+@pytest.mark.parametrize(
+    "wanted", [Wanted(name="none"), Wanted(approver="nobody"), Wanted("t", name="none"), Wanted(state="reserved")]
+)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_page_of_a_search_costs_the_same_among_many(
+    database: Database, wanted: Wanted, only: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_search, "MOST_SEARCHED", 100)
+    open_account(database)
+    taken = []
+    for _ in range(2):
+        charge(database, *[_PLAN] * 300)
+        with database.read() as connection, _steps(connection) as steps:
+            found = search_releases(connection, (0, 0), 2, only, wanted, clock.now(), lambda _: None)
+        assert found.releases == []
         taken += steps
     assert taken[1] < 1.2 * taken[0]

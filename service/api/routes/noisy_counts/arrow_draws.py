@@ -21,6 +21,7 @@ from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.draws import DrawSelection, NewDraw
 from service.api.routes.releases import ReleasePath
+from service.api.schemas.charges import WithCharge
 from service.api.schemas.draw_responses import identity_of
 from service.errors import Fault, InvalidInput
 from service.ledger.draws.draws import AnsweredDraw
@@ -75,12 +76,14 @@ def register_and_draw(
     delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
     periods: Annotated[str | None, Query()] = None,
+    with_charge: WithCharge = False,
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
     counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
-    return _respond(counts, draws.register(account, new_draw, change, noisy, counts.rows, at, "/query"))
+    drawn = draws.register(account, new_draw, change, noisy, counts.rows, at, "/query")
+    return _respond(counts, drawn, draws.charge_header(account, drawn, change, asked=with_charge))
 
 
 @router.post("/releases/{release}/draws")
@@ -155,7 +158,7 @@ def _noisy(
     return noisy
 
 
-def _respond(counts: CountStream, drawn: AnsweredDraw) -> Response:
-    headers = identity_of(drawn.record) | replay_header(drawn.answer)
+def _respond(counts: CountStream, drawn: AnsweredDraw, charge: dict[str, str] | None = None) -> Response:
+    headers = identity_of(drawn.record) | replay_header(drawn.answer) | (charge or {})
     noisy = streams.with_noisy(counts, drawn.record.noisy)
     return Streamed(noisy, drawn.answer.status, headers, streams.MEDIA_TYPE)

@@ -22,6 +22,7 @@ from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.arrow_draws import Text, Texts, Upload, new_draw_of, selection_of
 from service.api.routes.releases import ReleasePath
 from service.api.schemas import count_tables
+from service.api.schemas.charges import WithCharge
 from service.api.schemas.count_tables import CountTable
 from service.api.schemas.draw_responses import CONFIDENCE, identity_of, margin_of
 from service.api.schemas.granularity import unit_of
@@ -71,6 +72,7 @@ def register_and_draw(
     delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
     periods: Annotated[str | None, Query()] = None,
+    with_charge: WithCharge = False,
     accept: Accepted = "",
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
@@ -78,7 +80,8 @@ def register_and_draw(
     table = count_tables.read_table(upload.body, upload.most, upload.take)
     noisy, size = partial(_noisy, table), len(table.rows)
     at = f"/{count_tables.COUNT}"
-    return _respond(table, draws.register(account, new_draw, change, noisy, size, at, "/query"), accept)
+    drawn = draws.register(account, new_draw, change, noisy, size, at, "/query")
+    return _respond(table, drawn, accept, draws.charge_header(account, drawn, change, asked=with_charge))
 
 
 @router.post("/releases/{release}/draws", responses=_OR_PARQUET)
@@ -106,9 +109,9 @@ def _noisy(table: CountTable, law: NoiseLaw, unit: Fraction, keystream: Keystrea
     return add_noise(table.units(unit), law, keystream)
 
 
-def _respond(table: CountTable, drawn: AnsweredDraw, accept: str) -> Response:
+def _respond(table: CountTable, drawn: AnsweredDraw, accept: str, charge: dict[str, str] | None = None) -> Response:
     record = drawn.record
-    headers = identity_of(record) | replay_header(drawn.answer)
+    headers = identity_of(record) | replay_header(drawn.answer) | (charge or {})
     unit, margin = unit_of(record.mechanism), margin_of(record.mechanism)
     names = count_tables.names_with_noisy(table)
     parts = count_tables.rows_with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))

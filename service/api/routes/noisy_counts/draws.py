@@ -35,6 +35,7 @@ from service.api.openapi import contract, examples
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import prepared
 from service.api.routes.releases import ReleasePath
+from service.api.schemas.charges import WithCharge, charge_member
 from service.api.schemas.draw_responses import (
     DrawBody,
     DrawPage,
@@ -47,7 +48,7 @@ from service.api.schemas.draw_responses import (
 )
 from service.api.schemas.exact_numbers import Label, Strict, Tags
 from service.api.schemas.granularity import Counts, Granularity, on_lattice, unit_of, units_of
-from service.api.schemas.guarantees import CostDelta, read_delta
+from service.api.schemas.guarantees import CostDelta, cost_of, read_delta
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import document_of, law_of, mechanism_of
@@ -64,7 +65,7 @@ from service.ledger.storage.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism as MechanismValue
-from service.privacy.plans.walking import mechanisms_of
+from service.privacy.plans.walking import condense, mechanisms_of
 
 
 class DrawRoute(StrictRoute):
@@ -128,22 +129,26 @@ DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.
     "/draws",
     status_code=201,
     response_model=DrawBody,
-    responses=contract.bulk_answer(201, table=True),
+    responses=contract.bulk_answer(201, table=True, charged=True),
     openapi_extra=contract.bulk_body(examples.DRAW, examples.DRAW_QUERY, table=True),
 )
 @heavy_in_helpers
 @in_writers
-def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Changing) -> Response:
+def register_and_draw(
+    account: AccountPath, body: RegisterAndDraw, change: Changing, with_charge: WithCharge = False
+) -> Response:
     """Register a mechanism and draw its noisy counts, in one step.
 
     The charge and the noisy counts are stored in one transaction, and answered after its commit. Counts may also be
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
     same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
     answer is the same table with `noisy` in its place, and the margin of error of each, as Parquet where Accept asks
-    for it. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
-    counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    for it. With `?with_charge=true` the header X-Charge has the charge in the definition of the account's budget, and
+    its part of the budget. A draw that would take more than two seconds to write is refused with 422: one of more than
+    some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
     """
-    return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
+    drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
+    return _respond(drawn, charge_header(account, drawn, change, asked=with_charge))
 
 
 @router.post(
@@ -206,6 +211,21 @@ def register(
     drawn = _noise_units(mechanism, noisy, change.keystream(), below)
     (ready,), _ = prepared(change, account, [new], costs=False)
     return change.write(draws.register_and_draw, ready, drawn)
+
+
+def charge_header(account: str, drawn: AnsweredDraw, change: Change, *, asked: bool) -> dict[str, str]:
+    """Return the header with the charge of a release that was registered and drawn, where it was asked for.
+
+    It is no part of the body, which is the noisy counts in every form, and the same in a replay.
+    """
+    if not asked:
+        return {}
+    with change.database.read() as connection:
+        owner = accounts.read_account(connection, account)
+        release = releases.read_release(connection, owner.id, drawn.record.release_id)
+    plan = condense(release.plan)
+    cost = cost_of(plan, owner.neighbouring, (release.delta,))
+    return {"X-Charge": json.dumps(charge_member(owner, plan, cost)["charge"])}
 
 
 def drawn_mechanism(new_draw: NewDraw, below: str = "") -> tuple[Strict, MechanismValue]:
@@ -381,5 +401,7 @@ def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystrea
         raise InvalidInput.at(pointer, str(error)) from None
 
 
-def _respond(drawn: AnsweredDraw) -> Response:
-    return respond(replace(drawn.answer, body="".join(json_of(drawn.record))))
+def _respond(drawn: AnsweredDraw, headers: dict[str, str] | None = None) -> Response:
+    answer = respond(replace(drawn.answer, body="".join(json_of(drawn.record))))
+    answer.headers.update(headers or {})
+    return answer

@@ -23,7 +23,7 @@ from tests.api.calls import (
     pure,
     release,
 )
-from tests.api.streams import NEARLY_NONE
+from tests.api.streams import MEDIA_TYPE, NEARLY_NONE, counts
 
 _WIDE = {"definition": "pure", "epsilon": 10**6}
 _TABLE = "county,sex,count\r\n001,female,12\r\n001,male,-3\r\n"
@@ -51,6 +51,37 @@ def _rows(answer: Answer, status: int = 201) -> list[dict[str, str]]:
 
 def _spent(client: Client) -> Any:
     return json_of(client.get("/v1/accounts/people/balance"))["releases"]
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"definition": "pure", "epsilon": "4"},
+        {"definition": "zcdp", "rho": "2"},
+        {"definition": "approximate", "epsilon": "4", "delta": "1e-6"},
+    ],
+    ids=lambda budget: budget["definition"],
+)
+def test_the_charge_is_told_with_the_draw_in_every_form(embedded: Client, budget: dict[str, str]) -> None:
+    open_account(embedded, budget=budget)
+    mechanism, query = pure("0.25"), {"with_charge": "true"}
+    parameters = query | {"name": "d", "mechanism": json.dumps(mechanism)}
+    stream = {"Content-Type": MEDIA_TYPE}
+    path = "/v1/accounts/people/draws"
+    answers = [
+        _register(embedded, mechanism=mechanism, key="once", **query),
+        _register(embedded, mechanism=mechanism, key="once", **query),
+        embedded.post(path, json={"name": "d", "mechanism": mechanism, "counts": [1]}, params=query),
+        embedded.post(path, content=counts([1]), params=parameters, headers=stream),
+    ]
+    (listed, *_) = json_of(embedded.get("/v1/accounts/people/releases", params=query))["items"]
+    assert listed["charge"]["definition"] == budget["definition"]
+    for answer in answers:
+        assert answer.status_code == 201
+        assert json.loads(answer.headers["X-Charge"]) == listed["charge"]
+    assert answers[0].content == answers[1].content
+    assert "X-Charge" not in _register(embedded, mechanism=mechanism).headers
+    assert pointers_of(_draw(embedded, listed, mechanism="/", **query)) == ["/query/with_charge"]
 
 
 def test_counts_come_back_noisy_beside_their_labels(client: Client) -> None:

@@ -1,0 +1,55 @@
+"""The page of the releases of all accounts, which is searched like an account's own."""
+
+import csv
+import io
+
+import pytest
+
+from service.ledger.releases import release_search
+from tests.api.calls import Client, json_of, make_key
+from tests.pages.visits import sign_in
+
+
+def _text(client: Client, **query: str) -> str:
+    return " ".join(client.get("/releases", params=query).text.split())
+
+
+def test_the_first_page_leads_to_the_releases_of_all_accounts(api: Client, steward: Client) -> None:
+    assert 'href="/releases"' in steward.get("/").text
+    shown = _text(steward)
+    for one in json_of(api.get("/v1/releases"))["items"]:
+        assert f'<a href="/accounts/{one["account"]}/releases/{one["id"]}">{one["name"]}</a>' in shown
+        assert f'<a href="/accounts/{one["account"]}">{one["account"]}</a>' in shown
+    assert "ε = 0.5" in shown
+
+
+def test_all_accounts_are_searched_with_the_form_of_one(steward: Client) -> None:
+    found = _text(steward, name="hold", state="committed")
+    assert "households</a>" in found
+    assert "redistricting</a>" not in found
+    table = csv.DictReader(io.StringIO(steward.get("/releases.csv", params={"name": "hold"}).text))
+    assert [(row["account"], row["name"]) for row in table] == [("households", "households")]
+    assert "There are no such releases." in _text(steward, approved_by="nobody")
+    for path in ("/releases", "/accounts/persons/releases"):
+        for wrong in ({"since": "yesterday"}, {"until": "0"}, {"state": "lost"}, {"approved_by": "x" * 201}):
+            refused = steward.get(path, params=wrong)
+            assert (refused.status_code, refused.text.count('aria-invalid="true"')) == (422, 1)
+
+
+def test_a_long_search_goes_on(steward: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release_search, "MOST_SEARCHED", 1)
+    shown = steward.get("/releases", params={"name": "redistricting"}).text
+    assert "There are no such releases among those searched so far." in shown
+    assert "Search further</a>" in shown
+    assert "name=redistricting" in shown
+    table = csv.DictReader(io.StringIO(steward.get("/releases.csv", params={"name": "redistricting"}).text))
+    assert [row["name"] for row in table] == ["redistricting"]
+
+
+def test_a_limited_key_sees_its_accounts_only(api: Client, visitor: Client) -> None:
+    key = make_key(api, "auditor", "ours", accounts=["households"])["Authorization"].removeprefix("Bearer ")
+    sign_in(visitor, key)
+    shown = _text(visitor)
+    assert "households</a>" in shown
+    assert "redistricting" not in shown
+    assert "There are no such releases in accounts to which your key has access." in _text(visitor, name="large")
