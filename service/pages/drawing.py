@@ -84,7 +84,7 @@ async def _describe(visit: Visit, account: str, release: str, purpose: str, once
 
 
 def _typed(form: Form) -> dict[str, str]:
-    return {name: text_of(form, name).strip() for name in FIELDS}
+    return {name: text_of(form, name) for name in FIELDS}
 
 
 async def _account(visit: Visit, account: str) -> Account:
