@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Response
 from service.api.http.memory_room import Take, room_of
 from service.errors import Forbidden, InvalidInput
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, send
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import Form, SentFiles, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, may, page
 from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, as_json, memory_of, read_column
 
@@ -49,7 +49,7 @@ async def start(visit: StewardSignedIn) -> Response:
 
 
 @router.post("/empirical/noise")
-async def measure(visit: StewardSignedIn, sent: SentForm) -> Response:
+async def measure(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the loss that residuals show: the published estimate, the certified lower bound and the picture."""
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
@@ -78,7 +78,7 @@ async def measure(visit: StewardSignedIn, sent: SentForm) -> Response:
 
 
 @router.post("/empirical/runs")
-async def compare(visit: StewardSignedIn, sent: SentForm) -> Response:
+async def compare(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the lower bound on the loss that the outputs of runs on two neighbouring inputs prove."""
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}

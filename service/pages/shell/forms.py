@@ -9,7 +9,8 @@ Pages read fields by ``text_of`` and ``texts_of``, so no page parses a longer te
 
 import hmac
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import parse_qsl
@@ -22,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from service.api.http.memory_room import room_of
 from service.api.http.request_parsing import media_type
 from service.errors import Forbidden, InvalidInput, TooLarge, UnsupportedMediaType
-from service.pages.shell.api_client import SignedIn
+from service.pages.shell.api_client import SignedIn, Visit
 from service.pages.shell.figures import in_words
 from service.pages.shell.session import csrf_token
 
@@ -66,23 +67,31 @@ class Form:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-async def _sent_form(visit: SignedIn) -> AsyncIterator[Form]:
-    """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
+def _sent(largest: int) -> Callable[[Visit], AsyncIterator[Form]]:
+    """Return the dependency that reads a form of at most so many bytes."""
 
-    Raises:
-        Forbidden: the form came from another site or another session.
-    """
-    check_origin(visit.request)
-    body = await _whole(visit.request)
-    async with visit.request.app.state.page_turns.place(visit.session.name):
-        form = await _parsed(visit.request, body, MOST_FIELDS)
-        expected = csrf_token(visit.request.app.state.secret, visit.session)
-        if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
-            raise Forbidden(_STALE)
-        yield form
+    async def read(visit: SignedIn) -> AsyncIterator[Form]:
+        """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
+
+        Raises:
+            Forbidden: the form came from another site or another session.
+            TooLarge: the form is too large.
+        """
+        check_origin(visit.request)
+        body = await _whole(visit.request, largest)
+        async with visit.request.app.state.page_turns.place(visit.session.name):
+            form = await _parsed(visit.request, body, MOST_FIELDS)
+            expected = csrf_token(visit.request.app.state.secret, visit.session)
+            if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
+                raise Forbidden(_STALE)
+            yield form
+
+    return read
 
 
-SentForm = Annotated[Form, Depends(_sent_form, scope="function")]
+SentForm = Annotated[Form, Depends(_sent(LARGEST_TEXT), scope="function")]
+SentFiles = Annotated[Form, Depends(_sent(sys.maxsize), scope="function")]
+"""A form with files of counts or numbers, which the limits on all bodies bound."""
 
 
 def check_origin(request: Request) -> None:
@@ -108,7 +117,7 @@ async def read_form(request: Request, most_fields: int) -> Form:
         TooLarge, Unavailable: there is not enough memory for its content.
         UnsupportedMediaType: the body is not a form.
     """
-    return await _parsed(request, await _whole(request), most_fields)
+    return await _parsed(request, await _whole(request, LARGEST_TEXT), most_fields)
 
 
 def text_of(form: Form, name: str, longest: int | None = None) -> str:
@@ -147,11 +156,13 @@ def _bounded(name: str, text: str, longest: int | None = None) -> str:
     return text.strip()
 
 
-async def _whole(request: Request) -> bytearray:
+async def _whole(request: Request, largest: int) -> bytearray:
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
+            if len(body) > largest:
+                raise TooLarge(f"expected a form of at most {largest} bytes")
     except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         raise InvalidInput.at("", "expected the whole form") from None
     return body
