@@ -31,6 +31,7 @@ from service.ledger.access.authentication import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
+_LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
 _PAUSE = 0.01  # seconds of a principal's turn that a refusal takes while other principals send requests
 _THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
 
@@ -342,7 +343,7 @@ def pointer_of(path: Sequence[int | str], body: Any) -> str:
     for number, step in enumerate(path):
         last = number == len(path) - 1
         if isinstance(here, dict) and (step in here or (last and not _is_tag(step, here))):
-            pointer += "/" + str(step).replace("~", "~0").replace("/", "~1")
+            pointer += "/" + str(step)[:_LONGEST_STEP].replace("~", "~0").replace("/", "~1")
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
             pointer += f"/{step}"

@@ -94,3 +94,10 @@ def test_a_query_of_too_many_parameters_is_refused_before_it_is_parsed(
     for query in ("&".join(f"del{number:x}" for number in range(8000)), "&".join(["delta=0.1"] * 129), "&" * 128):
         errors = problem_of(client.get(path + query), "validation")["errors"]
         assert errors == [{"pointer": "/query", "detail": "expected at most 128 query parameters"}]
+
+
+def test_a_pointer_states_the_beginning_of_a_long_name(client: TestClient) -> None:
+    open_account(client)
+    asked = {"name": "a release", "plan": _PART, "x" * 100_000: 0}
+    errors = problem_of(client.post("/v1/accounts/people/releases", json=asked), "validation")["errors"]
+    assert errors == [{"pointer": f"/{'x' * 1000}", "detail": "unknown field"}]
