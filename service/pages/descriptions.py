@@ -12,7 +12,7 @@ from service.pages.account import AccountStep
 from service.pages.description_form import SECTIONS, Edit, edit_of, field_of, field_texts
 from service.pages.releases import ReleaseStep
 from service.pages.shell.api_client import WITHOUT_PLAN, Refused, SignedIn, TooLong, Visit, act, address, ask, get
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import LONGEST_TEXT, Form, SentForm, text_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -53,7 +53,7 @@ def _path(account: str, release: str | None) -> str:
 
 
 async def _describe(visit: Visit, account: str, release: str | None, form: Form) -> Response:
-    edit, path = edit_of(lambda name: text_of(form, name)), _path(account, release)
+    edit, path = edit_of(lambda name: text_of(form, name, LONGEST_TEXT)), _path(account, release)
     present = field_texts((await get(visit, path, None if release is None else WITHOUT_PLAN))["metadata"])
     conflicting = edit.conflicting(present)
     if conflicting:

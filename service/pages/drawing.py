@@ -32,7 +32,7 @@ from service.pages.drawing_form import (
 from service.pages.planner.client import Account, account_named
 from service.pages.planner.form import UNREAD
 from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, get, send
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import Form, SentFiles, SentForm, text_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -54,7 +54,7 @@ async def preview(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 
 
 @router.post("/draw/counts")
-async def draw(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+async def draw(account: AccountStep, visit: SignedIn, form: SentFiles) -> Response:
     """Register the noise that was shown, draw the counts of the file, and render the page with the noisy counts.
 
     Sending the same form again has no further effect: the answer is the same counts, as either kind of file.
@@ -84,7 +84,7 @@ async def _describe(visit: Visit, account: str, release: str, purpose: str, once
 
 
 def _typed(form: Form) -> dict[str, str]:
-    return {name: text_of(form, name).strip() for name in FIELDS}
+    return {name: text_of(form, name) for name in FIELDS}
 
 
 async def _account(visit: Visit, account: str) -> Account:

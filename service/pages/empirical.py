@@ -6,16 +6,17 @@ An upload is used for one answer and is never stored.
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
+from service.api.http.memory_room import Take, room_of
 from service.errors import Forbidden, InvalidInput
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, send
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import Form, SentFiles, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, may, page
-from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, read_column
+from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, as_json, memory_of, read_column
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,20 +28,32 @@ _WHOLE = ("bootstrap", "shift")
 _MOST_ROWS = 200  # of the curve's table
 
 
-@router.get("/empirical")
-async def start(visit: SignedIn) -> Response:
-    """Render the forms with the default parameters."""
+async def _steward(visit: SignedIn) -> Visit:
+    """Return the request of a steward. A dependency before the form's, so that no other role has a file read.
+
+    Raises:
+        Forbidden: the user has another role.
+    """
     if not may(visit.session.role, "steward"):
         raise Forbidden("expected a key with the role steward: the figures of this page are not protected")
+    return visit
+
+
+StewardSignedIn = Annotated[Visit, Depends(_steward, scope="function")]
+
+
+@router.get("/empirical")
+async def start(visit: StewardSignedIn) -> Response:
+    """Render the forms with the default parameters."""
     return _show(visit, {})
 
 
 @router.post("/empirical/noise")
-async def measure(visit: SignedIn, sent: SentForm) -> Response:
+async def measure(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the loss that residuals show: the published estimate, the certified lower bound and the picture."""
     typed = {name: text_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
-    columns = await _columns(sent, ("residuals", "counts"), faults)
+    columns = await _columns(visit, sent, ("residuals", "counts"), faults)
     if "residuals" not in columns:
         faults.setdefault("residuals", "expected a file or pasted text, one number per line")
     if faults:
@@ -65,11 +78,11 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
 
 
 @router.post("/empirical/runs")
-async def compare(visit: SignedIn, sent: SentForm) -> Response:
+async def compare(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the lower bound on the loss that the outputs of runs on two neighbouring inputs prove."""
     typed = {name: text_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
-    columns = await _columns(sent, _RUNS, faults)
+    columns = await _columns(visit, sent, _RUNS, faults)
     for name in _RUNS:
         if name not in columns:
             faults.setdefault(name, "expected a file, one number per line")
@@ -99,18 +112,30 @@ def _show(visit: Visit, typed: Mapping[str, str], *, status: int = 200, **shown:
     return page(visit.request, "empirical.html", context, status=status, policy=PICTURES_WITHIN)
 
 
-async def _columns(sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
+async def _columns(visit: Visit, sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
     """Return the numbers of each uploaded file or pasted text, by field; a field without either is left out.
 
     An invalid field is left out too, and its reason is added to ``faults``.
+
+    Raises:
+        TooLarge, Unavailable: there is not enough memory for the numbers.
     """
+    return await to_thread.run_sync(_read_columns, room_of(visit.request.scope), sent, names, faults)
+
+
+def _read_columns(room: Take, sent: Form, names: Sequence[str], faults: dict[str, str]) -> dict[str, Any]:
+    given = {
+        name: [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
+        for name in names
+    }
+    parts = [part for some in given.values() for part in some]
+    room(sum(map(len, parts)) + sum(map(memory_of, parts)))
     columns: dict[str, Any] = {}
-    for name in names:
-        parts = [part for part in (sent.files.get(name), text_of(sent, f"{name}_pasted").encode()) if part]
+    for name, some in given.items():
         try:
-            if len(parts) > 1:
+            if len(some) > 1:
                 raise InvalidInput.at(f"/{name}", "expected a file or pasted text, got both")
-            numbers = await to_thread.run_sync(read_column, b"".join(parts), f"/{name}")
+            numbers = read_column(b"".join(some), f"/{name}")
         except InvalidInput as error:
             faults[name] = error.faults[0].detail
         else:
@@ -140,7 +165,8 @@ async def _answer(
         names: the fields of those members of the body that have another name.
     """
     try:
-        answer: dict[str, Any] = await send(visit, "POST", address("empirical", resource), question)
+        content = await to_thread.run_sync(as_json, question)
+        answer: dict[str, Any] = await send(visit, "POST", address("empirical", resource), content)
     except Refused as refused:
         if not refused.faults:
             raise
@@ -158,7 +184,7 @@ async def _picture(visit: Visit, question: Mapping[str, Any]) -> str:
         visit,
         "POST",
         address("empirical", "loss"),
-        content=json.dumps(question).encode(),
+        content=await to_thread.run_sync(as_json, question),
         headers={"accept": "image/svg+xml"},
     )
     if answer.status != 200:

@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse
 from service.ledger.storage import clock
 from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import SentForm, text_of, words_of
 from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/keys", include_in_schema=False)
@@ -31,7 +31,7 @@ async def make_key(visit: SignedIn, form: SentForm) -> Response:
     body = {
         "name": fields["name"],
         "role": fields["role"],
-        "accounts": fields["accounts"].replace(",", " ").split() or None,
+        "accounts": words_of(fields["accounts"]) or None,
         "expires_at": f"{fields['expires']}T23:59:59Z" if fields["expires"] else None,
     }
     try:

@@ -15,7 +15,8 @@ MOST_NODES = 400
 MOST_PRICED = 80
 _MOST_PRICED_NODES = 10_000  # in all priced parts together: a part is priced with all nodes below it
 
-_LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[0-9]{1,300}")
+_LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[1-9][0-9]{0,299}")
+_TEXTS = ("reference",)  # parameters that people write, so that none is taken for a number
 _COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
 _MOST_NAMED, _MOST_TAGS = 12, 8  # partitions and tags of a node that are listed by name
 _LONGEST_VALUE = 300  # characters of a parameter, such as a reference
@@ -115,7 +116,7 @@ def _node(document: dict[str, Any]) -> Node:
     if kind in _HEADINGS:
         return Node(_HEADINGS[kind].format_map(document), "", [], _tags(document), document, _declared(document))
     parameters = [
-        (name, _parameter_text(value))
+        (name, _parameter_text(value, written=name in _TEXTS))
         for name, value in document.items()
         if name not in _COMPOSITE and value is not None
     ]
@@ -146,9 +147,9 @@ def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
     return size
 
 
-def _parameter_text(value: Any) -> str:
+def _parameter_text(value: Any, *, written: bool) -> str:
     """Return a parameter as text; long fractions are approximated."""
-    if isinstance(value, str) and _LONG_FRACTION.fullmatch(value):
+    if isinstance(value, str) and not written and _LONG_FRACTION.fullmatch(value):
         return f"≈ {float(Fraction(value)):.6g}"
     return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
 

@@ -24,7 +24,7 @@ from service.pages.drawable import offer_of
 from service.pages.releases import ReleaseStep, read_release
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get
 from service.pages.shell.fault_texts import plain
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import SentFiles, text_of
 from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/accounts/{account}/releases/{release}/draw", include_in_schema=False)
@@ -42,7 +42,7 @@ async def start(account: AccountStep, release: ReleaseStep, visit: SignedIn) -> 
 
 
 @router.post("")
-async def draw(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentForm) -> Response:
+async def draw(account: AccountStep, release: ReleaseStep, visit: SignedIn, form: SentFiles) -> Response:
     """Draw the counts of the file, and render the page with the noisy counts.
 
     Sending the same form again has no further effect: the answer is the same counts, as either kind of file.

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from service.api.http.request_parsing import check_query
 from service.errors import ServiceError
 from service.pages.accounts import accounts_page
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get
@@ -23,6 +24,7 @@ _NOT_A_KEY = "The key is unknown, expired or revoked."
 @router.get("/")
 async def start(request: Request) -> Response:
     """Render the accounts, or the sign-in form."""
+    check_query(request.scope)
     session = session_of(request)
     if session is None:
         return _sign_in(request, request.query_params.get("next", ""))

@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 from service.ledger.notifications.webhooks import EVENTS
 from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import SentForm, text_of, texts_of, words_of
 from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/webhooks", include_in_schema=False)
@@ -42,13 +42,13 @@ async def show_webhooks(visit: SignedIn) -> Response:
 async def make_webhook(visit: SignedIn, form: SentForm) -> Response:
     """Make a webhook and show its secret only this once; sending the same form again shows the same secret."""
     fields = {name: text_of(form, name) for name in _NOTHING}
-    events = form.texts.get("events", [])
+    events = texts_of(form, "events")
     body = {
         "name": fields["name"],
         "url": fields["url"] or None,
-        "mail": fields["mail"].replace(",", " ").split() or None,
+        "mail": words_of(fields["mail"]) or None,
         "events": events,
-        "accounts": fields["accounts"].replace(",", " ").split() or None,
+        "accounts": words_of(fields["accounts"]) or None,
         "below": fields["below"] or None,
     }
     try:

@@ -28,9 +28,9 @@ from structlog.testing import capture_logs
 import service.api.http.request_parsing
 from service import connections
 from service.api.arrow import streams
-from service.api.http.body_limits import SENDER, Allowance, BodyLimits
+from service.api.http.body_limits import Allowance, BodyLimits
 from service.api.http.fair_places import FairPlaces
-from service.api.identity.throttle import PAGE, Meter, Rate
+from service.api.identity.throttle import PAGE, SENDER, Meter, Rate
 from service.app import _ROUTERS
 from service.connections import Limits, Listener
 from service.ledger.access.authentication import Principal

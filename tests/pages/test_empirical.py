@@ -11,7 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
-from service.pages.shell import number_column
+from service.errors import TooLarge
+from service.pages import empirical
+from service.pages.shell import forms, number_column
 from tests.api.calls import Answer, make_key
 from tests.pages.forms import form_of, signed_in
 
@@ -202,6 +204,30 @@ def test_others_are_refused(shared_client: TestClient, steward: TestClient, role
             files["neighbouring_outputs"] = files[name]
         sent = form_of(steward.get("/empirical"), action).with_texts({"csrf": csrf})
         assert visit.post(action, data=sent, files=files).status_code == 403
+
+
+def test_no_file_is_read_for_others(
+    shared_client: TestClient, monkeypatch: pytest.MonkeyPatch, noise: list[int]
+) -> None:
+    key = make_key(shared_client, "auditor", "an auditor with a file")["Authorization"].removeprefix("Bearer ")
+    visit = signed_in(shared_client, key)
+    monkeypatch.delattr(forms, "_whole")
+    for action in ("/empirical/noise", "/empirical/runs"):
+        assert visit.post(action, files={"residuals": ("x.csv", _column(noise), "text/csv")}).status_code == 403
+
+
+def test_memory_is_reserved_before_numbers_are_read(steward: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def refuse(size: int) -> None:
+        taken.append(size)
+        raise TooLarge("expected less")
+
+    monkeypatch.setattr(empirical, "room_of", lambda _: refuse)
+    monkeypatch.delattr(number_column, "_lines")
+    column = b"1\n" * 1000
+    assert _measure(steward, {"residuals": column, "counts": column}).status_code == 413
+    assert taken == [2 * (len(column) + number_column.memory_of(column))]
 
 
 def test_a_forged_upload_is_refused(steward: TestClient, noise: list[int]) -> None:

@@ -93,6 +93,15 @@ def test_names_are_text_and_never_markup(steward: Client, api: Client) -> None:
     assert html.unescape(page).count(nasty) >= 5  # as heading, title, mechanism, tag, draw
 
 
+def test_a_reference_is_no_number(steward: Client, api: Client) -> None:
+    for reference in ("1234567890/0", "1234567890/12345"):
+        plan = {"type": "declared", "rho": "0.001", "reference": reference}
+        assert dict(tree_of(plan).parameters)["reference"] == reference
+        made = release(api, {"type": "declared", "epsilon": "0.001", "reference": reference}, "households")
+        assert reference in steward.get(f"/accounts/households/releases/{made['id']}").text
+    assert dict(tree_of(pure("1234567890/0")).parameters) == {"epsilon": "1234567890/0"}
+
+
 def _words(page: str) -> str:
     """Return the text of a page, in one line."""
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).replace("\xa0", " ").split()).replace(" ,", ",")

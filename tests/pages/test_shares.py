@@ -38,3 +38,14 @@ def test_names_in_pictures_are_text(steward: Client, api: Client, pictures: None
     release(api, pure("0.01", tags=["<script>alert(1)</script>"]), "persons")
     assert "<script>alert" not in steward.get("/accounts/persons/shares").text
     assert json_of(api.get("/v1/accounts/persons/shares?by=tag"))["parts"]
+
+
+def test_a_dollar_sign_in_a_name_begins_no_formula(steward: Client, api: Client, pictures: None) -> None:
+    for tag in ("$$", "$\\mathrm{census}$", "US$ and $"):
+        release(api, pure("0.01", tags=[tag]), "persons")
+    answer = api.get("/v1/accounts/persons/shares?by=tag", headers={"Accept": "image/svg+xml"})
+    assert answer.status_code == 200
+    for tag in ("$$", "$\\mathrm{census}$", "US$ and $"):
+        assert f">{tag}</text>" in answer.text
+    assert steward.get("/accounts/persons/shares").status_code == 200
+    assert api.get("/v1/accounts/persons/shares?by=tag", headers={"Accept": "image/png"}).status_code == 200

@@ -69,6 +69,9 @@ def picture(panels: Sequence[Panel], kind: str, caption: Caption) -> Response:
 
 def _draw(panel: Panel, ax: "Axes") -> None:
     ax.set(xscale=panel.scales[0], yscale=panel.scales[1])  # before the lines, which turn an axis into one of dates
+    for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
+        if scale == "log":
+            pictures.plain_powers(axis)
     for line in panel.lines:
         style = line.style.replace("o", "") if len(line.x) > _MOST_MARKS else line.style
         drawn: Literal["steps-post", "default"] = "steps-post" if line.steps else "default"

@@ -16,6 +16,7 @@ from service.api.http.accepted_types import preferred
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 SVG = "image/svg+xml"
@@ -24,6 +25,7 @@ PNG = "image/png"
 _DOTS_PER_INCH = 200
 _SHEET = re.compile(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", re.DOTALL)
 _STYLES = re.compile(r' style="([^"]*)"')
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _drawing = threading.Lock()  # matplotlib's caches are not thread-safe
 
 # Text stays text, so that it can be read and searched. Ids come from the content: the same figures give the same
@@ -34,6 +36,7 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "picture",
     "font.family": "sans-serif",
     "font.size": 9.0,
+    "text.parse_math": False,  # labels are names that people chose, and a dollar sign begins no formula
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
 }
@@ -91,6 +94,20 @@ def few_dates(axes: "Axes") -> None:
     formatter.formats[5] = "%H:%M:%S.%f"  # seconds alone would not look like a time
     axes.xaxis.set_major_formatter(formatter)
     axes.margins(x=0.02)
+
+
+def plain_powers(axis: "Axis") -> None:
+    """Have powers of ten along a logarithmic axis in plain characters, as formulas are never drawn."""
+    from matplotlib.ticker import LogFormatterSciNotation  # noqa: PLC0415 - for the first picture only
+
+    class Powers(LogFormatterSciNotation):
+        def __call__(self, value: float, position: int | None = None) -> str:
+            formula = super().__call__(value, position).removeprefix(r"$\mathdefault{").removesuffix("}$")
+            base, _, power = formula.replace(r"\times", "\N{MULTIPLICATION SIGN}").partition("^{")
+            return base + power.removesuffix("}").translate(_RAISED)
+
+    axis.set_major_formatter(Powers())
+    axis.set_minor_formatter(Powers())
 
 
 def respond(figure: "Figure", kind: str, caption: Caption, regions: Callable[[], Sequence[Region]] = tuple) -> Response:

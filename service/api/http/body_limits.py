@@ -15,11 +15,8 @@ from service.api.http.fair_places import FairPlaces
 from service.api.http.memory_room import ROOM
 from service.api.http.problems import Problem
 from service.api.http.request_parsing import media_type
-from service.api.identity.throttle import PAGE
+from service.api.identity.throttle import PAGE, SENDER
 from service.errors import TooLarge, TooManyRequests, Unavailable
-
-SENDER = "sender"  # in the state of a request that has no key of its own: the principal that sent it
-
 
 _LARGE = 1 << 18  # bytes of a body that waits for its principal's turn before it is read
 _PART = 1 << 20  # bytes of a part of an answer

@@ -20,8 +20,9 @@ ANSWER: dict[str, Any] = {
 """The content of an answer that may be a table, for ``responses``."""
 
 _ROWS = 1 << 14  # written at a time
-# at the beginning of a text, or of the next cell where a spreadsheet ends cells at semicolons; also in wide forms
-_FORMULA = re.compile('(^|;[ "]*)(?=[=+\\-@\\t\\r\uff1d\uff0b\uff0d\uff20])')
+# At the beginning of a text, or of the next cell where a spreadsheet ends cells at semicolons; also in wide forms, and
+# behind characters that a spreadsheet may drop: line breaks, and what has no width.
+_FORMULA = re.compile('(^|;[ "]*)(?=[=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20\ufeff\u200b\u2060])')
 _NUMBER = re.compile(r"[+-]?[0-9]+([./][0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 

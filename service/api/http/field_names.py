@@ -10,6 +10,8 @@ from pydantic import BaseModel, TypeAdapter
 Schema = dict[str, Any]
 
 _LONGEST = 60  # characters of a name that is compared, which takes time that grows with it
+SUGGESTIONS = 5
+"""Unknown names of a request that are compared with the known ones."""
 _ALIKE = 0.7  # from 0 to 1; `lamda` and `lambda` are 0.91 alike
 
 

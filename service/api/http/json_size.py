@@ -31,7 +31,7 @@ def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> Non
         TooLarge: the body has too many arrays, objects and texts, or takes too much memory by itself.
         Unavailable: the memory is in use by other requests.
     """
-    count = _counter(body)
+    count = counter(body)
     lists, objects, texts = _items(count)
     check_items(lists + objects + texts, most_items)
     values = 1 + count(b",") + lists + objects
@@ -43,7 +43,7 @@ def check_size(body: bytes, most_items: int, take: Callable[[int], None]) -> Non
 
 def items_in(part: bytes) -> int:
     """Return a lower bound on the number of arrays, objects and texts in a part of a body."""
-    return max(0, sum(_items(_counter(part))) - 1)  # a text that began in the part before may end here
+    return max(0, sum(_items(counter(part))) - 1)  # a text that began in the part before may end here
 
 
 def check_items(items: int, most_items: int) -> None:
@@ -61,7 +61,7 @@ def _items(count: Callable[[bytes], int]) -> tuple[int, int, int]:
     return count(b"["), count(b"{"), -(-count(b'"') // 2)
 
 
-def _counter(body: bytes) -> Callable[[bytes], int]:
+def counter(body: bytes) -> Callable[[bytes], int]:
     """Return a function that counts a character; for a large body it does not hold the interpreter."""
     if len(body) <= HELD:
         return body.count

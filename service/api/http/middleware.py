@@ -57,6 +57,7 @@ class OuterMiddleware:
             await self.app(scope, receive, send)
             return
         _take_path(scope)
+        _drop_quoted_cookies(scope)
         headers = dict(scope["headers"])
         client_id = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = client_id if _REQUEST_ID.fullmatch(client_id) else str(uuid.uuid4())
@@ -134,6 +135,19 @@ def _take_path(scope: Scope) -> None:
     if authority is not None:
         scope["raw_path"] = scope["raw_path"][authority.end() :] or b"/"
         scope["path"] = unquote(scope["raw_path"].decode("ascii"))
+
+
+def _drop_quoted_cookies(scope: Scope) -> None:
+    """Drop the cookies with quotation marks, which are none of this service's.
+
+    The standard library unquotes a cookie in time that grows with the square of its length, before any key is known:
+    16 KB take 0.3 seconds.
+    """
+    if any(name == b"cookie" and b'"' in value for name, value in scope["headers"]):
+        scope["headers"] = [
+            (name, b";".join(one for one in value.split(b";") if b'"' not in one) if name == b"cookie" else value)
+            for name, value in scope["headers"]
+        ]
 
 
 async def _no_room(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,9 +3,11 @@
 No message repeats an input's values: an input may be a true count.
 """
 
+import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -20,7 +22,8 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service import errors
-from service.api.http.field_names import fields_at, unknown
+from service.api.http.field_names import SUGGESTIONS, fields_at, unknown
+from service.api.identity.throttle import SENDER
 from service.api.schemas.patterns import IN_WORDS
 from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
@@ -28,7 +31,8 @@ from service.ledger.access.authentication import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
-_SUGGESTIONS = 5  # unknown fields of a request that are compared with the known ones
+_LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
+_PAUSE = 0.01  # seconds of a principal's turn that a refusal takes while other principals send requests
 _THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
 
 
@@ -243,11 +247,12 @@ def install(app: FastAPI) -> None:
         if principal is not None and isinstance(error, errors.BudgetExceeded | errors.AccountClosed):
             error = error.redacted(principal.may_use)
         asked = cast(ServiceError, error), request.scope["path"]
-        if principal is None or not isinstance(error, errors.BudgetExceeded):
-            return of_error(*asked)
-        # The search for fitting noise needs another turn of the principal, since the turn of the request is over.
-        async with request.app.state.turns.place(principal.name, begun=True):
-            return await to_thread.run_sync(of_error, *asked, limiter=searching)
+        if isinstance(error, errors.TooManyRequests | errors.Unavailable):
+            return of_error(*asked)  # no turn: too many requests may wait for one
+        async with _turn_of_refusal(request):
+            if principal is None or not isinstance(error, errors.BudgetExceeded):
+                return of_error(*asked)
+            return await to_thread.run_sync(of_error, *asked, limiter=searching)  # which looks for noise that fits
 
     async def meaningless(request: Request, error: Exception) -> Response:
         invalid = cast(RequestValidationError, error)
@@ -257,7 +262,8 @@ def install(app: FastAPI) -> None:
             model = BaseModel if field is None else field.field_info.annotation
             return validation(_faults(invalid.errors(), invalid.body, model), request.scope["path"])
 
-        return await to_thread.run_sync(render, limiter=wording)
+        async with _turn_of_refusal(request):
+            return await to_thread.run_sync(render, limiter=wording)
 
     async def http(request: Request, error: Exception) -> Response:
         code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
@@ -265,11 +271,32 @@ def install(app: FastAPI) -> None:
         if code == "method_not_allowed":
             # Static files refuse methods by themselves: no route lists theirs.
             response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
-        return response
+        async with _turn_of_refusal(request):
+            return response
 
     app.add_exception_handler(ServiceError, refused)
     app.add_exception_handler(RequestValidationError, meaningless)
     app.add_exception_handler(HTTPException, http)
+
+
+@asynccontextmanager
+async def _turn_of_refusal(request: Request) -> AsyncIterator[None]:
+    """Hold one of the principal's turns while a refusal is made, and a little longer while others send requests.
+
+    The turn of the request is over, or it had none: most refusals take next to no work. Without a pause, a principal
+    could have a thousand of them in a second, each with the work of reading a request and writing an answer.
+    """
+    state, shared = request.scope.get("state", {}), request.app.state
+    principal: Principal | None = state.get("principal")
+    name, turns = (state.get(SENDER), "page_turns") if principal is None else (principal.name, "turns")
+    if not name:
+        yield
+        return
+    places = getattr(shared, turns)
+    async with places.place(name, begun=True):
+        if not places.is_alone(name):
+            await asyncio.sleep(_PAUSE)
+        yield
 
 
 def _allowed(app: FastAPI, request: Request) -> list[str]:
@@ -283,7 +310,7 @@ def _allowed(app: FastAPI, request: Request) -> list[str]:
 
 
 def _faults(errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel]) -> list[Fault]:
-    suggested = [fault for fault in errors if fault["type"] == "extra_forbidden"][:_SUGGESTIONS]
+    suggested = [fault for fault in errors if fault["type"] == "extra_forbidden"][:SUGGESTIONS]
     return [_fault(fault, body, model if fault in suggested else None) for fault in errors]
 
 
@@ -316,7 +343,7 @@ def pointer_of(path: Sequence[int | str], body: Any) -> str:
     for number, step in enumerate(path):
         last = number == len(path) - 1
         if isinstance(here, dict) and (step in here or (last and not _is_tag(step, here))):
-            pointer += "/" + str(step).replace("~", "~0").replace("/", "~1")
+            pointer += "/" + str(step)[:_LONGEST_STEP].replace("~", "~0").replace("/", "~1")
             here = here.get(step)
         elif isinstance(here, list) and isinstance(step, int) and step < len(here):
             pointer += f"/{step}"

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -26,7 +26,7 @@ from service.api.http.accepted_types import JSON, require_acceptable
 from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.http.disconnects import client_gone, has_hung_up
 from service.api.http.expected_head import check_kept
-from service.api.http.field_names import unknown
+from service.api.http.field_names import SUGGESTIONS, unknown
 from service.api.http.helper_processes import Helped
 from service.api.http.json_size import HELD, check_items, check_size, items_in
 from service.api.http.memory_room import room_of
@@ -40,6 +40,7 @@ _LARGE = 1 << 9
 _STEP = 1 << 20  # bytes after which the received items are counted
 # bytes from which a helper reads the body where it can: a plan of that length takes tens of milliseconds
 _LONG = 1 << 14
+_MOST_PARAMETERS = 128  # of a query: balances take 100 deltas, and a few others
 _MOST_FAULTS = 1000  # reported of a large body: to write out millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # for plans that were read before, under the limits of that time
 # An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
@@ -179,17 +180,30 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
     for kind, name in request.path_params.items():
         if "\0" in name:  # no name holds NUL, and PostgreSQL does not accept one even in a query
             raise NotFound(kind, name)
+    check_query(request.scope)
     wrong = [
         name
         for name in request.query_params
         if name not in known or (name not in lists and len(request.query_params.getlist(name)) > 1)
     ]
-    faults = [
-        Fault(f"/query/{_escaped(name)}", "expected once" if name in known else unknown("query parameter", name, known))
-        for name in wrong
-    ]
-    if faults:
-        raise InvalidInput(faults)
+    if wrong:
+        compared = [name for name in wrong if name not in known][:SUGGESTIONS]
+        raise InvalidInput([_fault_of_parameter(name, known, compared) for name in wrong])
+
+
+def check_query(scope: Scope) -> None:
+    """Refuse a query with too many parameters, before they are parsed.
+
+    Raises:
+        InvalidInput: there are more than any operation takes.
+    """
+    if scope["query_string"].count(b"&") >= _MOST_PARAMETERS:
+        raise InvalidInput.at("/query", f"expected at most {_MOST_PARAMETERS} query parameters")
+
+
+def _fault_of_parameter(name: str, known: frozenset[str], compared: Collection[str]) -> Fault:
+    detail = "expected once" if name in known else unknown("query parameter", name, known if name in compared else ())
+    return Fault(f"/query/{_escaped(name)}", detail)
 
 
 async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:

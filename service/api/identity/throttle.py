@@ -13,6 +13,7 @@ from service.errors import TooManyRequests
 from service.settings import RATE_UNITS
 
 PAGE = "page"  # in the state of a request that a page makes in process: the state of the page's own request
+SENDER = "sender"  # in the state of a request that has no key of its own: the principal that sent it
 GIVEN_UP = "given_up"  # in the state of a request: the function to call when its client hung up before the answer
 _MOST_NAMES = 10_000
 

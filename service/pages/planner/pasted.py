@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from service.pages.planner.form import COLUMNS, MOST_ROWS, Column, Form, FormFaults, empty_row, filled
 
-_LONGEST = 1 << 18  # characters
+LONGEST_TABLE = 1 << 17  # characters, and bytes of a file
+_MOST_LINES = 10 * MOST_ROWS  # with blank ones
+_MOST_SEPARATORS = 100 * MOST_ROWS  # of cells: a text may have some too
 _FIELD = "targets"
 
 
@@ -20,12 +22,16 @@ def with_pasted(form: Form, text: str) -> Form:
     Raises:
         FormFaults: the text is no such table, or has too many rows.
     """
-    lines = [line for line in text.removeprefix("\ufeff").splitlines() if line.strip()]
-    if len(text) > _LONGEST or len(lines) > 2 * MOST_ROWS:
+    if len(text) > LONGEST_TABLE or text.count("\n") + text.count("\r") > 2 * _MOST_LINES:
+        raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
+    lines = [line.rstrip("\n") for line in io.StringIO(text.removeprefix("\ufeff"), newline=None) if line.strip()]
+    if len(lines) > 2 * MOST_ROWS:
         raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
     if not lines:
         raise FormFaults({_FIELD: "expected rows that were copied from a spreadsheet, or a CSV file"})
     separator = next((one for one in "\t;" if one in lines[0]), ",")
+    if text.count(separator) > _MOST_SEPARATORS:
+        raise FormFaults({_FIELD: f"expected at most {len(COLUMNS[form.kind])} columns in each row"})
     try:
         table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=separator, strict=True))
     except csv.Error:

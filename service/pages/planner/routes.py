@@ -40,11 +40,11 @@ from service.pages.planner.form import (
     with_row,
     without_row,
 )
-from service.pages.planner.pasted import with_pasted
+from service.pages.planner.pasted import LONGEST_TABLE, with_pasted
 from service.pages.planner.saved import field_of_scenario, form_of_scenario, scenario_of
 from service.pages.planner.view import level_rows, noise_rows, sides_of
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import Form as Sent, SentForm, text_of
+from service.pages.shell.forms import Form as Sent, SentForm, text_of, texts_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(include_in_schema=False)
@@ -97,7 +97,7 @@ async def show_account(visit: SignedIn) -> Response:
 @router.post("/plan")
 async def act(visit: SignedIn, sent: SentForm) -> Response:
     """Perform the action of the pressed button."""
-    form = form_of(_kind(text_of(sent, "kind")), lambda name: sent.texts.get(name, []))
+    form = form_of(_kind(text_of(sent, "kind")), partial(texts_of, sent))
     chosen = await account_named(visit, form["account"])
     planning = _PlannerVisit(visit, form, chosen)
     action, _, which = text_of(sent, "do").partition("-")
@@ -134,10 +134,13 @@ def _pasted(sent: Sent) -> str:
     """Return the pasted table, or that of the uploaded file.
 
     Raises:
-        FormFaults: the file is no text in UTF-8.
+        FormFaults: the file is too large, or no text in UTF-8.
     """
+    file = sent.files.get("file", b"")
+    if len(file) > LONGEST_TABLE:
+        raise FormFaults({"targets": f"expected a file of at most {LONGEST_TABLE >> 10} KiB"})
     try:
-        return sent.files.get("file", b"").decode() or "\n".join(sent.texts.get("targets", []))
+        return file.decode() or text_of(sent, "targets")
     except UnicodeDecodeError:
         raise FormFaults({"targets": "expected a CSV file in UTF-8"}) from None
 

@@ -10,9 +10,9 @@ from anyio import to_thread
 from fastapi import Depends, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.http.body_limits import SENDER
+from service.api.http.request_parsing import check_query
 from service.api.identity.auth import SIGNED_IN, SIGNED_IN_UNTIL
-from service.api.identity.throttle import PAGE
+from service.api.identity.throttle import PAGE, SENDER
 from service.errors import Unauthenticated
 from service.pages.shell.session import Session, session_of
 
@@ -80,11 +80,16 @@ async def _visit(request: Request) -> AsyncIterator[Visit]:
     """Return a request's user, who holds one of the turns for pages while a page is made; forms take one themselves.
 
     Turns of pages are separate from those of ``/v1``: a page holds its own turn while it waits for ``/v1``.
+
+    Raises:
+        Unauthenticated: there is no session.
+        InvalidInput: the query has too many parameters.
     """
     session = session_of(request)
     if session is None:
         raise Unauthenticated("the request has no valid session; sign in")
     request.scope["state"][SENDER] = session.name
+    check_query(request.scope)
     if request.method == "POST":
         yield Visit(request, session)
         return
@@ -126,14 +131,14 @@ async def send(
         visit: the request of the signed-in user.
         method: the HTTP method.
         path: a path below ``/v1``.
-        body: JSON; None for no body.
+        body: JSON, or its text; None for no body.
         query: parameters; those that are None are left out.
         once: the Idempotency-Key, with which a repetition has no further effect; None for no such header.
 
     Raises:
         Refused: the answer is a problem, or is too long for a page.
     """
-    content = None if body is None else json.dumps(body).encode()
+    content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
     headers = {} if once is None else {"idempotency-key": once}
     answer = await ask(visit, method, path, query=query, content=content, headers=headers)
     return await _json(answer)

@@ -3,11 +3,14 @@
 A client chooses the size of a form, so the fields are counted by their separators before any of them is parsed. Both
 encodings are parsed by searches in C, without long loops in Python. A form of more than a few fields is parsed in a
 thread. While a form is processed, the signed-in principal holds one of the turns for pages.
+
+Pages read fields by ``text_of`` and ``texts_of``, so no page parses a longer text than the limit of its field.
 """
 
 import hmac
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import parse_qsl
@@ -20,13 +23,25 @@ from starlette.requests import ClientDisconnect
 from service.api.http.memory_room import room_of
 from service.api.http.request_parsing import media_type
 from service.errors import Forbidden, InvalidInput, TooLarge, UnsupportedMediaType
-from service.pages.shell.api_client import SignedIn
+from service.pages.shell.api_client import SignedIn, Visit
+from service.pages.shell.figures import in_words
 from service.pages.shell.session import csrf_token
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 LARGEST_TEXT = 1 << 21
 """Bytes of a URL-encoded form, and of one text in a form with files: a description has at most 230,400 characters."""
 MOST_FIELDS = 1000  # the planner's 100 rows of six columns, its other fields, and a reserve
+LONGEST_LINE = 4000  # characters of a field of one line
+LONGEST_TEXT = 40_000  # characters of a field of several lines: four times what /v1 takes, which then says so
+_LONGEST_LIST = 1 << 17  # characters of a list: a thousand accounts, ten thousand periods
+_LONGEST: Mapping[str, int] = {
+    **dict.fromkeys(("description", "purpose", "reason", "approval_reason", "attestation"), LONGEST_TEXT),
+    **dict.fromkeys(("tags", "reads", "offsets", "mail", "approver_names"), LONGEST_TEXT),
+    **dict.fromkeys(("accounts", "periods", "mechanism", "targets"), _LONGEST_LIST),
+    "residuals_pasted": LARGEST_TEXT,  # read in a thread
+}
+"""The limits of fields that are longer than one line, by their names."""
+_MOST_WORDS = 1000  # of a list: as many accounts as /v1 takes
 _SMALL = 1 << 12  # bytes up to which a form is parsed on the event loop: it takes a fraction of a millisecond
 _UNFOLDED = 32  # bytes of memory per byte of a URL-encoded form, where every character is written as %41
 _STEP = 1 << 18  # bytes of a form that are searched at once
@@ -52,23 +67,31 @@ class Form:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-async def _sent_form(visit: SignedIn) -> AsyncIterator[Form]:
-    """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
+def _sent(largest: int) -> Callable[[Visit], AsyncIterator[Form]]:
+    """Return the dependency that reads a form of at most so many bytes."""
 
-    Raises:
-        Forbidden: the form came from another site or another session.
-    """
-    check_origin(visit.request)
-    body = await _whole(visit.request)
-    async with visit.request.app.state.page_turns.place(visit.session.name):
-        form = await _parsed(visit.request, body, MOST_FIELDS)
-        expected = csrf_token(visit.request.app.state.secret, visit.session)
-        if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
-            raise Forbidden(_STALE)
-        yield form
+    async def read(visit: SignedIn) -> AsyncIterator[Form]:
+        """Read the form of a signed-in user, and hold one of the turns for pages until the page is made.
+
+        Raises:
+            Forbidden: the form came from another site or another session.
+            TooLarge: the form is too large.
+        """
+        check_origin(visit.request)
+        body = await _whole(visit.request, largest)
+        async with visit.request.app.state.page_turns.place(visit.session.name):
+            form = await _parsed(visit.request, body, MOST_FIELDS)
+            expected = csrf_token(visit.request.app.state.secret, visit.session)
+            if not hmac.compare_digest(expected.encode(), text_of(form, "csrf").encode()):
+                raise Forbidden(_STALE)
+            yield form
+
+    return read
 
 
-SentForm = Annotated[Form, Depends(_sent_form, scope="function")]
+SentForm = Annotated[Form, Depends(_sent(LARGEST_TEXT), scope="function")]
+SentFiles = Annotated[Form, Depends(_sent(sys.maxsize), scope="function")]
+"""A form with files of counts or numbers, which the limits on all bodies bound."""
 
 
 def check_origin(request: Request) -> None:
@@ -94,19 +117,52 @@ async def read_form(request: Request, most_fields: int) -> Form:
         TooLarge, Unavailable: there is not enough memory for its content.
         UnsupportedMediaType: the body is not a form.
     """
-    return await _parsed(request, await _whole(request), most_fields)
+    return await _parsed(request, await _whole(request, LARGEST_TEXT), most_fields)
 
 
-def text_of(form: Form, name: str) -> str:
-    """Return a field's text without surrounding blanks; empty if the field is absent."""
-    return form.texts.get(name, [""])[-1].strip()
+def text_of(form: Form, name: str, longest: int | None = None) -> str:
+    """Return a field's text without surrounding blanks; empty if the field is absent.
+
+    Args:
+        form: the form.
+        name: the name of the field.
+        longest: the limit on its characters; None for that of its name, which for most fields is ``LONGEST_LINE``.
+
+    Raises:
+        InvalidInput: the text is longer.
+    """
+    return _bounded(name, form.texts.get(name, [""])[-1], longest)
 
 
-async def _whole(request: Request) -> bytearray:
+def texts_of(form: Form, name: str) -> list[str]:
+    """Return all texts of a field, without surrounding blanks, in the order of the form.
+
+    Raises:
+        InvalidInput: one is longer than the limit of its name.
+    """
+    return [_bounded(name, text) for text in form.texts.get(name, [])]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a list, which blanks or commas separate; beyond the most, the rest of the text is one."""
+    return text.replace(",", " ").split(None, _MOST_WORDS)
+
+
+def _bounded(name: str, text: str, longest: int | None = None) -> str:
+    most = longest or _LONGEST.get(name, LONGEST_LINE)
+    if len(text) > most:
+        detail = f"{in_words(name)}: expected at most {most:,} characters, got {len(text):,}"
+        raise InvalidInput.at(f"/{name}", detail)
+    return text.strip()
+
+
+async def _whole(request: Request, largest: int) -> bytearray:
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
+            if len(body) > largest:
+                raise TooLarge(f"expected a form of at most {largest} bytes")
     except ClientDisconnect:  # the client is gone; this answer only prevents a log line about a failure of the service
         raise InvalidInput.at("", "expected the whole form") from None
     return body

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import InvalidInput
-from service.privacy.periods import MOST_OFFSETS, Calendar
+from service.privacy.periods import MOST_OFFSETS, MOST_WINDOWS, Calendar
 
 EVERY_PERIOD = "all"
 _MOST_SHOWN = 6  # parts of a list of periods, and runs of a window
-_RANGE = re.compile(r"\s+to\s+|\s*\.\.\.?\s*")
+_RANGE = re.compile(r"\sto\s|\.\.\.?")  # without the blanks around: a search for long runs of them is quadratic
 _OFFSETS = re.compile(r"([0-9]{1,9})(?:\s*[-–]\s*([0-9]{1,9}))?")  # noqa: RUF001 - people type either dash
 _WHOLE = re.compile(r"-?[0-9]{1,12}")
 _PLURALS = {calendar: f"{calendar.value}s" for calendar in Calendar} | {Calendar.INDEX: "waves"}
@@ -60,16 +60,25 @@ def offsets_of(text: str, pointer: str) -> list[int]:
     Raises:
         InvalidInput: a part is neither a whole number nor a range of them, or there are too many.
     """
-    offsets: set[int] = set()
-    for part in text.split(","):
-        found = _OFFSETS.fullmatch(part.strip())
-        first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
-        if last < first:
-            raise InvalidInput.at(pointer, "expected whole numbers and ranges of them, such as 0-3, 12-15")
-        if last - first >= MOST_OFFSETS or len(offsets) > MOST_OFFSETS:
-            raise InvalidInput.at(pointer, f"expected at most {MOST_OFFSETS} offsets")
-        offsets.update(range(first, last + 1))
-    return sorted(offsets)
+    too_many = InvalidInput.at(pointer, f"expected at most {MOST_OFFSETS} offsets")
+    parts = text.split(",", MOST_OFFSETS)
+    if len(parts) > MOST_OFFSETS:
+        raise too_many
+    offsets: list[int] = []
+    for first, last in sorted(_run_of_offsets(part, pointer) for part in parts):
+        new = range(max(first, offsets[-1] + 1) if offsets else first, last + 1)
+        if len(offsets) + len(new) > MOST_OFFSETS:
+            raise too_many
+        offsets += new
+    return offsets
+
+
+def _run_of_offsets(text: str, pointer: str) -> tuple[int, int]:
+    found = _OFFSETS.fullmatch(text.strip())
+    first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if last < first:
+        raise InvalidInput.at(pointer, "expected whole numbers and ranges of them, such as 0-3, 12-15")
+    return first, last
 
 
 def stated_periods(text: str, calendar: str | None) -> object:
@@ -77,17 +86,17 @@ def stated_periods(text: str, calendar: str | None) -> object:
 
     Args:
         text: ``all``, a range ``A to B``, or a list ``A, B``. A part that is not a period is passed on for ``/v1`` to
-            refuse.
+            refuse, and so are too many parts, of which the last is all that is left of the text.
         calendar: the calendar of the account; None if the account has no periods.
     """
     if not text:
         return None
     if text.casefold() in (EVERY_PERIOD, "all periods"):
         return EVERY_PERIOD
-    ends = _RANGE.split(text)
+    ends = _RANGE.split(text, maxsplit=2)
     if len(ends) == 2:
         return {"from": _period(ends[0], calendar), "to": _period(ends[1], calendar)}
-    return {"list": [_period(part, calendar) for part in text.split(",")]}
+    return {"list": [_period(part, calendar) for part in text.split(",", MOST_WINDOWS)]}
 
 
 def _period(text: str, calendar: str | None) -> str | int:

@@ -234,3 +234,14 @@ def test_who_may_not_ask_gets_no_picture(spending: Client) -> None:
         assert spending.get(f"/v1/accounts/app/{resource}", headers=limited).headers["content-type"] == _PNG
     wrong = spending.get("/v1/accounts/people/balance?picture=pie", headers={"Accept": _PNG})
     assert pointers_of(wrong) == ["/query/picture"]
+
+
+def test_powers_of_ten_are_plain_characters(client: Client) -> None:
+    open_account(client)
+    release(client, concentrated("0.5"))
+    answer = client.get("/v1/accounts/people/balance?picture=profile", headers={"Accept": _SVG})
+    assert re.search(r">10⁻\d?[⁰¹²³⁴⁵⁶⁷⁸⁹]+</text>", answer.text)
+    assert "math" not in answer.text
+    open_account(client, "capped", caps=[{"tag": "$\\frac$", "budget": {"definition": "zcdp", "rho": 1}}])
+    drawn = client.get("/v1/accounts/capped/history", params={"tag": "$\\frac$"}, headers={"Accept": _SVG})
+    assert "$\\frac$" in drawn.text

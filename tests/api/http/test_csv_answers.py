@@ -28,7 +28,13 @@ def test_a_table_is_read_back() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("a")', "-1/x", "--1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=1+1", "+cmd", "-x", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("a")', "-1/x", "--1"),
+        *("\n=1", "\ufeff=1", "\u200b=1", "\u2060=1"),
+    ],
+)
 def test_a_formula_is_a_text(text: str) -> None:
     assert _read("".join(written(["name"], [[text]])))[1:] == [[f"'{text}"]]
     assert _read("".join(written(["name"], [[[text, "b"]]])))[1:] == [[f"'{text}; b"]]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api.http import request_parsing
 from service.api.http.field_names import fields_at, unknown
 from service.api.routes.releases import RegisterBatch, RegisterRelease
 from service.privacy.mechanisms import MECHANISMS
@@ -73,3 +74,30 @@ def test_a_query_parameter_that_is_misspelt_is_named(client: TestClient) -> None
         "/query/as_off": "unknown query parameter; did you mean as_of?",
         "/query/1234567": "unknown query parameter",
     }
+
+
+def test_only_a_few_parameters_of_a_query_are_compared(client: TestClient) -> None:
+    open_account(client)
+    answer = client.get("/v1/accounts/people/balance?" + "&".join(f"delta{number}" for number in range(30)))
+    errors = problem_of(answer, "validation")["errors"]
+    assert [fault["detail"] for fault in errors].count("unknown query parameter; did you mean delta?") == 5
+    assert len(errors) == 30
+
+
+def test_a_query_of_too_many_parameters_is_refused_before_it_is_parsed(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(client)
+    path = "/v1/accounts/people/balance?"
+    assert client.get(path + "&".join(f"delta=1e-{number}" for number in range(10, 110))).status_code == 200
+    monkeypatch.setattr(request_parsing, "unknown", None)
+    for query in ("&".join(f"del{number:x}" for number in range(8000)), "&".join(["delta=0.1"] * 129), "&" * 128):
+        errors = problem_of(client.get(path + query), "validation")["errors"]
+        assert errors == [{"pointer": "/query", "detail": "expected at most 128 query parameters"}]
+
+
+def test_a_pointer_states_the_beginning_of_a_long_name(client: TestClient) -> None:
+    open_account(client)
+    asked = {"name": "a release", "plan": _PART, "x" * 100_000: 0}
+    errors = problem_of(client.post("/v1/accounts/people/releases", json=asked), "validation")["errors"]
+    assert errors == [{"pointer": f"/{'x' * 1000}", "detail": "unknown field"}]

@@ -54,6 +54,9 @@ def test_commas_of_a_text_stay() -> None:
         '"Total,State,6',
         "\n".join(["Total,State,6"] * (MOST_ROWS + 1)),
         "x" * (1 << 19),
+        "\n" * 3000 + "Total,State,6",
+        "\r\n" * 3000,
+        "," * 20_000,
     ],
 )
 def test_what_is_no_such_table_is_refused(text: str) -> None:

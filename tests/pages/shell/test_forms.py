@@ -29,12 +29,19 @@ _PART = b'--x\r\nContent-Disposition: form-data; name="a"%b\r\n\r\n%b\r\n'
         ("/plan", b"&" * (LARGEST_TEXT + 1), _PAIRS, "too_large", f"at most {LARGEST_TEXT} bytes"),
         ("/plan", b"&" * LARGEST_TEXT, _PAIRS, "validation", f"at most {MOST_FIELDS} fields"),
         ("/plan", b"&" * MOST_FIELDS, _PAIRS, "validation", f"at most {MOST_FIELDS} fields"),
+        ("/plan", b"--x" + b"\r\n--x" * 1_000_000, _PARTS, "too_large", f"form of at most {LARGEST_TEXT} bytes"),
         ("/plan", b"a=%ff", _PAIRS, "validation", "UTF-8"),
-        ("/plan", b"\r\n--" * 2_000_000, _PARTS, "validation", "as a browser sends it"),
-        ("/plan", b"--x" + b"\r\n--" * 2_000_000, _PARTS, "validation", "the whole form"),
-        ("/plan", b"--x" + b"\r\n--x" * 1_000_000, _PARTS, "validation", "as a browser sends it"),
+        ("/empirical/noise", b"\r\n--" * 2_000_000, _PARTS, "validation", "as a browser sends it"),
+        ("/empirical/noise", b"--x" + b"\r\n--" * 2_000_000, _PARTS, "validation", "the whole form"),
+        ("/empirical/noise", b"--x" + b"\r\n--x" * 1_000_000, _PARTS, "validation", "as a browser sends it"),
         ("/plan", _PART % (b"", b"1") * (MOST_FIELDS + 2), _PARTS, "validation", f"at most {MOST_FIELDS} fields"),
-        ("/plan", _PART % (b"", b"1" * (LARGEST_TEXT + 1)) + b"--x--", _PARTS, "too_large", "texts of at most"),
+        (
+            "/empirical/noise",
+            _PART % (b"", b"1" * (LARGEST_TEXT + 1)) + b"--x--",
+            _PARTS,
+            "too_large",
+            "texts of at most",
+        ),
         (
             "/plan",
             _PART % (b"; filename=f\r\nX: " + b"y" * 2000, b"1") + b"--x--",
@@ -109,7 +116,9 @@ def test_what_is_not_small_is_parsed_in_a_thread_and_in_a_turn(
 
     monkeypatch.setattr(forms, name, note)
     form = form_of(steward.get("/plan"), "/plan")
-    answer = steward.post("/plan", data=form.with_texts({"do": "show", "release": "x" * 4096}), files=files)
+    answer = steward.post(
+        "/plan", data=form.with_texts({"do": "show", "release": "x" * 4000, "periods": "x" * 4000}), files=files
+    )
     assert answer.status_code == 200
     assert held == [(True, 1)]
     assert app.state.page_turns.busy == 0
@@ -143,3 +152,46 @@ def test_a_sign_in_without_a_key_is_one_that_failed(throttled: Client) -> None:
     for content in (b"", b"key=", b"&" * 100, b"key=wrong"):
         problem_of(throttled.post("/sign-in", content=content, headers=encoded), "too_many_requests")
     sign_in(throttled)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "words", "most"),
+    [
+        ("/accounts/households/draw", "name", "Name", 4000),
+        ("/accounts/households/draw", "periods", "Periods", 131_072),
+        ("/accounts/households/draw", "tags", "Tags", 40_000),
+        ("/accounts/households/draw", "purpose", "Purpose", 40_000),
+        ("/new-account", "offsets", "Offsets", 40_000),
+        ("/new-account", "approver_names", "Approver names", 40_000),
+        ("/new-account", "cap", "Cap", 4000),
+        ("/keys", "accounts", "Accounts", 131_072),
+        ("/webhooks", "events", "Events", 4000),
+        ("/webhooks", "mail", "Mail", 40_000),
+        ("/plan", "table", "Table", 4000),
+        ("/plan", "periods", "Periods", 131_072),
+        ("/plan", "csrf", "Csrf", 4000),
+        ("/accounts/households/description", "intended_use", "Intended use", 40_000),
+        ("/accounts/households/state", "reason", "Reason", 40_000),
+    ],
+)
+def test_no_page_reads_a_longer_text_than_the_limit_of_its_field(
+    steward: TestClient, path: str, field: str, words: str, most: int
+) -> None:
+    sent = form_of(steward.get("/plan"), "/plan").with_texts({"kind": "margins", "do": "show"})
+    answer = steward.post(path, data=sent | {field: "a " * most}, headers={"Accept": "*/*"})
+    (fault,) = problem_of(answer, "validation")["errors"]
+    assert fault["pointer"] == f"/{field}"
+    assert fault["detail"] == f"{words}: expected at most {most:,} characters, got {2 * most:,}"
+
+
+def test_a_list_of_words_has_at_most_one_more_than_v1_takes() -> None:
+    assert forms.words_of("") == []
+    assert forms.words_of(" a, b\n c,") == ["a", "b", "c"]
+    assert len(forms.words_of("a " * 60_000)) == 1001
+
+
+@pytest.mark.parametrize("path", ["/", "/accounts/households", "/plan", "/keys"])
+def test_a_query_of_too_many_parameters_shows_no_page(steward: TestClient, path: str) -> None:
+    answer = steward.get(f"{path}?{'&' * 128}", headers={"Accept": "*/*"})
+    assert [one["pointer"] for one in problem_of(answer, "validation")["errors"]] == ["/query"]
+    assert "at most 128 query parameters" in steward.get(f"{path}?{'&' * 128}").text

@@ -26,6 +26,7 @@ from service.privacy.periods import Calendar, read_periods, write_periods
         ("0-2,1-3", [0, 1, 2, 3]),
         ("0-999", list(range(1000))),
         ("5", [5]),
+        ("3-4,0-365," + "0-365," * 300 + "1", list(range(366))),
     ],
 )
 def test_offsets_are_numbers_and_ranges(typed: str, offsets: list[int]) -> None:
@@ -48,6 +49,7 @@ def test_offsets_are_numbers_and_ranges(typed: str, offsets: list[int]) -> None:
         ("0-999999999", "at most 1000 offsets"),
         ("0-9999999999", "whole numbers and ranges"),
         ("0-900,2000-2900,4000", "at most 1000 offsets"),
+        ("0," * 1000 + "0", "at most 1000 offsets"),
     ],
 )
 def test_other_offsets_are_refused(typed: str, expected: str) -> None:
@@ -73,6 +75,9 @@ def test_other_offsets_are_refused(typed: str, expected: str) -> None:
         ("2026", "year", {"list": ["2026"]}),
         ("to", "month", {"list": ["to"]}),
         ("a to b to c", "month", {"list": ["a to b to c"]}),
+        ("2026-01   to \t 2026-03", "month", {"from": "2026-01", "to": "2026-03"}),
+        ("2026-01 ... 2026-03", "month", {"from": "2026-01", "to": "2026-03"}),
+        (f"1{' ' * 3000}2", "index", {"list": [f"1{' ' * 3000}2"]}),
     ],
 )
 def test_typed_periods_are_stated_as_releases_state_them(typed: str, calendar: str | None, stated: Any) -> None:
@@ -92,3 +97,10 @@ def test_long_lists_are_cut() -> None:
     window = {"start": "2025-01", "periods": [{"from": "2025-01", "to": "2025-04"}, "2026-01"]}
     assert window_text(window) == "2025-01 to 2025-04, 2026-01"
     assert [calendar_text(one) for one in ("month", "index")] == ["months", "waves"]
+
+
+def test_only_so_many_periods_are_read_of_a_text_as_a_release_may_have() -> None:
+    stated: Any = stated_periods("1," * 50_000, "index")
+    assert len(stated["list"]) == 10_001
+    with pytest.raises(InvalidInput, match="list of 1 to 10000 periods"):
+        read_periods(Calendar.INDEX, stated, "")
