@@ -4,7 +4,6 @@ True counts are arguments and are never stored: only the noisy result is.
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from service.ledger.accounts.lines import Line
 from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
 from service.ledger.draws.branch_rows import refuse_other_branch, take_branches
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
-from service.ledger.draws.journalled_partitions import drawn_since
+from service.ledger.draws.journalled_partitions import journalled_counts
 from service.ledger.draws.partitions import BranchRuns, Counts, PartitionsPerMechanism
 from service.ledger.draws.places import Place, place_of
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
@@ -33,7 +32,7 @@ from service.ledger.releases.preparation import Prepared
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservations import lock_for_draw, release_for_draw
 from service.ledger.storage.database import Database
-from service.ledger.storage.drawn_partitions import DrawnSince
+from service.ledger.storage.drawn_partitions import DrawnFor
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.tables import Draw
 from service.ledger.storage.transaction import count_metric, note_drawn, secret_of
@@ -84,9 +83,6 @@ class Later:
 
 class _LaterTabulation(Exception):
     """A large tabulation of the draw's level that was not compared before, found under the lock."""
-
-
-_Counted = tuple[DrawnSince, Counts]
 
 
 class AnsweredDraw(NamedTuple):
@@ -151,8 +147,8 @@ def draw_once(
         check(connection, None)
         return check_draw_first(connection, line, release_id, sealed)
 
-    def count(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> _Counted | None:
-        return drawn_since(connection, account, release, turns) if turns else None
+    def count(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> Counts:
+        return journalled_counts(connection, account, release, turns) if turns else {}
 
     place, looked, looks = sealed.place, set[str](), 0
     seen = check_before_lock(database, request, first)
@@ -173,14 +169,8 @@ def draw_once(
         if looks < _LOOKS and any(one.release_id == release_id and place.is_in(one) for one in later.unseen):
             raise _LaterTabulation
         check(connection, later.unseen)
-        counted = count(connection, account, found.release)
-        if counted is None:
-            return keep(connection, account, later, at)
-        since, counts = counted
-        record = keep(connection, account, replace(later, counts=counts), at)
-        taken = Counter({(mechanism.name or "", place.turn.repetition): n for mechanism, n in sealed.taken})
-        note_drawn(connection, since._replace(to=record.head, numbers=taken + Counter(since.numbers)))
-        return record
+        counts = count(connection, account, found.release)
+        return keep(connection, account, replace(later, counts=counts), at)
 
     while True:
         try:
@@ -282,6 +272,8 @@ def store(
     _refuse_other_branch(connection, release_id, place, later.unseen)
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken, later.counts)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
+    if counts:
+        note_drawn(connection, DrawnFor(release_id, counts))
     request.before_noise()  # the entry has a hash of the noisy counts
     draw_id = str(uuid.uuid4())
     entry = Drawn(

@@ -9,11 +9,12 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws.stored_draws import known_taken
 from service.ledger.draws.tabulation_layout import Layout, digest_of, inflated, read_layout, tabulated
 from service.ledger.journal.entries import Drawn
+from service.ledger.journal.journal import Head
 from service.ledger.releases.recorded_releases import later_entries
 from service.ledger.releases.release_rows import altered
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.storage.database import Database
-from service.ledger.storage.drawn_partitions import DrawnSince, Turns
+from service.ledger.storage.drawn_partitions import Place
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.tables import Tabulation
 from service.ledger.storage.transaction import DATABASE
@@ -35,36 +36,32 @@ def greatest_counters(connection: Connection, release: ReleaseRecord, drawn: Ite
     return greatest_numbers(_numbers_of(connection, release, drawn))
 
 
-def drawn_since(
+def journalled_counts(
     connection: Connection, account: AccountRecord, release: ReleaseRecord, turns: Collection[tuple[str, int]]
-) -> tuple[DrawnSince, Turns]:
+) -> dict[tuple[str, int], int]:
     """Return for how many partitions turns of a release were drawn, by all texts of the account's journal.
 
-    The process keeps the numbers of committed entries, and reads only entries since. An attacker can put a counter back
-    to an earlier state, with its seal, but cannot hide an entry.
+    The process keeps the numbers of committed entries. It reads entries only where another process added some. An
+    attacker can put a counter back to an earlier state, with its seal, but cannot hide an entry.
 
     Args:
         account: with a head that this process knows, or has locked.
         turns: mechanisms and repetitions.
 
-    Returns:
-        What was drawn since the head up to which the process kept the numbers, and the numbers of the turns in total.
-
     Raises:
         Altered: the journal, or the layout of a tabulation, is not as the service wrote it.
     """
     database: Database = connection.info[DATABASE]
-    reached, kept = database.drawn.get(release.id, turns) or (release.head, {})
-    if reached.seq >= account.head.seq:  # a reader may see an earlier moment
-        return DrawnSince(release.id, reached, reached, {}), kept
-    entries = later_entries(connection, account, release, [Drawn.KIND], reached)
+    reached, counted = database.drawn.get(account.name, release.id, turns)
+    if reached is not None and reached.seq >= account.head.seq:  # a reader may see an earlier moment
+        return counted
+    after = release.head if reached is None else Head(*reached)
+    entries = later_entries(connection, account, release, [Drawn.KIND], after)
     numbers = _numbers_of(connection, release, (one.content for one in entries if isinstance(one.content, Drawn)))
-    since = DrawnSince(release.id, reached, account.head, numbers)
-    if database.newest.up_to(account.name, account.head.seq) == KnownHead(
-        account.name, account.head.seq, account.head.hash
-    ):
-        database.drawn.add(since)  # not under a lock, where the head may be of an entry that is not committed
-    return since, {turn: kept.get(turn, 0) + numbers[turn] for turn in turns}
+    head = KnownHead(account.name, account.head.seq, account.head.hash)
+    if database.newest.up_to(account.name, head.seq) == head:  # under a lock it may be of an uncommitted entry
+        database.drawn.add(release.id, reached, Place(head.seq, head.hash), numbers)
+    return {turn: counted[turn] + numbers[turn] for turn in turns}
 
 
 def _numbers_of(connection: Connection, release: ReleaseRecord, drawn: Iterable[Drawn]) -> Counter[tuple[str, int]]:

@@ -33,7 +33,7 @@ from service.ledger.storage.connections.engines import session_settings
 from service.ledger.storage.connections.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.connections.location import DatabaseLocation, place_of
 from service.ledger.storage.connections.pools import AT_ONCE, READERS, Pools, open_pools
-from service.ledger.storage.drawn_partitions import DrawnPartitions
+from service.ledger.storage.drawn_partitions import DrawnPartitions, OwnEntry, Place
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
 from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
@@ -429,8 +429,10 @@ class Database:
         self.newest.add(heads)
         self.points.add(heads)
         self.remember_ends(done.ends)
-        for drawn in done.drawn:
-            self.drawn.add(drawn)
+        own = (
+            OwnEntry(one.account, Place(one.seq, one.hash), Place(one.seq - 1, one.previous)) for one in done.entries
+        )
+        self.drawn.note(own, done.drawn)
         done.drawn = []
         with self._counting:
             if not self.remembers:

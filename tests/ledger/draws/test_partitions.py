@@ -14,12 +14,15 @@ from sqlalchemy import Connection, text
 
 from service.errors import Altered, Conflict, Unavailable
 from service.ledger.accounts import lines
+from service.ledger.accounts.accounts import read_account
 from service.ledger.descriptions import registry
 from service.ledger.draws import draws, partitions, places, stored_draws as drawn
 from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
+from service.ledger.draws.journalled_partitions import journalled_counts
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import past_releases
+from service.ledger.releases.releases import read_release
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.verification.export_reader import BadExport
@@ -375,6 +378,21 @@ def test_a_counter_that_was_changed_is_found(database: Database, statement: str)
 def _counter(database: Database) -> dict[str, Any]:
     with database.read() as connection:
         return dict(connection.execute(text("SELECT drawn, seal FROM partitions_drawn")).one()._mapping)
+
+
+def test_servers_count_each_others_draws(database: Database, replica: Database) -> None:
+    _opened(database)
+    plan = _COUNTY | {"partitions": 9}
+    (of,) = register(database, "people", plan)
+    for number, server in enumerate([database, replica, replica, database, database, replica]):
+        draw(server, "people", of, plan, partition=str(number))
+        register(server, "people", _COUNTY)
+    for server in (database, replica):
+        with server.read() as connection:
+            account = read_account(connection, "people")
+            release = read_release(connection, account.id, of)
+            for _ in range(2):
+                assert journalled_counts(connection, account, release, [("county", 0)]) == {("county", 0): 6}
 
 
 @pytest.mark.parametrize("anew", [False, True])
