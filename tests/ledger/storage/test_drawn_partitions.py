@@ -1,4 +1,4 @@
-"""What releases were drawn for, as a process keeps it: exact up to an entry, and never more than the journal states."""
+"""The numbers of partitions that a process keeps: exact up to an entry, and never more than the journal states."""
 
 from service.ledger.storage.drawn_partitions import DrawnFor, DrawnPartitions, OwnEntry, Place
 
