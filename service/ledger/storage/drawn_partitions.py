@@ -36,7 +36,7 @@ class OwnEntry(NamedTuple):
 
 @dataclass(slots=True)
 class _Release:
-    """What a release was drawn for.
+    """The partitions that a release was drawn for.
 
     Attributes:
         reached: the entry up to which all draws are in ``counted``; None: none are counted.
