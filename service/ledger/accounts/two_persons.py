@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import combinations
 
 from sqlalchemy import Connection
 
@@ -27,18 +28,20 @@ def require_other_person(
     """Refuse an approval by one who proposed or approved, or whom the keys cannot tell from one of these.
 
     A principal that makes or rotates a key receives its token, and can act as the key's principal. So no principal may
-    have had two of the keys. The approvals of the same principal count once, so it is no other person than itself.
+    have had two of the keys, neither that of the new approval nor those of the earlier ones, which an older version may
+    have accepted without comparing all of them. The approvals of the same principal count once, so it is no other
+    person than itself.
 
     Args:
         what: the proposed thing, for the message.
         seen: the keys that were read before the lock.
-        approved: those that approved it already.
+        approved: those that approved it already, by the texts of the journal.
 
     Returns:
         All keys, by which the approval was judged.
 
     Raises:
-        Forbidden: it is one principal, or one principal could have used both keys.
+        Forbidden: it is one principal, or one principal could have used two of the keys.
         Unauthenticated: the installation's journal does not know the key of the approval as a valid one.
         Unavailable: that journal, which records the makers of keys, is not sound.
     """
@@ -48,11 +51,18 @@ def require_other_person(
     require_known(known, request.actor, clock.now(), "approver")
     own = people_behind(known, request.actor)
     others = [("proposed", proposer), *(("approved", one) for one in approved if one.name != request.principal)]
-    for did, other in others:
-        if people_behind(known, other) & own:
+    behind = [(did, one.name, people_behind(known, one)) for did, one in others]
+    for did, _, people in behind:
+        if people & own:
             raise Forbidden(
                 f"expected a key that is unknown to every principal that could have {did} {what}: a principal that"
                 f" makes or rotates a key knows it. {_BY_COMMAND}"
+            )
+    for (_, one, hers), (_, other, theirs) in combinations(behind, 2):
+        if one != other and hers & theirs:
+            raise Forbidden(
+                f"expected approvals of different persons, got those of {one} and {other}, whose keys one principal"
+                f" knows: reject {what}, and propose it again"
             )
     return known
 

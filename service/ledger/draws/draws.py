@@ -5,7 +5,7 @@ True counts are arguments and are never stored: only the noisy result is.
 
 import uuid
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from service.ledger.accounts.lines import Line
 from service.ledger.draws import count_codec, draw_rows, partitions, stored_draws
 from service.ledger.draws.branch_rows import refuse_other_branch, take_branches
 from service.ledger.draws.choice_branches import WHOLE, LaterDraw
-from service.ledger.draws.partitions import BranchRuns, PartitionsPerMechanism
+from service.ledger.draws.journalled_partitions import journalled_counts
+from service.ledger.draws.partitions import BranchRuns, Counts, PartitionsPerMechanism
 from service.ledger.draws.places import Place, place_of
 from service.ledger.draws.stored_draws import DrawRecord, Turn, is_committed
 from service.ledger.draws.tabulation_layout import Layout
@@ -28,11 +29,13 @@ from service.ledger.journal.entries import Drawn, Filing
 from service.ledger.journal.journal import BEFORE_FIRST
 from service.ledger.releases.charges import charge
 from service.ledger.releases.preparation import Prepared
+from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservations import lock_for_draw, release_for_draw
 from service.ledger.storage.database import Database
+from service.ledger.storage.drawn_partitions import DrawnFor
 from service.ledger.storage.idempotency import Answer, Request
 from service.ledger.storage.tables import Draw
-from service.ledger.storage.transaction import count_metric, secret_of
+from service.ledger.storage.transaction import count_metric, note_drawn, secret_of
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.walking import mechanisms_of
 
@@ -69,11 +72,13 @@ class Later:
         draws: none if the plan has no choice above the draw, because its own row then shows every earlier one.
         runs: as found before the lock.
         unseen: those of the draws that were not compared before the lock.
+        counts: the counters that the draw moves, as the journal's entries give them.
     """
 
     draws: Sequence[LaterDraw]
     runs: list[BranchRuns]
     unseen: Sequence[LaterDraw]
+    counts: Counts = field(default_factory=dict)
 
 
 class _LaterTabulation(Exception):
@@ -142,9 +147,13 @@ def draw_once(
         check(connection, None)
         return check_draw_first(connection, line, release_id, sealed)
 
+    def count(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> Counts:
+        return journalled_counts(connection, account, release, turns) if turns else {}
+
     place, looked, looks = sealed.place, set[str](), 0
     seen = check_before_lock(database, request, first)
-    found = release_for_draw(database, line.name, release_id)
+    turns = [(mechanism.name or "", place.turn.repetition) for mechanism, number in sealed.taken if number]
+    found = release_for_draw(database, line.name, release_id, count)
 
     def look_again(connection: Connection) -> None:
         nonlocal looks
@@ -160,7 +169,8 @@ def draw_once(
         if looks < _LOOKS and any(one.release_id == release_id and place.is_in(one) for one in later.unseen):
             raise _LaterTabulation
         check(connection, later.unseen)
-        return keep(connection, account, later, at)
+        counts = count(connection, account, found.release)
+        return keep(connection, account, replace(later, counts=counts), at)
 
     while True:
         try:
@@ -260,8 +270,10 @@ def store(
     name = place.mechanism.name or ""
     _refuse_second_draw(connection, release_id, name, turn)
     _refuse_other_branch(connection, release_id, place, later.unseen)
-    account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken)
+    account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken, later.counts)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
+    if counts:
+        note_drawn(connection, DrawnFor(release_id, counts))
     request.before_noise()  # the entry has a hash of the noisy counts
     draw_id = str(uuid.uuid4())
     entry = Drawn(

@@ -94,12 +94,20 @@ def counts_after(connection: Connection, release_id: str, repetition: int, taken
 
 
 def take(
-    connection: Connection, account: AccountRecord, release_id: str, repetition: int, taken: PartitionsPerMechanism
+    connection: Connection,
+    account: AccountRecord,
+    release_id: str,
+    repetition: int,
+    taken: PartitionsPerMechanism,
+    journalled: Counts,
 ) -> tuple[AccountRecord, Counts]:
     """Count the partitions of a draw of a locked account; return the account and the counters as they are then.
 
+    Args:
+        journalled: the counters before the draw, as the entries of the journal give them.
+
     Raises:
-        Altered: a counter is not as the service wrote it.
+        Altered: a counter is not as the service wrote it, or is below that of the journal.
         Conflict: they are more than the plan declares.
     """
     counts: dict[tuple[str, int], int] = {}
@@ -107,6 +115,8 @@ def take(
         if number:
             name = mechanism.name or ""
             after = count(connection, release_id, name, repetition, number, mechanism.partitions)
+            if after - number < journalled.get((name, repetition), 0):
+                raise _altered(release_id, name, repetition)
             counts[name, repetition] = after
     drawn = sum(number for _, number in taken)
     undeclared = sum(number for mechanism, number in taken if mechanism.partitions is None)
@@ -284,9 +294,13 @@ def _sealed(connection: Connection, counter: Row[*tuple[Any, ...]]) -> Row[*tupl
         Altered: the service did not write it as it is.
     """
     if not is_sealed(secret_of(connection), counter):
-        named = f"release {counter.release_id!r}, mechanism {counter.mechanism!r}, repetition {counter.repetition}"
-        raise Altered("the number of partitions drawn", f"the row of partitions_drawn of {named}")
+        raise _altered(counter.release_id, counter.mechanism, counter.repetition)
     return counter
+
+
+def _altered(release_id: str, mechanism: str, repetition: int) -> Altered:
+    named = f"release {release_id!r}, mechanism {mechanism!r}, repetition {repetition}"
+    return Altered("the number of partitions drawn", f"the row of partitions_drawn of {named}")
 
 
 def seal_old(connection: Connection, secret: Secret, after: Place, limit: int) -> list[Place]:

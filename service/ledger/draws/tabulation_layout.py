@@ -4,10 +4,13 @@ import hashlib
 import json
 import pickle
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from service.errors import TooLarge
+from service.privacy.mechanisms import Mechanism
+from service.privacy.planning.levels import Level
 
 MOST_BYTES = 10**9
 _LEVEL = 6
@@ -168,6 +171,12 @@ def by_branch(layout: Layout) -> tuple[list[str], list[str]]:
     for group, detail in zip(layout.groups, layout.details, strict=True):
         (marked if detail == _TOTAL_ONLY else others).append(group)
     return marked, others
+
+
+def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
+    """Return the groups as partitions of mechanisms: those marked total only of the total, others of both steps."""
+    marked, others = by_branch(layout)
+    return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
 
 def inflated(packed: bytes) -> bytes:

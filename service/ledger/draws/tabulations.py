@@ -17,12 +17,11 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.draws import draws, places, stored_draws, tabulated_groups
 from service.ledger.draws.choice_branches import SMALL, LaterDraw
 from service.ledger.draws.stored_draws import DrawRecord, Turn
-from service.ledger.draws.tabulation_layout import Layout, by_branch, seal_layout
+from service.ledger.draws.tabulation_layout import Layout, seal_layout, tabulated
 from service.ledger.spending import kept_figures
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
 from service.ledger.storage.tables import Tabulation
-from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import Level
 from service.privacy.plans import Plan
 
@@ -75,12 +74,6 @@ def tabulate(
     if not (at_once or drawn.answer.replayed):
         tabulated_groups.record(database, release_id, level, layout, drawn.record.id, failing=False)
     return drawn
-
-
-def tabulated(level: Level, layout: Layout) -> Sequence[tuple[Mechanism, list[str]]]:
-    """Return the groups as partitions of mechanisms: those marked total only of the total, others of both steps."""
-    marked, others = by_branch(layout)
-    return (level.total, marked), (level.step_1, others), (level.step_2, others)
 
 
 def write_layout(connection: Connection, draw_id: str, packed: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
+from service.errors import Altered
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.journal.chains import is_hashed, read_end
 from service.ledger.journal.entries import (
@@ -27,18 +28,12 @@ from service.ledger.journal.entry_texts import PriceKey
 from service.ledger.journal.journal import Actor, Head, Kind, hash_before
 from service.ledger.journal.linked_heads import contains
 from service.ledger.releases import release_rows
-from service.ledger.releases.releases import ReleaseRecord, entry_of, read_release
-from service.ledger.storage.tables import OF_APPROVALS, Entry
+from service.ledger.releases.releases import HELD, ReleaseRecord, entry_of, read_release, state_of
+from service.ledger.storage.tables import Entry
 
 _STEPS: tuple[Kind, ...] = ("approved", "committed", "voided", "expired")
 _TEXT = select(Entry.body).where(Entry.account_id == bindparam("account"), Entry.seq == bindparam("seq"))
 _AT_ONCE = 500  # entries that are read together
-_APPROVALS = (
-    select(Entry.seq, Entry.body, Entry.hash)
-    .where(OF_APPROVALS, Entry.release_id == bindparam("release"), Entry.account_id == bindparam("account"))
-    .where(Entry.seq > bindparam("first"), Entry.seq <= bindparam("last"))
-    .order_by(Entry.seq)
-)
 _MISFILED = "the journal's entries about it are not filed as the service filed them"
 
 
@@ -74,19 +69,60 @@ def read_recorded(connection: Connection, account: AccountRecord, release_id: st
 def require_recorded(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> None:
     """Refuse a release whose charge or present state is not recorded in the account's journal.
 
+    A held release is refused where the journal has a later state. The other states are never left.
+
     Args:
         account: with a head that this process knows, or has locked.
         release: in the state of its row.
 
     Raises:
-        Altered: the journal lacks an entry.
+        Altered: the journal lacks an entry, or records another state.
     """
-    if _has_state_of_charge(connection, account.id, release):
-        recorded = contains(connection, account.chain, [release.head])
-    else:
-        recorded = _has_step(connection, account, release)
-    if not recorded:
-        raise release_rows.altered(release.id, "the journal does not record its charge or its state")
+    steps = list(later_entries(connection, account, release, _STEPS)) if release.state in HELD else []
+    if steps:
+        _require_state(release, steps)
+    elif _has_state_of_charge(connection, account.id, release):
+        if not contains(connection, account.chain, [release.head]):
+            raise _unrecorded(release)
+    elif release.state in HELD or not _has_step(connection, account, release):
+        raise _unrecorded(release)
+
+
+def present(connection: Connection, account: AccountRecord, found: ReleaseRecord, since: Head) -> ReleaseRecord:
+    """Return a release of a locked account in its present state, which its row has and the journal records.
+
+    Args:
+        found: as it was recorded before the lock.
+        since: the account's head at which it was.
+
+    Raises:
+        Altered: its row has another state than the journal.
+    """
+    state = state_of(connection, account.id, found.id)
+    if found.state not in HELD and state == found.state:  # which is never left
+        return found
+    release = replace(found, state=state)
+    steps = list(later_entries(connection, account, release, _STEPS, since))
+    if steps:
+        _require_state(release, steps)
+    elif state != found.state:
+        raise _unrecorded(release)
+    return release
+
+
+def _require_state(release: ReleaseRecord, steps: Sequence[ParsedEntry]) -> None:
+    """Refuse a release in another state than the last of the entries about it gave it.
+
+    Raises:
+        Altered: it has another state.
+    """
+    last = steps[-1].content
+    if not isinstance(last, Settlement) or last.next_state() != release.state:
+        raise _unrecorded(release)
+
+
+def _unrecorded(release: ReleaseRecord) -> Altered:
+    return release_rows.altered(release.id, "the journal does not record its charge or its state")
 
 
 def _has_state_of_charge(connection: Connection, account_id: int, release: ReleaseRecord) -> bool:
@@ -120,7 +156,7 @@ def _has_step(connection: Connection, account: AccountRecord, release: ReleaseRe
 
 
 def read_approvals(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> tuple[Actor, ...]:
-    """Return those who approved a release, in the order in which they did, by the texts of its account's journal.
+    """Return those who approved a release, in the order in which they did, by all texts of its account's journal.
 
     Args:
         account: with a head that this process knows, or has locked.
@@ -128,18 +164,7 @@ def read_approvals(connection: Connection, account: AccountRecord, release: Rele
     Raises:
         Altered: an entry is not as the service wrote it.
     """
-    found = {"account": account.id, "release": release.id, "first": release.head.seq, "last": account.head.seq}
-    rows = connection.execute(_APPROVALS, found).all()
-    if not rows:
-        return ()
-    heads = [release.head, *(Head(row.seq, row.hash) for row in rows)]
-    are_hashed = all(_is_hashed(connection, account.id, row) for row in rows)
-    if not are_hashed or not contains(connection, account.chain, heads):
-        raise release_rows.altered(release.id, "the journal does not record its approvals")
-    entries = [read_text(row.body) for row in rows]
-    if not all(isinstance(one.content, Approved) and one.release == release.id for one in entries):
-        raise release_rows.altered(release.id, _MISFILED)
-    return tuple(one.by for one in entries)
+    return tuple(one.by for one in later_entries(connection, account, release, [Approved.KIND]))
 
 
 def _is_hashed(connection: Connection, account_id: int, row: Row[*tuple[Any, ...]]) -> bool:
@@ -170,38 +195,36 @@ def charge_of(connection: Connection, account: AccountRecord, release: ReleaseRe
     return charge
 
 
-def require_present(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> None:
-    """Refuse a release whose row has an earlier state than the journal.
-
-    Args:
-        release: in the state of its row.
-
-    Raises:
-        Altered: the journal has a later state.
-    """
-    states = [step.content.next_state() for step in later_entries(connection, account, release, _STEPS)]
-    if states and states[-1] != release.state:
-        raise release_rows.altered(release.id, f"the journal records that it is {states[-1]}")
-
-
 def later_entries(
-    connection: Connection, account: AccountRecord, release: ReleaseRecord, kinds: Sequence[Kind]
+    connection: Connection,
+    account: AccountRecord,
+    release: ReleaseRecord,
+    kinds: Sequence[Kind],
+    since: Head | None = None,
 ) -> Iterator[ParsedEntry]:
     """Yield all entries of some kinds about a release after the one that registered it, in their order.
+
+    Args:
+        account: with a head that this process knows, or has locked.
+        since: an earlier head of the account, whose entries are left out.
 
     Raises:
         Altered: one is not as the service wrote it, or filed under another kind or release than it states.
     """
-    numbers = numbers_of_later(connection, account, release, kinds)
+    numbers = numbers_of_later(connection, account, release, kinds, since)
     for start in range(0, len(numbers), _AT_ONCE):
         yield from entries_of(connection, account, release, kinds, numbers[start : start + _AT_ONCE])
 
 
 def numbers_of_later(
-    connection: Connection, account: AccountRecord, release: ReleaseRecord, kinds: Sequence[Kind]
+    connection: Connection,
+    account: AccountRecord,
+    release: ReleaseRecord,
+    kinds: Sequence[Kind],
+    since: Head | None = None,
 ) -> list[int]:
     """Return the numbers of the entries that ``later_entries`` yields; raise as it does."""
-    found = entries_about(connection, account.chain, release.id, release.head, kinds)
+    found = entries_about(connection, account.chain, release.id, since or release.head, kinds)
     return sorted(number for of_kind in found.values() for number in of_kind)
 
 

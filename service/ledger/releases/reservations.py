@@ -15,10 +15,10 @@ from service.ledger.accounts.lines import Line, ReservationsDue
 from service.ledger.accounts.two_persons import require_listed_people, require_other_person
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.entries import Approved, HoldCommitted, Settlement, Voided
-from service.ledger.journal.journal import Actor, has_entry
+from service.ledger.journal.journal import Actor, Head, has_entry
 from service.ledger.releases import release_rows
 from service.ledger.releases.proposals import approvals_of, proposal_of
-from service.ledger.releases.recorded_releases import read_approvals, read_recorded, require_recorded
+from service.ledger.releases.recorded_releases import present, read_approvals, read_recorded
 from service.ledger.releases.releases import HELD, LONG, ReleaseRecord, state_of
 from service.ledger.releases.reservation_rows import State
 from service.ledger.releases.settlement import Held, held_of, settle
@@ -124,7 +124,7 @@ def approve(
 
     def prepare(connection: Connection, account: AccountRecord, found: ReleaseRecord) -> Choose:
         origin = proposal_of(connection, account, found)
-        read_approvals(connection, account, found)  # links their entries, so that it takes a moment under the lock
+        read_approvals(connection, account, found)  # walks along the journal, so that it takes a moment under the lock
 
         def choose(
             connection: Connection, line: Sequence[AccountRecord], release: ReleaseRecord, _: Held | None
@@ -152,25 +152,39 @@ def approve(
 
 @dataclass(frozen=True, slots=True)
 class DrawnRelease:
-    """A release before a draw, as it was found before any lock; ``held`` is what the draw commits, None if nothing."""
+    """A release before a draw, as it was found before any lock.
+
+    Attributes:
+        head: the account's, at which it was found.
+        held: what the draw commits; None if nothing.
+    """
 
     release: ReleaseRecord
+    head: Head
     held: Held | None
 
 
-def release_for_draw(database: Database, name: str, release_id: str) -> DrawnRelease:
+def release_for_draw(
+    database: Database,
+    name: str,
+    release_id: str,
+    also: Callable[[Connection, AccountRecord, ReleaseRecord], object] = lambda *_: None,
+) -> DrawnRelease:
     """Return a release that is to be drawn from, with what its first draw commits, before any lock is taken.
 
     Args:
         name: of its account.
+        also: called with the account and the release as they are then, to read what takes long.
 
     Raises:
         NotFound: the account has no such release.
         Altered: its row is not as the service wrote it, or the journal lacks its entry.
     """
     with database.read() as connection:
-        found = read_recorded(connection, read_account(connection, name), release_id)
-    return DrawnRelease(found, _held(found, commits=True))
+        account = read_account(connection, name)
+        found = read_recorded(connection, account, release_id)
+        also(connection, account, found)
+    return DrawnRelease(found, account.head, _held(found, commits=True))
 
 
 def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor: Actor, at: str) -> AccountRecord:
@@ -187,7 +201,7 @@ def lock_for_draw(connection: Connection, line: Line, drawn: DrawnRelease, actor
     else:
         locked = lines.lock_line(connection, line, at)
         _refuse_over(connection, locked, found, at)
-    release = _present(connection, locked[-1], found)
+    release = present(connection, locked[-1], found, drawn.head)
     step = _commitment(release.state)
     if step is None:
         return locked[-1]
@@ -230,7 +244,7 @@ def _step(
     def work(connection: Connection, at: str) -> SettledRelease:
         locked = lines.lock_line(connection, line, at)
         _refuse_over(connection, locked, found, at)
-        release = _present(connection, locked[-1], found)
+        release = present(connection, locked[-1], found, account.head)
         step = choose(connection, locked, release, held)
         if step is None:
             return _settled(connection, release, locked[-1])
@@ -265,23 +279,6 @@ def _require_read(held: Held | None, found: ReleaseRecord) -> Held:
     if held is None:
         raise release_rows.altered(found.id)
     return held
-
-
-def _present(connection: Connection, account: AccountRecord, found: ReleaseRecord) -> ReleaseRecord:
-    """Return a release of a locked account in its present state.
-
-    Args:
-        found: as it was recorded before the lock.
-
-    Raises:
-        Altered: the journal does not record its present state.
-    """
-    state = state_of(connection, account.id, found.id)
-    if state == found.state:
-        return found
-    release = replace(found, state=state)
-    require_recorded(connection, account, release)
-    return release
 
 
 def _refuse_over(connection: Connection, line: Sequence[AccountRecord], release: ReleaseRecord, at: str) -> None:

@@ -30,7 +30,7 @@ from service.ledger.releases.held_charges import (
     with_settled_windows,
     without,
 )
-from service.ledger.releases.recorded_releases import require_recorded
+from service.ledger.releases.recorded_releases import present, require_recorded
 from service.ledger.releases.releases import HELD, ReleaseRecord, made_by, read_some
 from service.ledger.spending import subplans
 from service.ledger.spending.spending_rows import NOTHING, SettledSubplans, SpendingChange, Subplans, UnlikeChanges
@@ -275,6 +275,9 @@ def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float 
         query = select(Hold.release_id, Release.state).join(Release, Release.id == Hold.release_id)
         query = query.where(Hold.account_id == line.account_id, Hold.release_id.in_(release_ids), Hold.expires_at <= at)
         due = {row.release_id for row in map(of_held, connection.execute(query))}
+        for release in releases:
+            if release.id in due:
+                present(connection, locked[-1], release, account.head)
         expired = [held for held in found if held.id in due]
         if not expired:
             return None

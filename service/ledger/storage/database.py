@@ -33,6 +33,7 @@ from service.ledger.storage.connections.engines import session_settings
 from service.ledger.storage.connections.failures import RETRIED, FailureKind, failure_of, refusal
 from service.ledger.storage.connections.location import DatabaseLocation, place_of
 from service.ledger.storage.connections.pools import AT_ONCE, READERS, Pools, open_pools
+from service.ledger.storage.drawn_partitions import DrawnPartitions, OwnEntry, Place
 from service.ledger.storage.group_commit import EFFECTS, Effects, GroupAborted, GroupCommit, NewEntry
 from service.ledger.storage.newest_heads import KnownHead, NewestHeads
 from service.ledger.storage.secret import Secret
@@ -125,6 +126,7 @@ class Database:
         self.newest = NewestHeads()  # heads that are known to be committed, by this process or by the high-water mark
         self.points = ChainPoints()  # entries that this process committed, or linked with those heads
         self.walked = WalkedJournals()  # what the texts say that entries are about
+        self.drawn = DrawnPartitions()  # what the texts say that releases were drawn for
         self._made: set[str] = set()  # the keys that the installation's journal made or adopted, by key id
         self._ends: dict[str, str] = {}  # the moment from which each key is refused, whatever its row says, by key id
         self.followed: KnownHead | None = None  # the last entry of the installation's journal whose key ends are known
@@ -427,6 +429,11 @@ class Database:
         self.newest.add(heads)
         self.points.add(heads)
         self.remember_ends(done.ends)
+        own = (
+            OwnEntry(one.account, Place(one.seq, one.hash), Place(one.seq - 1, one.previous)) for one in done.entries
+        )
+        self.drawn.note(own, done.drawn)
+        done.drawn = []
         with self._counting:
             if not self.remembers:
                 done.entries = []

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import Unavailable
+from service.ledger.storage.drawn_partitions import DrawnFor
 from service.ledger.storage.waiting_line import Waiter, WaitingLine
 
 EFFECTS = "effects"  # the key under which a connection stores the counts of its present work
@@ -49,17 +50,20 @@ class Effects:
         counts: the number of times that something was done, by its name and kind.
         entries: the entries that it adds to journals.
         ends: the moment from which each key that it ends is refused, by the key's id.
+        drawn: what its draws leave releases drawn for.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     entries: list[NewEntry] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)
+    drawn: list[DrawnFor] = field(default_factory=list)
 
     def add(self, other: "Effects") -> None:
         """Add the effects of another transaction."""
         self.counts.update(other.counts)
         self.entries += other.entries
         self.ends |= other.ends
+        self.drawn += other.drawn
 
 
 class GroupAborted(Exception):

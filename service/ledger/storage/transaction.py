@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult
 
+from service.ledger.storage.drawn_partitions import DrawnFor
 from service.ledger.storage.group_commit import EFFECTS, Effects, NewEntry
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret
@@ -76,6 +77,13 @@ def note_ends(connection: Connection, ends: Mapping[str, str]) -> None:
     done: Effects | None = connection.info.get(EFFECTS)
     if done is not None:
         done.ends |= ends
+
+
+def note_drawn(connection: Connection, drawn: DrawnFor) -> None:
+    """Record what a draw of this write transaction leaves a release drawn for, once it is committed."""
+    done: Effects | None = connection.info.get(EFFECTS)
+    if done is not None:
+        done.drawn.append(drawn)
 
 
 def note_entries(connection: Connection, entries: Sequence[NewEntry]) -> None:

@@ -16,8 +16,7 @@ from service.ledger.draws.partition_bounds import DeclaredNumbers
 from service.ledger.draws.partitions import PartitionsPerMechanism
 from service.ledger.draws.places import find_mechanism
 from service.ledger.draws.retention import is_removal
-from service.ledger.draws.tabulation_layout import Layout, checked_layout
-from service.ledger.draws.tabulations import tabulated
+from service.ledger.draws.tabulation_layout import Layout, checked_layout, tabulated
 from service.ledger.installation.signing import BadSignature, check_signature
 from service.ledger.journal.canonical_json import load_once
 from service.ledger.journal.chains import UNREADABLE, BrokenChain

@@ -14,7 +14,8 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.allotments import AllotmentRow, write_rows
 from service.ledger.accounts.caps import write_prices
 from service.ledger.draws import branch_rows, draw_rows, partitions, places, tabulated_groups
-from service.ledger.draws.tabulations import tabulated, write_layout
+from service.ledger.draws.tabulation_layout import tabulated
+from service.ledger.draws.tabulations import write_layout
 from service.ledger.installation.binding import note_nothing_to_adopt
 from service.ledger.installation.installation_journal import lock_installation
 from service.ledger.installation.ledger_versions import start_version

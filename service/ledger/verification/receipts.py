@@ -13,7 +13,7 @@ from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.entries import Drawn, Registration, read
 from service.ledger.journal.entry_texts import price_of
-from service.ledger.releases.recorded_releases import charge_of, later_entries, require_present, require_recorded
+from service.ledger.releases.recorded_releases import charge_of, later_entries, require_recorded
 from service.ledger.releases.release_rows import altered
 from service.ledger.releases.releases import ReleaseRecord, read_release
 from service.privacy.numerics.numbers import exact_text
@@ -35,7 +35,6 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     # In the state that the journal records, even where a reservation is over: a settlement that began before its end
     # may still be committed.
     release = read_release(connection, account.id, release_id)
-    require_present(connection, account, release)
     require_recorded(connection, account, release)
     charged = charge_of(connection, account, release)
     counters = counted_partitions(connection, account, release)

@@ -8,8 +8,7 @@ from sqlalchemy import Connection, Row, bindparam, exists, false, select
 from service.ledger.accounts import account_periods
 from service.ledger.draws import count_codec, draw_rows
 from service.ledger.draws.retention import is_removal
-from service.ledger.draws.tabulation_layout import checked_layout
-from service.ledger.draws.tabulations import tabulated
+from service.ledger.draws.tabulation_layout import checked_layout, tabulated
 from service.ledger.journal.account_state import Charge
 from service.ledger.journal.entries import Described, Drawn, ParsedEntry, PriceChanged, Registration, Settlement
 from service.ledger.journal.entries.committed_texts import find_unknown, start_of

@@ -1,6 +1,7 @@
 """Approvers of an account: at least so many persons, from a list, approve a release or a change."""
 
 import io
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from service.errors import Altered, Conflict, Forbidden, InvalidInput, ServiceError
 from service.ledger.accounts import account_changes
@@ -760,6 +761,73 @@ def test_the_account_above_must_have_each_approval(database: Database) -> None:
         found = verify(connection, "people").first_bad
     assert found is not None
     assert "the account above it lacks an entry about a release" in found.reason
+
+
+# Approvals that a writer of the database hides
+
+
+def _compare(one: str, other: str) -> int:
+    return (one > other) - (one < other)
+
+
+def _one_person(database: Database) -> tuple[Request, Request]:
+    """Return two principals of which the first made the second's key."""
+    bob = _make(database, "bob")
+    return bob, _make(database, "carol", by=bob)
+
+
+@pytest.mark.parametrize(
+    "hidden", ["kind = 'hidden'", "release_id = NULL", "release_id = (SELECT max(id) FROM others)"]
+)
+def test_an_approval_that_is_filed_elsewhere_is_not_forgotten(database: Database, hidden: str) -> None:
+    """Entries are found by their texts, and not by the columns that state their kind and release."""
+    _open(database, approvers=Approvers(3))
+    bob, carol = _one_person(database)
+    release = _propose(database, request=_make(database, "ann"))
+    _propose(database)
+    approve(database, release, request=bob)
+    with pytest.raises(Forbidden, match="could have approved"):
+        approve(database, release, request=carol)
+    where = f"WHERE release_id = '{release}' AND kind = 'approved'"
+    hide = hidden.replace("others", f"releases WHERE id <> '{release}'")
+    unprotected(database, "journal", f"UPDATE journal SET {hide} {where}")
+    with pytest.raises(Altered):
+        approve(database, release, request=carol)
+    assert release_of(database, release).state == "proposed"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_index_without_an_approval_hides_nothing(database: Database) -> None:
+    """SQLite builds an index by the collating function of the connection, which can be anybody's."""
+    _open(database, approvers=Approvers(3))
+    bob, carol = _one_person(database)
+    release = _propose(database, request=_make(database, "ann"))
+    approve(database, release, request=bob)
+    with closing(sqlite3.connect(str(make_url(database.url).database), isolation_level=None)) as attacker:
+        attacker.create_collation(
+            "BINARY", lambda one, other: 1 if "approved" in (one, other) else _compare(one, other)
+        )
+        attacker.execute("REINDEX journal_approvals")
+    assert _approval(database, release).names == ["bob"]
+    with pytest.raises(Forbidden, match="could have approved"):
+        approve(database, release, request=carol)
+
+
+def test_earlier_approvals_of_one_person_permit_no_later_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older version could be kept from comparing them."""
+    _open(database, approvers=Approvers(3))
+    bob, carol = _one_person(database)
+    release = _propose(database, request=_make(database, "ann"))
+    approve(database, release, request=bob)
+    with monkeypatch.context() as older:
+        older.setattr(reservations, "require_other_person", lambda *_: {})
+        approve(database, release, request=carol)
+    with pytest.raises(Forbidden, match="got those of bob and carol"):
+        approve(database, release, request=_make(database, "dan"))
+    assert release_of(database, release).state == "proposed"
+    assert void(database, release).state == "voided"
 
 
 # The rest of the ledger

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, text
 
-from service.errors import Conflict, Unavailable
+from service.errors import Altered, Conflict, Unavailable
 from service.ledger.accounts import lines
+from service.ledger.accounts.accounts import read_account
 from service.ledger.descriptions import registry
 from service.ledger.draws import draws, partitions, places, stored_draws as drawn
 from service.ledger.draws.choice_branches import ChoiceBound, bounds_above, path_to
+from service.ledger.draws.journalled_partitions import journalled_counts
 from service.ledger.draws.stored_draws import Turn
 from service.ledger.installation.signing import Signer
 from service.ledger.releases import past_releases
+from service.ledger.releases.releases import read_release
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
 from service.ledger.verification.export_reader import BadExport
@@ -32,7 +35,7 @@ from service.privacy.plans.walking import mechanisms_of, parts_of
 from tests.ledger.charging import ANN, account_of, open_account, seal, unseal
 from tests.ledger.ledgers import LEVEL, draw, exported, register, tabulate
 from tests.ledger.statements import statements
-from tests.ledger.writing import run
+from tests.ledger.writing import run, unprotected
 
 _COUNTY: dict[str, Any] = {"type": "geometric", "epsilon": "0.001", "name": "county"}
 _LISTED = _COUNTY | {"partitions": ["01", "02", "04"]}
@@ -370,6 +373,50 @@ def test_a_counter_that_was_changed_is_found(database: Database, statement: str)
         run(database, f"DROP TRIGGER partitions_drawn_{trigger}{of}")
     run(database, statement)
     assert "count" in (_reason(database) or "")
+
+
+def _counter(database: Database) -> dict[str, Any]:
+    with database.read() as connection:
+        return dict(connection.execute(text("SELECT drawn, seal FROM partitions_drawn")).one()._mapping)
+
+
+def test_servers_count_each_others_draws(database: Database, replica: Database) -> None:
+    _opened(database)
+    plan = _COUNTY | {"partitions": 9}
+    (of,) = register(database, "people", plan)
+    for number, server in enumerate([database, replica, replica, database, database, replica]):
+        draw(server, "people", of, plan, partition=str(number))
+        register(server, "people", _COUNTY)
+    for server in (database, replica):
+        with server.read() as connection:
+            account = read_account(connection, "people")
+            release = read_release(connection, account.id, of)
+            for _ in range(2):
+                assert journalled_counts(connection, account, release, [("county", 0)]) == {("county", 0): 6}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_counter_that_is_put_back_permits_no_draw(database: Database, replica: Database, *, anew: bool) -> None:
+    """Neither to the process that drew nor to another one: the journal's texts state each draw."""
+    _opened(database)
+    plan = _COUNTY | {"partitions": 3}
+    (release,) = register(database, "people", plan)
+    draw(database, "people", release, plan, partition="a")
+    earlier = _counter(database)
+    draw(database, "people", release, plan, partition="b")
+    latest = _counter(database)
+    put = "UPDATE partitions_drawn SET drawn = :drawn, seal = :seal"
+    server = replica if anew else database
+    unprotected(database, "partitions_drawn", put, **earlier)
+    for _ in range(2):
+        with pytest.raises(Altered, match="partitions drawn"):
+            draw(server, "people", release, plan, partition="c")
+    unprotected(database, "partitions_drawn", put, **latest)
+    register(database, "people", plan)
+    draw(server, "people", release, plan, partition="c")
+    assert _counter(database)["drawn"] == 3
+    with pytest.raises(Conflict, match="3 of 3"):
+        draw(database, "people", release, plan, partition="d")
 
 
 # Migrations

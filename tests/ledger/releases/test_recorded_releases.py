@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.errors import Altered
+from service.errors import AlreadyDrawn, Altered
 from service.ledger.accounts.accounts import read_account
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.draws import stored_draws
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.journal.journal import Head
 from service.ledger.journal.linked_heads import contains
-from service.ledger.releases import reservations
+from service.ledger.releases import reservations, settlement
 from service.ledger.releases.charges import register
 from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.storage import chain_points, clock
@@ -28,6 +29,8 @@ from tests.ledger.charging import (
     Rows,
     account_of,
     approve,
+    asking,
+    carry_out,
     charge,
     commit,
     draw,
@@ -40,9 +43,10 @@ from tests.ledger.charging import (
     rows_of_failed_draw,
     void,
 )
-from tests.ledger.writing import unprotected
+from tests.ledger.writing import hold_of, put_back, unprotected
 
 A: dict[str, Any] = {"type": "gaussian", "name": "a", "rho": "1/64"}
+_DRAWABLE = {"type": "geometric", "epsilon": "1/64", "name": "a"}
 _ALTERED = "not as the service wrote it"
 Settle = Callable[[Database, Request, str, str], Operation[Any]]
 
@@ -114,6 +118,62 @@ def test_a_state_that_is_shown_under_the_lock_is_not_confirmed(database: Databas
     with _shown_state(database, release, rows), pytest.raises(Altered, match=_ALTERED):
         idempotent_write(database, ANN, step, lambda _: Answer(200))
     assert release_of(database, release).state == "reserved"
+
+
+def _settled_rows(database: Database, release: str) -> Callable[[], None]:
+    """Return a function that puts back the rows of a release and its hold as they are now, with their seals."""
+    with database.read() as connection:
+        state, seal = connection.execute(text("SELECT state, seal FROM releases WHERE id = :id"), {"id": release}).one()
+    hold = hold_of(database, release)
+
+    def back() -> None:
+        row = {"id": release, "state": state, "seal": seal}
+        _update(database, "releases", row, " WHERE id = :id")
+        put_back(database, hold)
+
+    return back
+
+
+@pytest.mark.parametrize("settle", [lambda database, release: draw(database, release, _DRAWABLE), void])
+def test_a_settled_reservation_that_is_put_back_is_not_settled_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch, settle: Callable[[Database, str], object]
+) -> None:
+    """The rows of another reservation hold an equal part, so that the account's spending would allow it."""
+    open_account(database)
+    release, _ = reserve(database, _DRAWABLE, _DRAWABLE)
+    back = _settled_rows(database, release)
+    steps = [step(database, ANN, "people", release) for step in (reservations.commit, _voided)]
+    settle(database, release)
+    back()
+    before = account_of(database)
+    for again in (reservations.commit, _voided):
+        with pytest.raises(Altered, match=_ALTERED):
+            again(database, ANN, "people", release)
+    for step in steps:  # which read the release before it was settled
+        with pytest.raises(Altered, match=_ALTERED):
+            idempotent_write(database, ANN, step, lambda _: Answer(200))
+    with pytest.raises((Altered, AlreadyDrawn)):
+        draw(database, release, _DRAWABLE)
+    with database.read() as connection, pytest.raises(Altered, match=_ALTERED):
+        read_recorded(connection, read_account(connection, "people"), release)
+    over = clock.later(clock.now(), timedelta(hours=2))
+    monkeypatch.setattr(clock, "now", lambda: over)
+    with pytest.raises(Altered, match=_ALTERED):
+        settlement.expire(database, before.id)
+    assert account_of(database) == before
+
+
+def test_a_reservation_is_settled_while_others_approve_and_settle_it(database: Database) -> None:
+    """A step that read the release before sees what the journal records since."""
+    open_account(database, approval_above="0.001", approvers=Approvers(2))
+    (proposed,) = charge(database, A, reserve_for=timedelta(hours=1))
+    approvals = [
+        (request, reservations.approve(database, request, "people", proposed.id)) for request in (BOB, asking("carol"))
+    ]
+    states = [carry_out(database, step, request).release.state for request, step in approvals]
+    assert states == ["proposed", "reserved"]
+    steps = [reservations.commit(database, ANN, "people", proposed.id) for _ in range(2)]
+    assert [carry_out(database, step).release.state for step in steps] == ["committed", "committed"]
 
 
 def test_a_charge_that_failed_gets_no_receipt(database: Database) -> None:

@@ -374,6 +374,33 @@ def test_no_row_takes_the_place_of_another(database: Database, database_url: str
                     attacker.execute("DROP TRIGGER IF EXISTS temp.own")
 
 
+def _without_triggers(action: int, *about: str | None) -> int:
+    """An authorizer that leaves out what triggers do."""
+    return sqlite3.SQLITE_IGNORE if action == sqlite3.SQLITE_SELECT and about[-1] else sqlite3.SQLITE_OK
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_triggers_of_sqlite_cannot_stop_permits_no_draw(database: Database, database_url: str) -> None:
+    """A setting of the writer's connection leaves triggers out, so whoever writes the file is its owner."""
+    open_account(database)
+    plan = {"type": "geometric", "epsilon": "0.01", "name": "a", "partitions": 2}
+    (release,) = charge(database, plan)
+    draw(database, release.id, plan, partition="one")
+    with contextlib.closing(_sqlite(database_url)) as attacker:
+        schema, put_back = "PRAGMA schema_version", "UPDATE partitions_drawn SET drawn = ?, seal = ?"
+        earlier = attacker.execute("SELECT drawn, seal FROM partitions_drawn").fetchone()
+        version = attacker.execute(schema).fetchone()
+        draw(database, release.id, plan, partition="two")
+        with pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
+            attacker.execute(put_back, earlier)
+        attacker.set_authorizer(_without_triggers)
+        assert attacker.execute(put_back, earlier).rowcount == 1
+        attacker.set_authorizer(None)
+        assert attacker.execute(schema).fetchone() == version
+    with pytest.raises(Altered, match="partitions drawn"):
+        draw(database, release.id, plan, partition="three")
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("column", sorted(UNSTATED))
 def test_nobody_states_a_rowid(database: Database, database_url: str, column: str) -> None:
