@@ -34,8 +34,8 @@ def test_an_account_is_opened_with_approvers(api: Client, steward: Client) -> No
     assert answer.headers["Location"] == f"{_PAGE}?done=opened"
     assert json_of(api.get(f"/v1{_PAGE}"))["approvers"] == {"at_least": 2, "of": ["bob", "carol", "dan"]}
     shown = steward.get(_PAGE).text
-    assert "by 2 of bob, carol, dan, of a release above 0.1" in shown
-    assert "A greater budget waits for the approval of 2 of bob, carol, dan." in shown
+    assert "by 2 of bob, carol and dan, of a release above 0.1" in shown
+    assert "A greater budget waits for the approval of 2 of bob, carol and dan." in shown
 
 
 def test_an_account_is_opened_without_approvers(api: Client, steward: Client) -> None:
@@ -127,7 +127,7 @@ def test_other_approvers_are_proposed_and_approved(strict: Client, steward: Clie
     assert "bob\ncarol\nfirst-steward</textarea>" in shown
     fields: dict[str, Any] = {"at_least": "1", "approver_names": "", "reason": "a smaller board"}
     assert submit(steward, _PAGE, f"{_PAGE}/approvers", **fields).headers["Location"] == f"{_PAGE}?done=proposed"
-    assert "first-steward proposed that another person must approve" in steward.get(_PAGE).text
+    assert "first-steward proposed other approvers, another person" in steward.get(_PAGE).text
     bob = _as(strict, steward, "bob")
     assert "other approvers, which first-steward proposed" in bob.get("/").text
     seq = hidden(bob.get(_PAGE).text, "seq")

@@ -51,10 +51,11 @@ def approvals_of(
     """
     waiting = [release for release in releases if release.state == "proposed"]
     line = lines.charged_line(lines.line_above(connection, account.name)) if waiting else ()
+    reach = tuple(one.name for one in line if one.approval_above is not None)
     found: dict[str, Approval] = {}
     for release in waiting:
         proposal = proposal_of(connection, account, release)
         if proposal is not None:
             given = read_approvals(connection, account, release)
-            found[release.id] = Approval(proposal.by.name, given, asking(line, proposal.asking))
+            found[release.id] = Approval(proposal.by, given, asking(line, proposal.asking), reach)
     return found

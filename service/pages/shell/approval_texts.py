@@ -28,7 +28,9 @@ def rule_text(approvers: Mapping[str, Any] | None) -> str:
     number, names = approvers["at_least"], approvers.get("of")
     if names is None:
         return "another person" if number == 1 else f"{number} other persons"
-    return f"{'one' if number == 1 else number} of {', '.join(names)}"
+    if number == len(names):
+        return _listed(names, "and")
+    return f"{'one' if number == 1 else number} of {_listed(names, 'and')}"
 
 
 def standing_text(approval: Mapping[str, Any]) -> str:
@@ -39,13 +41,14 @@ def standing_text(approval: Mapping[str, Any]) -> str:
         if one["missing"]:
             number = f"{one['missing']} {'more ' if approved else ''}approval{'' if one['missing'] == 1 else 's'}"
             left = [name for name in one["of"] or () if (name not in approved if may is None else name in may)]
-            waits.append(f"{one['account']} asks for {number}{f', by {_or(left)}' if left else ''}")
+            by = f", by {_listed(left, 'or')}" if left else ""
+            waits.append(f"{one['account']} asks for {number}{by}")
     done = f"Approved by {', '.join(approved)}. " if approved else ""
     return done + ("; ".join(waits) + "." if waits else "The approval of one more person completes it.")
 
 
-def _or(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def _listed(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def approvers_of(at_least: str, names: str, pointer: str) -> dict[str, Any]:
