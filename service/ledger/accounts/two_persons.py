@@ -130,7 +130,7 @@ def _of_lists(approval: Approval, known: Known, actor: Actor, what: str) -> Obje
 
 def _know(principals: frozenset[str]) -> str:
     names = " and ".join(sorted(principals))
-    return f"{names}, who {'knows' if len(principals) == 1 else 'know'} this key since it was made or rotated,"
+    return f"{names}, who {'has' if len(principals) == 1 else 'have'} known this key since it was made or rotated,"
 
 
 def _remedy(known: Known, actor: Actor) -> str:

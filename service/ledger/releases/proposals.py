@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.approvals import Approval, asking
-from service.ledger.journal.entries import read_members
+from service.ledger.journal.entries import ParsedEntry, read_members
 from service.ledger.journal.entries.registration import read_asking
 from service.ledger.journal.journal import Actor
-from service.ledger.releases.recorded_releases import read_approvals
+from service.ledger.releases.recorded_releases import later_entries, read_approvals
 from service.ledger.releases.releases import ReleaseRecord, entry_of
 
 
@@ -39,6 +39,20 @@ def proposal_of(connection: Connection, account: AccountRecord, release: Release
         return None
     stated = members["content"].get("approval_of")
     return ProposedBy(around.by, None if stated is None else read_asking(stated))
+
+
+def rejection_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> ParsedEntry | None:
+    """Return the entry that rejected a proposed release; None if it was voided after enough had approved it.
+
+    Raises:
+        Altered: an entry is not as the service wrote it.
+    """
+    for entry in later_entries(connection, account, release, ["approved", "voided"]):
+        if entry.kind == "voided":
+            return entry
+        if entry.content.next_state() != "proposed":
+            return None
+    return None
 
 
 def approvals_of(

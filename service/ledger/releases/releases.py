@@ -5,7 +5,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -17,11 +17,13 @@ from sqlalchemy import (
     collate,
     exists,
     func,
+    literal,
     literal_column,
     select,
     tuple_,
     union_all,
 )
+from sqlalchemy.orm import aliased
 
 from service.errors import NotFound
 from service.ledger.descriptions.description_rows import last_description, read_metadata
@@ -272,6 +274,39 @@ def list_releases(
     return page_of(rows, lambda row: _record(connection, row).seen(at))
 
 
+class WantedProposals(NamedTuple):
+    """The proposals that a list is asked for: those with all that is stated.
+
+    Attributes:
+        state: ``proposed``, those that wait; ``voided``, those that were proposed and voided later, maybe after others
+            approved them.
+        by: the principal that proposed them; None: any.
+        since: the moment before which none was proposed; None: any moment.
+    """
+
+    state: Literal["proposed", "voided"] = "proposed"
+    by: str | None = None
+    since: str | None = None
+
+    def conditions(self, at: str) -> Iterator[ColumnElement[bool]]:
+        """Yield the conditions that the rows of releases and of their accounts meet."""
+        yield Release.state == self.state
+        if self.state == "proposed":
+            yield ~_is_due(at)
+        if self.since is not None:
+            yield Release.created_at >= self.since
+        first = aliased(Entry)  # the list reads entries itself
+        made = select(first.seq).where(first.account_id == Release.account_id, first.seq == Release.seq)
+        if self.state == "voided":
+            yield made.where(first.kind == "proposed").exists()
+        if self.by is not None:  # as ``made_by``; names of accounts are the same in JSON
+            start = literal('{"account":"') + Account.name + literal(f'","actor":{canonical(self.by)},')
+            yield made.where(func.substr(first.body, 1, func.length(start)) == start).exists()
+
+
+WAITING = WantedProposals()
+
+
 class Proposal(NamedTuple):
     """A proposed release, with the account that it was registered in and the principal that proposed it."""
 
@@ -288,8 +323,9 @@ def list_proposals(
     only: frozenset[str] | None,
     at: str,
     before_reading: BeforeReading,
+    wanted: WantedProposals = WAITING,
 ) -> Page[Proposal]:
-    """Return a page of the releases that wait for approval, by account and in the order of their registration.
+    """Return a page of proposed releases, by account and in the order of their registration.
 
     Args:
         after: the account and the number of the entry that the page follows; zeros for the first page.
@@ -302,7 +338,7 @@ def list_proposals(
     query = (
         _RELEASES.add_columns(Release.account_id, Account.name.label("account"))
         .join(Account, Account.id == Release.account_id)
-        .where(_UNCOMMITTED, Release.state == "proposed", ~_is_due(at))
+        .where(_UNCOMMITTED, *wanted.conditions(at))
         .where(tuple_(Release.account_id, Release.seq) > after)
         .order_by(Release.account_id, Release.seq)
     )
