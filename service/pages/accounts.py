@@ -10,6 +10,7 @@ from fastapi import Response
 
 from service.ledger.storage import clock
 from service.pages.shell.api_client import Query, Refused, Visit, address, get
+from service.pages.shell.approval_texts import is_asked
 from service.pages.shell.layout import page
 
 _WAITING = 50
@@ -94,7 +95,10 @@ async def _search(visit: Visit, query: Query) -> tuple[Mapping[str, Any], Mappin
 
 
 async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
-    """Return the proposals that the signed-in person can approve, and those that they made; nothing on other pages."""
+    """Return the proposals that the signed-in person is asked to approve, and those that they made.
+
+    Other pages of the list have none.
+    """
     if not shown:
         return dict.fromkeys(("proposals", "changes", "more_waiting", "own_proposals", "own_changes", "rejected"), ())
     own = visit.session.name
@@ -110,8 +114,8 @@ async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
     changes = [(one, one["proposed_change"]) for one in changed["items"]]
     fresh = clock.later(now, -_REJECTED)
     return {
-        "proposals": [one for one in releases["items"] if one["obstacle"] is None],
-        "changes": [one for one, change in changes if change["obstacle"] is None],
+        "proposals": [one for one in releases["items"] if is_asked(one, own)],
+        "changes": [one for one, change in changes if is_asked(change, own)],
         "own_proposals": own_releases["items"],
         "own_changes": [one for one, change in changes if change["proposed_by"] == own],
         "rejected": [one for one in rejected["items"] if one["rejected"]["at"] >= fresh],

@@ -211,9 +211,9 @@ def _counting(
         if refusing:
             raise InvalidInput.at(
                 "/must_count",
-                f"expected a key with which {record.name} can approve for {_some(refusing)}: {change.principal.name}"
-                " is not among the approvers there, and knows each key that it makes or rotates. Ask the operator of"
-                f" the service to do it: {_command(record)}",
+                f"expected a key with which {record.name} can approve for {_some(refusing)}: {change.principal.name} is"
+                " not among the approvers there, and would know this key. Ask the operator of the service for one that"
+                f" nobody else knows: {_command(record)}",
             )
     return record
 

@@ -32,7 +32,16 @@ def obstacle_text(waits: Mapping[str, Any], principal: str) -> str | None:
                 "You are among those who are asked, but your key does not approve."
                 " Ask the operator of the service for a key with the role approver."
             )
-    return f"You cannot approve it with this key. It takes {obstacle['detail'].removeprefix('expected ')}."
+    return f"You cannot approve it with this key. It takes {obstacle['detail'].removeprefix('expected ')}"
+
+
+def is_asked(waits: Mapping[str, Any], principal: str) -> bool:
+    """Return whether a principal can approve what waits, or is named as one who should, whatever its key."""
+    obstacle: Any = waits["obstacle"]
+    if obstacle is None:
+        return True
+    named: Any = (waits.get("approval") or {}).get("may_approve") or ()
+    return principal in named and obstacle["type"] in ("role", "reach", "known_key")
 
 
 def rule_text(approvers: Mapping[str, Any] | None) -> str:

@@ -44,6 +44,7 @@ def test_a_new_key_is_shown_once_and_listed_without_its_token(client: Client) ->
     body = {"name": "tabulator", "role": "pipeline", "accounts": ["a", "b"], "expires_at": "2099-12-31T23:59:59+01:00"}
     made = json_of(client.post("/v1/keys", json=body), 201)
     token = made.pop("key")
+    assert made.pop("unopened_accounts") == ["a", "b"]
     assert len(token) >= 40
     assert made | body == made | {"expires_at": body["expires_at"]}
     assert made["expires_at"] == "2099-12-31T22:59:59.000000Z"
