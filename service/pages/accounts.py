@@ -100,7 +100,9 @@ async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
     Other pages of the list have none.
     """
     if not shown:
-        return dict.fromkeys(("proposals", "changes", "more_waiting", "own_proposals", "own_changes", "rejected"), ())
+        return dict.fromkeys(
+            ("proposals", "changes", "more_waiting", "own_proposals", "own_changes", "rejected", "more_own"), ()
+        )
     own = visit.session.name
     query: dict[str, str | int] = {"limit": _WAITING, "with_charge": "true", "with_obstacle": "true"}
     now = clock.now()
@@ -119,5 +121,6 @@ async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
         "own_proposals": own_releases["items"],
         "own_changes": [one for one, change in changes if change["proposed_by"] == own],
         "rejected": [one for one in rejected["items"] if one["rejected"]["at"] >= fresh],
+        "more_own": own_releases["next_cursor"] or rejected["next_cursor"],
         "more_waiting": bool(releases["next_cursor"] or changed["next_cursor"]),
     }
