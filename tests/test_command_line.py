@@ -81,6 +81,7 @@ def test_sigterm_finishes_what_is_running(tmp_path: Path) -> None:
 
 def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     made = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "an office", "--account", "people")
+    assert "note: there is no account people yet" in made.stderr
     assert made.returncode == 0, made.stderr
     key_id, token = made.stdout.split()
     assert f"{key_id}  auditor   an office  valid, for people, made by" in run(tmp_path, "keys", "list").stdout

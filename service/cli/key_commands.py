@@ -12,6 +12,7 @@ from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
 from service.ledger.access.key_events import Known, keys_of
 from service.ledger.access.key_records import KeyRecord, Role
+from service.ledger.accounts import accounts
 from service.ledger.installation import installation_journal
 from service.ledger.journal.chains import BrokenChain
 from service.ledger.storage import clock
@@ -57,6 +58,10 @@ def create(
             )
 
         _show(*database.write(work, is_committed=_is_committed))
+        with database.read() as connection:
+            unopened = accounts.unopened(connection, account or [])
+    if unopened:
+        typer.echo(f"note: there is no account {', '.join(unopened)} yet", err=True)
 
 
 @app.command("rotate")

@@ -18,10 +18,10 @@ from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_d
 from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.release_search import BRIEFLY, search
-from service.pages.shell.api_client import WITHOUT_PLAN, Query, Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, text_of
-from service.pages.shell.layout import may, page
+from service.pages.shell.layout import page
 from service.pages.shell.whole_tables import as_file
 from service.pages.spending_pace import pace_of
 from service.privacy.numerics.numbers import exact_text
@@ -175,15 +175,14 @@ async def show(
 ) -> Response:
     """Render an account's overview page; after a refusal, with the texts of the refused form."""
     path = address("accounts", account)
-    account_body = await get(visit, path, {"with_gauge": "true"})
+    account_body = await get(visit, path, {"with_gauge": "true", "with_obstacle": "true"})
     with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
-    balance, whole, below, proposed, reserved, own = await asyncio.gather(
+    balance, whole, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
         _of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
-        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **BRIEFLY}),
+        get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **BRIEFLY, "with_obstacle": "true"}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **BRIEFLY}),
-        _own_proposals(visit, path),
     )
     if "periods" in account_body:
         context |= {"strip": await read_strip(visit, account_body)}
@@ -207,7 +206,6 @@ async def show(
         | dict(typed or {}),
         "proposed": None if proposed_budget is None else fields_of(proposed_budget),
         "waiting": [*proposed["items"], *reserved["items"]],
-        "own": own,
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
         "strip": None,
@@ -221,14 +219,6 @@ def _approvers_fields(approvers: Mapping[str, Any] | None) -> dict[str, str]:
     if approvers is None:
         return {"at_least": "", "approver_names": ""}
     return {"at_least": str(approvers["at_least"]), "approver_names": "\n".join(approvers.get("of") or ())}
-
-
-async def _own_proposals(visit: Visit, path: str) -> frozenset[str]:
-    """Return the ids of the releases that the signed-in person proposed, and cannot approve."""
-    if not may(visit.session.role, "approver"):
-        return frozenset()
-    query: Query = {"state": "proposed", "registered_by": visit.session.name, "limit": _WAITING, **WITHOUT_PLAN}
-    return frozenset(one["id"] for one in (await get(visit, f"{path}/releases", query))["items"])
 
 
 async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:

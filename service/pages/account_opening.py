@@ -7,7 +7,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
 from service.errors import InvalidInput
-from service.pages.approvers import field_of
+from service.pages.approvers import field_of, joined
 from service.pages.budget_form import budget_of, refused_at, unused_figures
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
 from service.pages.shell.approval_texts import approvers_of
@@ -62,11 +62,14 @@ async def open_account(visit: SignedIn, form: SentForm) -> Response:
     body = {name: typed[name] for name in ("name", "unit", "neighbouring", "description")}
     optional = {name: typed[name] for name in ("parent", "approval_above", "funding") if typed[name]}
     request = {**body, **optional, **_periods_of(typed), **_approvers_of(typed), "budget": budget_of(typed)}
+    request["approvers_must_be_able"] = not text_of(form, "nevertheless")
     try:
         await send(visit, "POST", address("accounts"), request, once=text_of(form, "once"))
     except Refused as refused:
         context = refused_at(
-            typed["definition"], typed, {_field_pointer(pointer): detail for pointer, detail in refused.faults.items()}
+            typed["definition"],
+            typed,
+            joined((_field_pointer(pointer), detail) for pointer, detail in refused.faults.items()),
         )
         shown_at = [pointer for pointer in refused.faults if _field_pointer(pointer) in context["shown_at"]]
         return _render(visit, typed, context | {"problem": refused.problem, "shown_at": shown_at}, refused.status)

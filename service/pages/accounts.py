@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import Response
 
+from service.ledger.storage import clock
 from service.pages.shell.api_client import Query, Refused, Visit, address, get
-from service.pages.shell.approval_texts import may_approve
-from service.pages.shell.layout import may, page
+from service.pages.shell.approval_texts import is_asked
+from service.pages.shell.layout import page
 
-_WAITING = 20
+_WAITING = 50
+_OLDEST, _REJECTED = timedelta(90), timedelta(30)
+"""The time for which a proposal is shown to its proposer after it was made, and after it was rejected."""
 _ROWS = 50
 _SEARCH = ("name", "state", "parent", "sort")
 _STATES = [("", "any"), ("open", "open"), ("closed", "closed")]
@@ -33,8 +37,8 @@ async def accounts_page(visit: Visit) -> Response:
     cursor = parameters.get("cursor")
     wanted = {name: text for name, text in asked.items() if text} | {"with_gauge": "true"}
     query = {**wanted, "with_above": "true", "limit": _ROWS, "cursor": cursor}
-    decides = may(visit.session.role, "approver") and len(wanted) == 1 and not cursor
-    (accounts, faults), waiting = await asyncio.gather(_search(visit, query), _waiting(visit, decides=decides))
+    first = visit.session.role != "auditor" and len(wanted) == 1 and not cursor
+    (accounts, faults), waiting = await asyncio.gather(_search(visit, query), _waiting(visit, shown=first))
     shown = {
         "rows": tree_of(accounts["items"], accounts["above"]),
         "next_cursor": accounts["next_cursor"],
@@ -90,21 +94,33 @@ async def _search(visit: Visit, query: Query) -> tuple[Mapping[str, Any], Mappin
         return {"items": [], "above": [], "next_cursor": None}, refused.faults_of_query(_SEARCH)
 
 
-async def _waiting(visit: Visit, *, decides: bool) -> dict[str, Any]:
-    """Return the proposals that the signed-in person may approve; nothing on other pages."""
-    if not decides:
-        return {"proposals": [], "changes": [], "more_waiting": False}
-    releases, changed = await asyncio.gather(
-        get(visit, address("proposals"), {"limit": _WAITING}),
-        get(visit, address("accounts"), {"waiting": "true", "limit": _WAITING}),
-    )
+async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
+    """Return the proposals that the signed-in person is asked to approve, and those that they made.
+
+    Other pages of the list have none.
+    """
+    if not shown:
+        return dict.fromkeys(
+            ("proposals", "changes", "more_waiting", "own_proposals", "own_changes", "rejected", "more_own"), ()
+        )
     own = visit.session.name
+    query: dict[str, str | int] = {"limit": _WAITING, "with_charge": "true", "with_obstacle": "true"}
+    now = clock.now()
+    earlier = {"state": "rejected", "since": clock.later(now, -_OLDEST)}
+    releases, changed, own_releases, rejected = await asyncio.gather(
+        get(visit, address("proposals"), query),
+        get(visit, address("accounts"), {"waiting": "true", "limit": _WAITING, "with_obstacle": "true"}),
+        get(visit, address("proposals"), query | {"proposed_by": own}),
+        get(visit, address("proposals"), query | earlier | {"proposed_by": own}),
+    )
+    changes = [(one, one["proposed_change"]) for one in changed["items"]]
+    fresh = clock.later(now, -_REJECTED)
     return {
-        "proposals": [one for one in releases["items"] if may_approve(one.get("approval"), own, one["proposed_by"])],
-        "changes": [one for one in changed["items"] if _may_approve(one["proposed_change"], own)],
+        "proposals": [one for one in releases["items"] if is_asked(one, own)],
+        "changes": [one for one, change in changes if is_asked(change, own)],
+        "own_proposals": own_releases["items"],
+        "own_changes": [one for one, change in changes if change["proposed_by"] == own],
+        "rejected": [one for one in rejected["items"] if one["rejected"]["at"] >= fresh],
+        "more_own": own_releases["next_cursor"] or rejected["next_cursor"],
         "more_waiting": bool(releases["next_cursor"] or changed["next_cursor"]),
     }
-
-
-def _may_approve(proposed: Mapping[str, Any], own: str) -> bool:
-    return may_approve(proposed.get("approval"), own, proposed["proposed_by"])

@@ -1,6 +1,6 @@
 """The form on which stewards state an account's approvers, and the approval of other ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -24,6 +24,7 @@ async def set_approvers(account: AccountStep, visit: SignedIn, form: SentForm) -
     fields = typed | {"approvers_reason": text_of(form, "reason")}
     try:
         body = approvers_of(typed["at_least"] or "1", typed["approver_names"], "/approvers/at_least") | reason_of(form)
+        body["approvers_must_be_able"] = not text_of(form, "nevertheless")
     except InvalidInput as wrong:
         faults = {"at_least": wrong.faults[0].detail}
         return await show(visit, account, typed=fields, faults=faults, status=422)
@@ -44,4 +45,12 @@ def field_of(pointer: str) -> str | None:
 def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:
     """Return the context of a refused form: the reasons by field, and the pointers that have a field."""
     placed = {pointer: name for pointer in faults if (name := field_of(pointer)) is not None and name in typed}
-    return {"faults": {name: faults[pointer] for pointer, name in placed.items()}, "shown_at": list(placed)}
+    return {"faults": joined((name, faults[pointer]) for pointer, name in placed.items()), "shown_at": list(placed)}
+
+
+def joined(faults: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the faults of each field, or pointer, in one text."""
+    found: dict[str, str] = {}
+    for name, detail in faults:
+        found[name] = f"{found[name]}; {detail}" if name in found else detail
+    return found

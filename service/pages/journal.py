@@ -42,7 +42,13 @@ async def show_journal(account: AccountStep, visit: SignedIn) -> Response:
             raise
         faults = refused.faults
     shown = {"account": account_body, "head": head, "entries": rows, "last": last, "rows": _ROWS}
-    checked = {"named": _release_names(account, rows), "kept": kept_head, "verdict": verdict, "faults": faults}
+    checked = {
+        "former": _former_budgets(rows),
+        "named": _release_names(account, rows),
+        "kept": kept_head,
+        "verdict": verdict,
+        "faults": faults,
+    }
     return page(visit.request, "journal.html", shown | checked, status=422 if faults else 200)
 
 
@@ -81,6 +87,23 @@ async def _entries(visit: Visit, path: str, last: int) -> list[dict[str, Any]]:
 
 def _render(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "entry": {**row["entry"], "content": entries.show(row["entry"])}}
+
+
+def _former_budgets(rows: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return the budgets that the changes and proposals among rows have in their place, by the numbers of entries.
+
+    The budget before the rows is not known, unless the first of them opened the account.
+    """
+    former, budget = {}, None
+    for entry in sorted((row["entry"] for row in rows), key=lambda entry: entry["seq"]):
+        shown = entry["content"]
+        if shown is None or shown.budget is None:
+            continue
+        if budget is not None:
+            former[entry["seq"]] = budget
+        if entry["kind"] != "change_proposed":
+            budget = shown.budget
+    return former
 
 
 def _release_names(account: str, rows: Iterable[Mapping[str, Any]]) -> dict[str, _NamedRelease]:

@@ -22,7 +22,13 @@ _DAYS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "until": ("before", end_of),
 }
 _FIELDS = ("tag", "name", "registered_by", "approved_by", *_DAYS)
-_STATES = [(state, state) for state in ("proposed", "reserved", "committed", "voided", "expired")]
+_STATES = [
+    ("proposed", "proposed"),
+    ("reserved", "reserved"),
+    ("committed", "committed"),
+    ("voided", "voided or rejected"),
+    ("expired", "expired"),
+]
 
 
 class ReleaseSearch(NamedTuple):

@@ -20,6 +20,7 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
 _EVENTS = 50
+_MARGINS = 10
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -108,8 +109,11 @@ async def _render(
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
     )
-    if release_body["state"] == "proposed":  # what is left with it is shown to those who decide
-        account_body = await get(visit, address("accounts", account), {"with_gauge": "true"})
+    margins = None
+    if release_body["state"] == "proposed":  # what is left with it, and its accuracy, is shown to those who decide
+        account_body, margins = await asyncio.gather(
+            get(visit, address("accounts", account), {"with_gauge": "true"}), _margins(visit, path)
+        )
     tree, complete = None, False
     if "plan" in release_body:
         tree = await to_thread.run_sync(tree_of, release_body["plan"])
@@ -118,6 +122,8 @@ async def _render(
     shown = {
         "account": account_body,
         "release": release_body,
+        "margins": margins,
+        "most_margins": _MARGINS,
         "tree": tree,
         "all_priced": complete,
         "most_nodes": MOST_NODES,
@@ -134,9 +140,17 @@ async def _render(
     return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)
 
 
+async def _margins(visit: Visit, path: str) -> Any:
+    """Return the accuracy statement of a release up to some mechanisms; None: it is too long or takes too much work."""
+    try:
+        return await get(visit, f"{path}/accuracy", {"limit": _MARGINS + 1})
+    except Refused:
+        return None
+
+
 async def read_release(visit: Visit, path: str) -> dict[str, Any]:
     """Return a release with its charge; without its plan if that is too long for a page."""
-    with_charge = {"with_charge": "true"}
+    with_charge = {"with_charge": "true", "with_obstacle": "true"}
     try:
         found: dict[str, Any] = await get(visit, path, with_charge)
     except TooLong:

@@ -476,7 +476,7 @@ def test_the_first_page_shows_a_steward_what_waits(api: Client, steward: Client)
     shown = steward.get("/").text
     assert "Waiting for you" in shown
     assert "a large table" in shown
-    assert "a greater budget" in shown
+    assert "persons</a>: the budget from ρ = 0.5 (" in shown
     assert "Waiting for you" not in steward.get("/", params={"parent": "nation"}).text
     sign_in(steward, make_key(api, "pipeline", "weekly")["Authorization"].removeprefix("Bearer "))
     assert "Waiting for you" not in steward.get("/").text
@@ -490,4 +490,4 @@ def test_the_first_page_says_that_more_may_wait(api: Client, steward: Client, mo
         release(api, concentrated("0.02"), "persons", name="a large table")
     shown = steward.get("/").text
     assert "More may wait than is shown here" in shown
-    assert "a large table" not in shown
+    assert "More of your proposals are on the pages of the accounts." in shown

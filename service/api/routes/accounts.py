@@ -10,7 +10,16 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy import Connection
 
-from service.api.http.dependencies import AnswerInHelper, Changing, CurrentDatabase, in_writers, ok, respond
+from service.api.http.dependencies import (
+    AnswerInHelper,
+    Change,
+    Changing,
+    CurrentDatabase,
+    CurrentSecret,
+    in_writers,
+    ok,
+    respond,
+)
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, read_cursor, with_room
@@ -19,7 +28,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.schemas import patterns
 from service.api.schemas.accounts import AccountBody, account_body, account_with_fullest_window, account_with_gauge
-from service.api.schemas.approvals import ApproversModel, stated_approvers
+from service.api.schemas.approvals import ApproversModel, Judge, WithObstacle, require_able, stated_approvers
 from service.api.schemas.caps import CapModel, stated_caps
 from service.api.schemas.exact_numbers import Exact, Label, Reason, Short, Text
 from service.api.schemas.guarantees import BudgetModel
@@ -27,11 +36,13 @@ from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
 from service.errors import InvalidInput
+from service.ledger.access.key_events import see_keys, sound_keys
 from service.ledger.accounts import account_changes, account_opening, account_order, accounts, waiting_changes
 from service.ledger.accounts.account_opening import NewAccount
 from service.ledger.accounts.account_order import Rank
 from service.ledger.accounts.accounts import AccountRecord, Wanted
 from service.ledger.accounts.approvals import Approval, approval_of_change
+from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.accounts.cap_changes import CapsChange
 from service.ledger.accounts.caps import MOST_CAPS
@@ -62,6 +73,15 @@ WithGauge = Annotated[
 ]
 
 
+MustBeAble = Annotated[
+    bool,
+    Field(
+        description="Refuse approvers of whom one has no valid key with which an approval would count, such as a name"
+        " that is misspelt. Principals of an issuer, oidc:…, have no keys and pass."
+    ),
+]
+
+
 class OpenAccount(Short):
     """An account to open."""
 
@@ -88,6 +108,7 @@ class OpenAccount(Short):
         None,
         description="Who must approve; only beside approval_above. Left out: one other steward or approver.",
     )
+    approvers_must_be_able: MustBeAble = False
     caps: list[CapModel] | None = Field(
         None,
         min_length=1,
@@ -109,6 +130,7 @@ class ChangeAccount(Short):
         description='Other approvers, or the first ones, in place of all present ones. {"at_least": 1} is any other'
         " person.",
     )
+    approvers_must_be_able: MustBeAble = False
     caps: list[CapModel] | None = Field(
         None,
         min_length=1,
@@ -179,6 +201,7 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     caps = stated_caps(body.caps or ())
     periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
+    approvers = None if body.approvers is None else _approvers(change, body.approvers, body.approvers_must_be_able)
     new = NewAccount(
         body.name,
         body.unit,
@@ -190,10 +213,20 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
         caps,
         periods,
         None if body.funding == "shared" else body.funding,
-        None if body.approvers is None else stated_approvers(body.approvers),
+        approvers,
     )
     opening = account_opening.open_account(change.database, change.request, new)
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
+
+
+def _approvers(change: Change, model: ApproversModel, must_be_able: bool) -> Approvers:
+    """Return the approvers of a request; refuse those who could not approve, if it asks for that."""
+    approvers = stated_approvers(model)
+    if must_be_able:
+        seen = see_keys(change.database, change.secret)
+        with change.database.read() as connection:
+            require_able(approvers, model.of or (), sound_keys(connection, change.secret, seen))
+    return approvers
 
 
 def _threshold(text: str) -> Fraction:
@@ -219,6 +252,7 @@ _COLUMNS = (
 def list_accounts(
     request: Request,
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     take: Room,
     name: Annotated[
@@ -236,6 +270,7 @@ def list_accounts(
         ),
     ] = "name",
     with_gauge: WithGauge = False,
+    with_obstacle: WithObstacle = False,
     with_above: Annotated[bool, Query(description="Include the accounts above the items; not in a table.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -254,7 +289,9 @@ def list_accounts(
         if has_helpers and size > _LONG:
             raise AnswerInHelper
 
+    seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
+        judge = Judge(connection, principal, seen) if with_obstacle else None
         if sort == "name":
             listed = accounts.list_accounts(connection, _read_name(cursor), limit, wanted, before_reading)
             last = listed[-1].name if listed.more else None
@@ -264,17 +301,22 @@ def list_accounts(
             ranks = account_order.first_ranked(connection, sort, _read_rank(cursor), limit, wanted)
             listed = accounts.read_accounts(connection, [rank.name for rank in ranks], before_reading)
             last = ranks[len(listed) - 1].write() if listed.more or len(ranks) == limit else None
-        shown = _shown(connection, listed, with_gauge=with_gauge, has_helpers=has_helpers)
+        shown = _shown(connection, listed, judge, with_gauge=with_gauge, has_helpers=has_helpers)
         above: dict[str, Any] = {}
         if with_above:
             names = account_order.names_above(connection, {one.name for one in listed}, principal.accounts)
             found = accounts.read_accounts(connection, names, before_reading)
-            above["above"] = _shown(connection, found, with_gauge=with_gauge, has_helpers=has_helpers)
+            above["above"] = _shown(connection, found, judge, with_gauge=with_gauge, has_helpers=has_helpers)
     return answer_list(accept, shown, last, _COLUMNS, above)
 
 
 def _shown(
-    connection: Connection, listed: Sequence[AccountRecord], *, with_gauge: bool, has_helpers: bool
+    connection: Connection,
+    listed: Sequence[AccountRecord],
+    judge: Judge | None,
+    *,
+    with_gauge: bool,
+    has_helpers: bool,
 ) -> list[dict[str, Any]]:
     """Return accounts as items of a list.
 
@@ -291,7 +333,7 @@ def _shown(
     present = [in_list(connection, account, now) for account in listed]
     body = account_with_gauge if with_gauge else account_body
     return [
-        body(account, approval) | {"changed_at": changed[account.id]}
+        body(account, approval, judge) | {"changed_at": changed[account.id]}
         for account, approval in zip(present, approvals, strict=True)
     ]
 
@@ -330,15 +372,19 @@ def read_account(
     account: AccountPath,
     request: Request,
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     with_gauge: WithGauge = False,
+    with_obstacle: WithObstacle = False,
 ) -> Response:
     """Read an account.
 
     For an (epsilon, delta) budget the answer includes the orders and weights by which charges are admitted.
     """
     require(principal, "auditor", account)
+    seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
+        judge = Judge(connection, principal, seen) if with_obstacle else None
         record = accounts.read_account(connection, account)
         many = record.windows is not None and record.windows.number > MANY_WINDOWS
         now = clock.now()
@@ -348,8 +394,8 @@ def read_account(
         present = without_due_reservations(connection, record, now)
         approval = approval_of_change(connection, record)
         if with_gauge:
-            return ok(account_with_fullest_window(connection, present, approval))
-        return ok(account_body(present, approval))
+            return ok(account_with_fullest_window(connection, present, approval, judge))
+        return ok(account_body(present, approval, judge))
 
 
 @router.patch(
@@ -395,7 +441,7 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     elif body.caps is not None:
         what = CapsChange(stated_caps(body.caps), EarlierReleases(change.most_work))
     elif body.approvers is not None:
-        what = stated_approvers(body.approvers)
+        what = _approvers(change, body.approvers, body.approvers_must_be_able)
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, approvers, caps and metadata")
     changing = account_changes.change_account(

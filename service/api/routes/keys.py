@@ -1,7 +1,8 @@
 """Routes of API keys: create, rotate, list and revoke; for stewards only."""
 
 import json
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,16 +20,29 @@ from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas.exact_numbers import Duration, Label, Short, duration_of
 from service.api.schemas.moments import Moment
-from service.errors import Conflict, Forbidden
+from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access import key_rows, keys
 from service.ledger.access.authentication import Principal
-from service.ledger.access.key_events import SeenKeys, require_valid, see_keys, sound_keys
+from service.ledger.access.key_events import Known, SeenKeys, require_valid, see_keys, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
+from service.ledger.accounts import able_approvers, accounts
+from service.ledger.accounts.able_approvers import ListedIn
 from service.ledger.idempotent_write import Operation, idempotent_write
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 
 router = APIRouter(prefix="/v1/keys", route_class=StrictRoute)
+
+_MOST_LISTED = 100  # accounts that refuse approvals with a key
+
+
+MustCount = Annotated[
+    bool,
+    Field(
+        description="Refuse to make the key if an account lists its principal as an approver and would refuse an"
+        " approval with it, because a principal beside the list makes it and so knows it."
+    ),
+]
 
 
 class CreateKey(Short):
@@ -40,12 +54,14 @@ class CreateKey(Short):
         None, description="The only accounts that the key may touch, which may be opened later; null: all."
     )
     expires_at: Moment | None = Field(None, description="RFC 3339 with a time zone.")
+    must_count: MustCount = False
 
 
 class RotateKey(Short):
     """The overlap of a key with its successor."""
 
     overlap: Duration = Field("PT24H", description="The time for which the old key stays valid beside the new one.")
+    must_count: MustCount = False
 
 
 class KeyBody(BaseModel):
@@ -60,14 +76,19 @@ class KeyBody(BaseModel):
     rotated_from: str | None = Field(description="The id of the key that it replaces.")
     rotated_to: str | None = Field(description="The id of the key that replaced it.")
     expires_at: str | None
-    last_used_at: str | None = Field(description="To the hour; null: never, or within the last few minutes.")
+    last_used_at: str | None = Field(description="To the hour; null: never, or within the last seconds.")
     revoked_at: str | None
+    not_approver_of: list[str] = Field(
+        description="The accounts that list its principal as an approver, and refuse an approval with this key since a"
+        " principal beside the list knows it; at most 100, by name."
+    )
 
 
 class CreatedKey(KeyBody):
     """A key with its secret, which is shown only in this answer."""
 
     key: str
+    unopened_accounts: list[str] = Field(description="Those of its accounts that are not open yet, or misspelt.")
 
 
 class KeyPage(BaseModel):
@@ -102,7 +123,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
             by=change.request.actor,
             seen=seen,
         )
-        return new[0]
+        return _counting(connection, change, new[0], seen, must_count=body.must_count)
 
     return _created(change, work, seen)
 
@@ -123,7 +144,7 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
         overlap = duration_of(body.overlap)
         actor = change.request.actor
         new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=actor, seen=seen)
-        return new[0]
+        return _counting(connection, change, new[0], seen, must_count=body.must_count)
 
     return _created(change, work, seen)
 
@@ -147,7 +168,9 @@ def list_keys(
     with database.read() as connection:
         known = sound_keys(connection, secret, seen)
         records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
-    shown, last = [_body(record) for record in records], records[-1].id if records.more else None
+        lists = able_approvers.lists_of_approvers(connection)
+    shown = [_body(record) | _refused_by(lists, known, record) for record in records]
+    last = records[-1].id if records.more else None
     return answer_list(accept, shown, last, tuple(KeyBody.model_fields))
 
 
@@ -174,6 +197,42 @@ def _require_unlimited(principal: Principal) -> None:
         raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
 
 
+def _counting(
+    connection: Connection, change: Change, record: KeyRecord, seen: SeenKeys | None, *, must_count: bool
+) -> KeyRecord:
+    """Return a new key; if it must count, refuse one that accounts would refuse which list its principal.
+
+    Raises:
+        InvalidInput: an account would.
+    """
+    if must_count:
+        known = sound_keys(connection, change.secret, seen)
+        refusing = able_approvers.refusing(able_approvers.lists_of_approvers(connection), known, record)
+        if refusing:
+            raise InvalidInput.at(
+                "/must_count",
+                f"expected a key with which {record.name} can approve for {_some(refusing)}: {change.principal.name} is"
+                " not among the approvers there, and would know this key. Ask the operator of the service for one that"
+                f" nobody else knows: {_command(record)}",
+            )
+    return record
+
+
+def _command(record: KeyRecord) -> str:
+    if record.rotated_from is not None:
+        return f"python -m service keys rotate {record.rotated_from}"
+    return f"python -m service keys create --role {record.role} --name {shlex.quote(record.name)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _refused_by(lists: Sequence[ListedIn], known: Known, record: KeyRecord) -> dict[str, Any]:
+    refusing = able_approvers.refusing(lists, known, record) if record.id in known else []
+    return {"not_approver_of": refusing[:_MOST_LISTED]}
+
+
 def _created(change: Change, work: Callable[[Connection, str], KeyRecord], seen: SeenKeys | None) -> Response:
     """Return a new key with its token; the token is never stored, and a replay derives it again."""
     operation = Operation(work, lambda connection, record: key_rows.has_key(connection, record.id))
@@ -187,7 +246,11 @@ def _created(change: Change, work: Callable[[Connection, str], KeyRecord], seen:
                 connection, change.secret, record.id, change.request.principal
             ):
                 raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
-    shown = _body(record) | {"key": key_rows.token_of(change.secret, record.id)}
+    with change.database.read() as connection:
+        lists, known = able_approvers.lists_of_approvers(connection), sound_keys(connection, change.secret, seen)
+        unopened = accounts.unopened(connection, record.accounts or ())
+    shown = _body(record) | _refused_by(lists, known, record) | {"unopened_accounts": unopened}
+    shown |= {"key": key_rows.token_of(change.secret, record.id)}
     return respond(replace(done.answer, body=json.dumps(shown)))
 
 

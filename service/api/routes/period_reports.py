@@ -66,7 +66,7 @@ _COLUMNS = (
     "purpose", "state_before", "state", "registered_at", "registered_by", "approved_at", "approved_by",
     "approval_reason", "ended_at", "ended_by", "end_reason", "draws.number", "draws.first_at", "draws.last_at",
     "draws.by", "charge.definition", "charge.alpha", "charge.rho", "charge.rho_exact", "charge.epsilon",
-    "charge.epsilon_exact", "charge.delta", "charge.share", "confidence", *_IN_PLACE_OF_MECHANISMS,
+    "charge.epsilon_exact", "charge.delta", "charge.share", "confidence", *_IN_PLACE_OF_MECHANISMS, "approvals",
 )  # fmt: skip
 
 
@@ -203,11 +203,13 @@ def _facts(
     record: ReleaseRecord,
 ) -> dict[str, Any]:
     """Return a release of the report without its mechanisms."""
-    registered, approved = activity.registered, activity.approved
+    registered, approved, approvals = activity.registered, activity.approved, activity.approvals
     if registered is None:
-        registered = Step(record.head.seq, record.created_at, entry_of(connection, owner.id, record)["actor"])
-        if approved is None:
-            approved = _approval(connection, owner, record, before=activity.first)
+        entry = entry_of(connection, owner.id, record)
+        registered = Step(record.head.seq, record.created_at, entry["actor"])
+        if entry["kind"] == "proposed":
+            earlier, last = _approvals(connection, owner, record, before=activity.first)
+            approved, approvals = approved or last, [*earlier, *approvals]
     amount = activity.amount or charge_of(connection, owner, record).price
     budget = report.end.budget
     cost = costs_of(connection, request, owner, [record])[0] if budget.definition is Definition.APPROXIMATE else None
@@ -224,6 +226,7 @@ def _facts(
         "approved_at": None if approved is None else approved.at,
         "approved_by": None if approved is None else approved.by,
         "approval_reason": None if approved is None else approved.reason,
+        "approvals": [{"by": one.by, "at": one.at, "reason": one.reason, "seq": one.seq} for one in approvals],
         "ended_at": None if ended is None else ended.at,
         "ended_by": None if ended is None else ended.by,
         "end_reason": None if ended is None else ended.reason,
@@ -232,9 +235,10 @@ def _facts(
     }
 
 
-def _approval(connection: Connection, owner: AccountRecord, record: ReleaseRecord, *, before: int) -> Step | None:
-    """Return the approval of a release that was registered before the period."""
-    for entry in later_entries(connection, owner, record, ["approved"]):
-        if entry.seq < before and entry.content.next_state() != "proposed":
-            return Step.of(entry)
-    return None
+def _approvals(
+    connection: Connection, owner: AccountRecord, record: ReleaseRecord, *, before: int
+) -> tuple[list[Step], Step | None]:
+    """Return the approvals of a release before an entry, and the one that completed them; None: none did."""
+    entries = [one for one in later_entries(connection, owner, record, ["approved"]) if one.seq < before]
+    last = next((one for one in entries if one.content.next_state() != "proposed"), None)
+    return [Step.of(one) for one in entries], None if last is None else Step.of(last)

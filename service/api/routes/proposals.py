@@ -1,26 +1,43 @@
 """Route of the releases that wait for other persons."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.api.http.dependencies import CurrentDatabase, in_helpers
+from service.api.http.dependencies import CurrentDatabase, CurrentSecret, in_helpers
+from service.api.http.kept_figures import costs_of
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, read_pair, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
-from service.api.schemas.approvals import ApprovalBody, approval_member
+from service.api.schemas.approvals import ApprovalBody, Judge, ObstacleBody, WithObstacle, approval_member
+from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
+from service.api.schemas.exact_numbers import Label
+from service.api.schemas.moments import Moment
+from service.ledger.access.key_events import see_keys
 from service.ledger.accounts import accounts
 from service.ledger.accounts.approvals import Approval
 from service.ledger.releases import proposals, releases
+from service.ledger.releases.releases import WantedProposals
 from service.ledger.storage import clock
+from service.privacy.accounting.pricing import MEMOISED_SIZE
 
 router = APIRouter(prefix="/v1/proposals", route_class=StrictRoute)
 
 
+class RejectionBody(BaseModel):
+    """The rejection of a proposed release."""
+
+    by: str
+    at: str
+    reason: str | None
+
+
 class ProposalBody(BaseModel):
-    """A release that waits for other persons."""
+    """A release that waits for other persons, or that one of them rejected."""
 
     account: str
     id: str
@@ -31,6 +48,18 @@ class ProposalBody(BaseModel):
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Omitted where no account that asks for its approval states approvers."
     )
+    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
+        " caller can.",
+    )
+    charge: ChargeBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_charge=true; left out for plans of more than"
+        f" {MEMOISED_SIZE} mechanisms and nodes.",
+    )
+
+    rejected: RejectionBody | SkipJsonSchema[None] = Field(None, description="Only in answers to state=rejected.")
 
 
 class ProposalPage(BaseModel):
@@ -46,25 +75,51 @@ _COLUMNS = ("account", "id", "name", "proposed_by", "created_at", "expires_at")
 @router.get("", response_model=ProposalPage, responses=AS_TABLE)
 @in_helpers
 def list_proposals(
+    request: Request,
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     take: Room,
+    state: Annotated[
+        Literal["waiting", "rejected"],
+        Query(description="waiting: those that wait; rejected: those that were voided before enough approved them."),
+    ] = "waiting",
+    proposed_by: Annotated[Label | None, Query(description="Only releases that this principal proposed.")] = None,
+    since: Annotated[Moment | None, Query(description="Only releases proposed at this moment or later.")] = None,
+    with_charge: WithCharge = False,
+    with_obstacle: WithObstacle = False,
     limit: Limit = 100,
     cursor: Cursor = None,
     accept: Accepted = USUAL,
 ) -> Response:
-    """List the releases that wait for other persons.
+    """List the releases that wait for other persons, or that these rejected.
 
     The list has those of all accounts that the key reaches, in the order in which the accounts were opened and the
     releases registered.
     """
     after, now = read_pair(cursor), clock.now()
+    moment = None if since is None else clock.stamp(since)
+    wanted = WantedProposals("proposed" if state == "waiting" else "voided", proposed_by, moment)
+    seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
-        found = releases.list_proposals(connection, after, limit, principal.accounts, now, with_room(take))
+        found = releases.list_proposals(connection, after, limit, principal.accounts, now, with_room(take), wanted)
+        judge = Judge(connection, principal, seen) if with_obstacle else None
         approvals: dict[str, Approval] = {}
+        charges: dict[str, dict[str, Any]] = {}
+        rejected: dict[str, dict[str, Any]] = {}
         for name in dict.fromkeys(one.account for one in found):
             waiting = [one.release for one in found if one.account == name]
-            approvals |= proposals.approvals_of(connection, accounts.read_account(connection, name), waiting)
+            account = accounts.read_account(connection, name)
+            approvals |= proposals.approvals_of(connection, account, waiting)
+            for release in waiting if state == "rejected" else ():
+                if (voided := proposals.rejection_of(connection, account, release)) is not None:
+                    reason = voided.content.view().reason
+                    rejected[release.id] = {"rejected": {"by": voided.actor, "at": voided.time, "reason": reason}}
+            if with_charge:
+                costs = costs_of(connection, request, account, waiting)
+                charges |= {
+                    one.id: charge_member(account, one.plan, cost) for one, cost in zip(waiting, costs, strict=True)
+                }
     shown = [
         {
             "account": one.account,
@@ -73,9 +128,12 @@ def list_proposals(
             "proposed_by": one.proposed_by,
             "created_at": one.release.created_at,
             "expires_at": one.release.expires_at,
-            **approval_member(approvals.get(one.release.id)),
+            **approval_member(approvals.get(one.release.id), judge),
+            **charges.get(one.release.id, {}),
+            **rejected.get(one.release.id, {}),
         }
         for one in found
+        if state == "waiting" or one.release.id in rejected
     ]
     last = f"{found[-1].account_id} {found[-1].release.head.seq}" if found.more else None
     return answer_list(accept, shown, last, _COLUMNS)

@@ -14,6 +14,7 @@ from service.api.http.dependencies import (
     Change,
     Changing,
     CurrentDatabase,
+    CurrentSecret,
     HelperResult,
     in_helpers,
     in_writers,
@@ -30,7 +31,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import keep_costs, prepared
-from service.api.schemas.approvals import ApprovalBody, approval_member
+from service.api.schemas.approvals import ApprovalBody, Judge, ObstacleBody, WithObstacle, approval_member
 from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
@@ -41,6 +42,7 @@ from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_
 from service.api.schemas.release_searches import Search
 from service.api.schemas.settlement_responses import answered, around_plan, body_of
 from service.errors import Fault, InvalidInput
+from service.ledger.access.key_events import see_keys
 from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.descriptions import descriptions
@@ -169,6 +171,11 @@ class ReleaseBody(BaseModel):
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Only of a proposed release, where an account that asks for its approval states approvers."
     )
+    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
+        " caller can.",
+    )
     charge: ChargeBody | SkipJsonSchema[None] = Field(
         None,
         description="Only in answers to with_charge=true; in a list, left out for plans of more than"
@@ -267,10 +274,12 @@ def list_releases(
     account: AccountPath,
     request: Request,
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     take: Room,
     wanted: Search,
     with_charge: WithCharge = False,
+    with_obstacle: WithObstacle = False,
     with_plan: WithPlan = True,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -282,10 +291,14 @@ def list_releases(
     """
     require(principal, "auditor", account)
     now = clock.now()
+    seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
+        judge = Judge(connection, principal, seen) if with_obstacle else None
         owner = accounts.read_account(connection, account)
         records = releases.list_releases(connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take))
-        shown = listed(connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan)
+        shown = listed(
+            connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan, judge=judge
+        )
     return answer_list(accept, shown, records[-1].head.seq if records.more else None, COLUMNS)
 
 
@@ -298,6 +311,7 @@ def listed(
     *,
     with_charge: bool,
     with_plan: bool,
+    judge: Judge | None = None,
 ) -> list[dict[str, Any]]:
     """Return releases of an account as items of a list."""
     costs = costs_of(connection, request, owner, records)
@@ -306,7 +320,7 @@ def listed(
     approvals = proposals.approvals_of(connection, owner, records)
     return [
         body_of(release, present, now, drawn.get(release.id, []))
-        | approval_member(approvals.get(release.id))
+        | approval_member(approvals.get(release.id), judge)
         | {"cost": cost}
         | _plan_member(release, with_plan=with_plan)
         | (charge_member(present, release.plan, cost) if with_charge else {})
@@ -321,8 +335,10 @@ def read_release(
     release: ReleasePath,
     request: Request,
     database: CurrentDatabase,
+    secret: CurrentSecret,
     principal: CurrentPrincipal,
     with_charge: WithCharge = False,
+    with_obstacle: WithObstacle = False,
     with_plan: WithPlan = True,
 ) -> Response:
     """Read a release.
@@ -332,13 +348,15 @@ def read_release(
     """
     require(principal, "auditor", account)
     now = clock.now()
+    seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
+        judge = Judge(connection, principal, seen) if with_obstacle else None
         owner = accounts.read_account(connection, account)
         record = read_recorded(connection, owner, release).seen(now)
         (cost,) = costs_of(connection, request, owner, [record])
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
-        waits = approval_member(proposals.approvals_of(connection, owner, [record]).get(release))
+        waits = approval_member(proposals.approvals_of(connection, owner, [record]).get(release), judge)
     charge = charge_member(owner, record.plan, cost, however_large=True) if with_charge else {}
     plan = _plan_member(record, with_plan=with_plan)
     return ok(body_of(record, owner, now, drawn) | waits | plan | {"cost": cost} | charge)

@@ -7,7 +7,15 @@ from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy import Connection
 
 from service.api.schemas.allotments import AllottedSumBody, allotted_sum_member
-from service.api.schemas.approvals import ApprovalBody, ApproversModel, approval_member, approvers_member
+from service.api.schemas.approvals import (
+    ApprovalBody,
+    ApproversModel,
+    Judge,
+    ObstacleBody,
+    UnableBody,
+    approval_member,
+    approvers_member,
+)
 from service.api.schemas.caps import CapBody, CapModel, caps_member
 from service.api.schemas.exact_numbers import number_up, short_exact
 from service.api.schemas.guarantees import BudgetModel, HeadBody, Remaining, head_body, remaining_body
@@ -47,6 +55,11 @@ class ProposedChangeBody(BaseModel):
     reason: str | None = Field(None, description="The words of the steward who proposed it; omitted without any.")
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Omitted where neither the account nor one above it states approvers."
+    )
+    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
+        " caller can.",
     )
 
 
@@ -98,6 +111,11 @@ class AccountBody(BaseModel):
     approvers: ApproversModel | SkipJsonSchema[None] = Field(
         None, description="Who must approve; omitted where it is one other person, whoever may approve."
     )
+    unable_approvers: list[UnableBody] | SkipJsonSchema[None] = Field(
+        None,
+        description="Only in answers to with_obstacle=true: those on the account's own list of approvers that have no"
+        " valid key with which their approval would count. Principals of an issuer are not among them.",
+    )
     proposed_change: ProposedChangeBody | None = Field(description="The change that waits for other persons.")
     metadata: Metadata
     admission: Admission | None
@@ -118,11 +136,14 @@ class AccountBody(BaseModel):
     gauge: GaugeBody | None = Field(None, description="Only in answers to with_gauge=true.")
 
 
-def account_body(account: AccountRecord, approval: Approval | None = None) -> dict[str, Any]:
+def account_body(
+    account: AccountRecord, approval: Approval | None = None, judge: Judge | None = None
+) -> dict[str, Any]:
     """Return an account as JSON.
 
     Args:
         approval: of the change that waits, if one does.
+        judge: adds why the caller cannot approve that.
     """
     weights = account.weights
     used = spent_of_cap(account.budget, weights, account.totals)
@@ -140,7 +161,8 @@ def account_body(account: AccountRecord, approval: Approval | None = None) -> di
         "parent": account.parent,
         "approval_above": None if account.approval_above is None else exact_text(account.approval_above),
         **approvers_member(account.approvers),
-        "proposed_change": _proposed_body(account, approval),
+        **({} if judge is None else {"unable_approvers": judge.unable_on(account.approvers)}),
+        "proposed_change": _proposed_body(account, approval, judge),
         "metadata": account.metadata,
         "admission": admission if weights.shares else None,
         **caps_member(account.caps),
@@ -151,20 +173,22 @@ def account_body(account: AccountRecord, approval: Approval | None = None) -> di
     }
 
 
-def account_with_gauge(account: AccountRecord, approval: Approval | None = None) -> dict[str, Any]:
+def account_with_gauge(
+    account: AccountRecord, approval: Approval | None = None, judge: Judge | None = None
+) -> dict[str, Any]:
     """Return an account as JSON, with its gauge; with periods, the gauge is a bound that no window exceeds."""
-    return account_body(account, approval) | {"gauge": _gauge_body(account)}
+    return account_body(account, approval, judge) | {"gauge": _gauge_body(account)}
 
 
 def account_with_fullest_window(
-    connection: Connection, account: AccountRecord, approval: Approval | None
+    connection: Connection, account: AccountRecord, approval: Approval | None, judge: Judge | None
 ) -> dict[str, Any]:
     """Return an account as JSON, with its gauge; with periods, the gauge is that of its fullest window."""
     if account.periods is None:
-        return account_with_gauge(account, approval)
+        return account_with_gauge(account, approval, judge)
     place, as_window = fullest_window(connection, account)
     window = None if place is None else account.periods.window_at(place)
-    return account_body(account, approval) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
+    return account_body(account, approval, judge) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
 
 
 def _gauge_body(account: AccountRecord) -> dict[str, Any]:
@@ -181,7 +205,7 @@ def _gauge_body(account: AccountRecord) -> dict[str, Any]:
     }
 
 
-def _proposed_body(account: AccountRecord, approval: Approval | None) -> dict[str, Any] | None:
+def _proposed_body(account: AccountRecord, approval: Approval | None, judge: Judge | None) -> dict[str, Any] | None:
     proposed = account.proposed
     if proposed is None:
         return None
@@ -192,5 +216,5 @@ def _proposed_body(account: AccountRecord, approval: Approval | None) -> dict[st
         what
         | {"seq": proposed.seq, "proposed_by": proposed.by.name, "proposed_at": proposed.at}
         | why
-        | approval_member(approval)
+        | approval_member(approval, judge, "the change")
     )

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from service.api.schemas.approvals import ApproversModel
 from service.api.schemas.charges import ChargeBody
 from service.api.schemas.count_accuracy import CountAccuracy
 from service.api.schemas.exact_numbers import number_down, number_up, short_exact, stated
@@ -71,6 +72,15 @@ class ReportedDraws(BaseModel):
     by: list[str] = Field(description="The principals, at most 20, in the order of their first draws.")
 
 
+class ReportedApproval(BaseModel):
+    """The approval of a release by one person."""
+
+    by: str
+    at: str
+    reason: str | None = Field(description="In that person's words; null: none was given.")
+    seq: int = Field(description="The number of its journal entry.")
+
+
 class ReportedRelease(BaseModel):
     """A release with an entry in the period; of steps outside the period, only registration and approval are stated."""
 
@@ -83,8 +93,11 @@ class ReportedRelease(BaseModel):
     registered_at: str
     registered_by: str
     approved_at: str | None
-    approved_by: str | None
+    approved_by: str | None = Field(description="Where several persons approved it, the last one.")
     approval_reason: str | None = Field(description="In that person's words; null also where none was given.")
+    approvals: list[ReportedApproval] = Field(
+        description="All approvals up to the end of the period, in their order, also while others must still approve."
+    )
     ended_at: str | None = Field(description="When a reservation or proposal was committed, voided or expired.")
     ended_by: str | None = Field(description="Null also where it expired.")
     end_reason: str | None = Field(description="Why it was approved or voided; null also where no reason was given.")
@@ -106,6 +119,7 @@ class ReportedChange(BaseModel):
     budget: BudgetModel | None
     approval_above: str | None = Field(description="The new threshold, where it changes.")
     caps: list[str] | None = Field(description="The tags whose caps change.")
+    approvers: ApproversModel | None = Field(description="The new approvers, where they change.")
     proposed_by: str | None = Field(description="Of a change that was proposed: the principal that proposed it.")
     proposed_at: str | None
     proposal_reason: str | None
@@ -145,6 +159,7 @@ class WaitingChange(BaseModel):
     budget: BudgetModel | None
     state: Literal["open"] | None
     caps: list[str] | None
+    approvers: ApproversModel | None
     proposed_by: str
     proposed_at: str
     reason: str | None
@@ -278,7 +293,7 @@ def draws_body(draws: Draws | None) -> dict[str, Any] | None:
 def reported_change(change: AccountChange) -> dict[str, Any]:
     """Return a change of an account as JSON."""
     entry, content, proposal = change.entry, change.entry.content, change.proposal
-    budget, caps = getattr(content, "budget", None), getattr(content, "caps", None)
+    budget, caps, approvers = (getattr(content, name, None) for name in ("budget", "caps", "approvers"))
     is_new = change.former is None
     return {
         "seq": entry.seq,
@@ -290,6 +305,7 @@ def reported_change(change: AccountChange) -> dict[str, Any]:
         "budget": None if budget is None else write_budget(budget),
         "approval_above": getattr(content, "approval_above", None),
         "caps": None if caps is None else [cap.tag for cap in caps],
+        "approvers": None if approvers is None else approvers.document(),
         "proposed_by": None if proposal is None else proposal.by.name,
         "proposed_at": None if proposal is None else proposal.at,
         "proposal_reason": None if proposal is None else proposal.reason,
@@ -341,6 +357,7 @@ def _waiting_change(report: PeriodReport) -> dict[str, Any] | None:
         "budget": proposed.change.get("budget"),
         "state": proposed.change.get("state"),
         "caps": None if caps is None else [cap["tag"] for cap in caps],
+        "approvers": proposed.change.get("approvers"),
         "proposed_by": proposed.by.name,
         "proposed_at": proposed.at,
         "reason": proposed.reason,

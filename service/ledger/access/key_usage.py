@@ -1,4 +1,7 @@
-"""Last uses of keys: recorded in memory by every request, written by a thread at most once an hour for each key."""
+"""Last uses of keys: recorded in memory by every request, written by a thread at most once an hour for each key.
+
+The first use is written within seconds, so that nobody takes a key in use for one that never was.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import ApiKey
 
 _APART = timedelta(hours=1)  # between two written moments of one key
-_PAUSE = 300.0  # seconds between writes: a crash forgets at most so much
+_PAUSE = 10.0  # seconds between writes: a crash forgets at most so much
 
 _log = structlog.get_logger("service.uses")
 
@@ -32,6 +35,7 @@ class KeyUsage:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._seen: dict[str, str] = {}  # the last moment of each key
+        self._written: dict[str, object] = {}  # the moment in each key's row, as it was read or written last
 
     def note(self, key_id: str, at: str) -> None:
         """Record the use of a key. It is one assignment, because every request does it."""
@@ -40,7 +44,7 @@ class KeyUsage:
     def write(self) -> int:
         """Write the moments that are an hour later than those of any server, in one transaction.
 
-        If there are none, it only reads, and no writer waits for it.
+        If no key was used an hour after what is known of its row, it does nothing; otherwise it reads the rows first.
 
         Returns:
             The number of keys written.
@@ -49,15 +53,16 @@ class KeyUsage:
             Unavailable: the ledger does not answer; the next call writes these moments.
         """
         seen = list(self._seen.items())  # atomic in the interpreter, while requests continue
-        if not seen:
+        if not any(_is_due(self._written.get(key), at) for key, at in seen):
             return 0
         with self._database.read() as connection:
-            written = {row.id: row.last_used_at for row in connection.execute(_READ)}
-        due = [(key, at) for key, at in seen if _is_due(written.get(key), at)]
+            self._written = {row.id: row.last_used_at for row in connection.execute(_READ)}
+        due = [(key, at) for key, at in seen if _is_due(self._written.get(key), at)]
         if due:
             rows = [{"key": key, "at": at} for key, at in sorted(due)]
             # Repeating this write has no further effect.
             self._database.write(lambda connection: connection.execute(_WRITE, rows), is_committed=lambda *_: False)
+            self._written |= dict(due)
         return len(due)
 
     @contextmanager

@@ -130,7 +130,7 @@ def change_account(
 
 
 def _waiting(account: AccountRecord, waits: ProposedChange, rules: tuple[AskedRule, ...]) -> ChangedAccount:
-    approval = Approval(waits.by.name, waits.approved, rules)
+    approval = Approval(waits.by, waits.approved, rules)
     return ChangedAccount(replace(account, proposed=waits), waits=True, approval=approval)
 
 
@@ -170,8 +170,8 @@ def _approved(
         return proposal
     if proposed.by.name == request.principal:
         return None
-    known = require_other_person(connection, request, proposed.by, "the change", keys, proposed.approved)
-    standing = Approval(proposed.by.name, proposed.approved, rules)
+    standing = Approval(proposed.by, proposed.approved, rules)
+    known = require_other_person(connection, request, standing, "the change", keys)
     approval = require_listed_people(standing, known, request.actor, "the change")
     if approval.has_no_need_of(request.principal):
         return None

@@ -152,6 +152,12 @@ class Wanted:
             yield Account.state == self.state
 
 
+def unopened(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Return those of some names that no account has."""
+    found = head_numbers(connection, names)
+    return [name for name in names if name not in found]
+
+
 def list_accounts(
     connection: Connection,
     after: str,

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection
 
-from service.errors import Forbidden
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.approvers import ANYBODY, Approvers
@@ -21,19 +20,34 @@ class AskedRule(NamedTuple):
     is_stated: bool
 
 
+ObjectionKind = Literal["role", "reach", "own_proposal", "not_asked", "known_key", "approved"]
+
+
+class Objection(NamedTuple):
+    """The reason why a principal's approval would not count, as a kind and in words.
+
+    ``role`` and ``reach`` are of its key; ``known_key``: others, who do not count, could have used that.
+    """
+
+    kind: ObjectionKind
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Approval:
     """The standing of the approval of a proposal, by the present rules of the accounts that ask for it.
 
     Attributes:
-        proposer: the principal that proposed it.
+        proposer: the actor that proposed it.
         given: those that approved it, in the order in which they did.
         rules: of the accounts that ask; each must be met.
+        reach: the names of the accounts that the key of each approval must reach.
     """
 
-    proposer: str
+    proposer: Actor
     given: tuple[Actor, ...]
     rules: tuple[AskedRule, ...]
+    reach: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -63,31 +77,30 @@ class Approval:
         if any(rule.approvers.of is None for rule in self._open):
             return None
         waits = any(map(self.missing, self.rules))
-        without = {self.proposer, *(self.names if waits else ())}
+        without = {self.proposer.name, *(self.names if waits else ())}
         return sorted({name for rule in self._open for name in rule.approvers.of or ()} - without)
 
     def has_no_need_of(self, principal: str) -> bool:
         """Return whether a principal has approved already and others must still do so."""
         return principal in self.names and any(map(self.missing, self.rules))
 
-    def require_one_who_may(self, principal: str, what: str) -> None:
-        """Refuse a principal whose approval would not count.
+    def objection_to(self, principal: str, what: str) -> Objection | None:
+        """Return why a principal is none of those whose approval counts; None if it is one of them.
 
         Args:
             what: the proposed thing, for the message.
-
-        Raises:
-            Forbidden: it proposed it, or is on the list of no account that still waits for an approval.
         """
-        if principal == self.proposer:
-            raise Forbidden(f"expected another principal than the one that proposed {what}")
-        if not any(rule.approvers.admits(principal) for rule in self._open):
-            may = self.may_approve or ()
-            asking = ", ".join(rule.account for rule in self._open)
-            raise Forbidden(
-                f"expected one of the principals whose approval of {what} {asking} still asks for:"
-                f" {', '.join(may) or 'none of them may approve, as they proposed it'}"
-            )
+        if principal == self.proposer.name:
+            return Objection("own_proposal", f"expected another principal than the one that proposed {what}")
+        if any(rule.approvers.admits(principal) for rule in self._open):
+            return None
+        may = self.may_approve or ()
+        asking = ", ".join(rule.account for rule in self._open)
+        return Objection(
+            "not_asked",
+            f"expected one of the principals whose approval of {what} {asking} still asks for:"
+            f" {', '.join(may) or 'none of them may approve, as they proposed it'}",
+        )
 
 
 def rules_of(accounts: Iterable[AccountRecord]) -> tuple[AskedRule, ...]:
@@ -109,7 +122,8 @@ def approval_of_change(connection: Connection, account: AccountRecord) -> Approv
     if account.proposed is None:
         return None
     waits = account.proposed
-    return Approval(waits.by.name, waits.approved, rules_above(connection, account.name))
+    reach = () if account.funding is None or account.parent is None else (account.parent,)
+    return Approval(waits.by, waits.approved, rules_above(connection, account.name), reach)
 
 
 def asking(line: Sequence[AccountRecord], names: Sequence[str] | None) -> tuple[AskedRule, ...]:

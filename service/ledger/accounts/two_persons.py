@@ -1,6 +1,5 @@
 """Two-person control: one person proposes, and others, stewards or approvers, approve."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations
 
@@ -8,22 +7,29 @@ from sqlalchemy import Connection
 
 from service.errors import Forbidden
 from service.ledger.access.key_events import Known, SeenKeys, people_behind, require_known, sound_keys
-from service.ledger.accounts.approvals import Approval
+from service.ledger.accounts.approvals import Approval, Objection
 from service.ledger.accounts.approvers import Approvers
 from service.ledger.journal.journal import Actor
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Request
 
-_BY_COMMAND = "The operator makes keys that no steward knows: python -m service keys create"
+
+def objection_to(approval: Approval, known: Known, actor: Actor, what: str) -> Objection | None:
+    """Return why an approval by an actor with the role for it would not count now; None if it would.
+
+    Args:
+        approval: all that was given so far.
+        known: all keys.
+        what: the proposed thing, for the message.
+    """
+    objection = _of_one_person(approval, known, actor, what) or _of_lists(approval, known, actor, what)
+    if objection is None and counted(approval, known).has_no_need_of(actor.name):
+        return Objection("approved", f"expected a principal that has not approved {what}: others must approve it too")
+    return objection
 
 
 def require_other_person(
-    connection: Connection,
-    request: Request,
-    proposer: Actor,
-    what: str,
-    seen: SeenKeys | None,
-    approved: Iterable[Actor] = (),
+    connection: Connection, request: Request, approval: Approval, what: str, seen: SeenKeys | None
 ) -> Known:
     """Refuse an approval by one who proposed or approved, or whom the keys cannot tell from one of these.
 
@@ -33,9 +39,9 @@ def require_other_person(
     person than itself.
 
     Args:
+        approval: all that was given so far.
         what: the proposed thing, for the message.
         seen: the keys that were read before the lock.
-        approved: those that approved it already, by the texts of the journal.
 
     Returns:
         All keys, by which the approval was judged.
@@ -45,25 +51,9 @@ def require_other_person(
         Unauthenticated: the installation's journal does not know the key of the approval as a valid one.
         Unavailable: that journal, which records the makers of keys, is not sound.
     """
-    if proposer.name == request.principal:
-        raise Forbidden(f"expected another principal than the one that proposed {what}")
     known = sound_keys(connection, request.secret, seen)
     require_known(known, request.actor, clock.now(), "approver")
-    own = people_behind(known, request.actor)
-    others = [("proposed", proposer), *(("approved", one) for one in approved if one.name != request.principal)]
-    behind = [(did, one.name, people_behind(known, one)) for did, one in others]
-    for did, _, people in behind:
-        if people & own:
-            raise Forbidden(
-                f"expected a key that is unknown to every principal that could have {did} {what}: a principal that"
-                f" makes or rotates a key knows it. {_BY_COMMAND}"
-            )
-    for (_, one, hers), (_, other, theirs) in combinations(behind, 2):
-        if one != other and hers & theirs:
-            raise Forbidden(
-                f"expected approvals of different persons, got those of {one} and {other}, whose keys one principal"
-                f" knows: reject {what}, and propose it again"
-            )
+    _refuse(_of_one_person(approval, known, request.actor, what))
     return known
 
 
@@ -81,19 +71,81 @@ def require_listed_people(approval: Approval, known: Known, actor: Actor, what: 
     Raises:
         Forbidden: it may not approve, or a principal that is not on the list of an account could have used its key.
     """
-    approval.require_one_who_may(actor.name, what)
-    for rule in approval.rules:
-        if not _is_of_list(rule.approvers, known, actor):
-            raise Forbidden(
-                f"expected a key that only the approvers of {rule.account} could have used: a principal that makes or"
-                f" rotates a key knows it. {_BY_COMMAND}"
-            )
+    _refuse(_of_lists(approval, known, actor, what))
+    return counted(approval, known)
+
+
+def counted(approval: Approval, known: Known) -> Approval:
+    """Return an approval with those that count of the ones that were given."""
     lists = [rule.approvers for rule in approval.rules]
-    return replace(
-        approval, given=tuple(one for one in approval.given if all(_is_of_list(rule, known, one) for rule in lists))
-    )
+    given = tuple(one for one in approval.given if not any(strangers_to(rule, known, one) for rule in lists))
+    return replace(approval, given=given)
 
 
-def _is_of_list(rule: Approvers, known: Known, actor: Actor) -> bool:
-    """Return whether a list that names an actor names all who could have used its key."""
-    return rule.of is None or actor.name not in rule.of or people_behind(known, actor) <= set(rule.of)
+def strangers_to(rule: Approvers, known: Known, actor: Actor) -> frozenset[str]:
+    """Return the principals that a list does not name and that could have used the key of an actor whom it names."""
+    if rule.of is None or actor.name not in rule.of:
+        return frozenset()
+    return people_behind(known, actor) - set(rule.of)
+
+
+def _refuse(objection: Objection | None) -> None:
+    if objection is not None:
+        raise Forbidden(objection.reason)
+
+
+def _of_one_person(approval: Approval, known: Known, actor: Actor, what: str) -> Objection | None:
+    """Return the objection that an actor, or an earlier approver, is one who did so before, as the keys can tell."""
+    if actor.name == approval.proposer.name:
+        return approval.objection_to(actor.name, what)
+    own = people_behind(known, actor)
+    others = [("proposed", approval.proposer), *(("approved", one) for one in approval.given if one.name != actor.name)]
+    for did, other in others:
+        both = people_behind(known, other) & own
+        if actor.name in both:
+            return Objection(
+                "known_key",
+                f"expected another principal: {actor.name} knows the key of {other.name}, who {did} {what}, as a"
+                " principal that makes or rotates a key does. Somebody else must approve it",
+            )
+        if both:
+            return Objection(
+                "known_key",
+                f"expected a key that is unknown to every principal that could have {did} {what}:"
+                f" {_know(both)} could have. {_remedy(known, actor)}",
+            )
+    behind = [(one.name, people_behind(known, one)) for _, one in others]
+    for (one, hers), (another, theirs) in combinations(behind, 2):
+        if one != another and hers & theirs:
+            return Objection(
+                "known_key",
+                f"expected approvals of different persons, got those of {one} and {another}, whose keys one principal"
+                f" knows: reject {what}, and propose it again",
+            )
+    return None
+
+
+def _of_lists(approval: Approval, known: Known, actor: Actor, what: str) -> Objection | None:
+    """Return the objection that an actor is on no list, or could be somebody who is not on a list that names it."""
+    if (objection := approval.objection_to(actor.name, what)) is not None:
+        return objection
+    for rule in approval.rules:
+        if strangers := strangers_to(rule.approvers, known, actor):
+            return Objection(
+                "known_key",
+                f"expected a key that only the approvers of {rule.account} could have used: {_know(strangers)}"
+                f" {'is' if len(strangers) == 1 else 'are'} not among them. {_remedy(known, actor)}",
+            )
+    return None
+
+
+def _know(principals: frozenset[str]) -> str:
+    names = " and ".join(sorted(principals))
+    return f"{names}, who {'has' if len(principals) == 1 else 'have'} known this key since it was made or rotated,"
+
+
+def _remedy(known: Known, actor: Actor) -> str:
+    """Return what an actor can do about a key that somebody else knows."""
+    if actor.key in known and not any(record.rotated_from == actor.key for record in known.values()):
+        return f"Ask the operator of the service to rotate it: python -m service keys rotate {actor.key}"
+    return "Ask the operator of the service for another key: python -m service keys create"

@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 from service.ledger.accounts import lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.approvals import Approval, asking
-from service.ledger.journal.entries import read_members
+from service.ledger.journal.entries import ParsedEntry, read_members
 from service.ledger.journal.entries.registration import read_asking
 from service.ledger.journal.journal import Actor
-from service.ledger.releases.recorded_releases import read_approvals
+from service.ledger.releases.recorded_releases import later_entries, read_approvals
 from service.ledger.releases.releases import ReleaseRecord, entry_of
 
 
@@ -41,6 +41,20 @@ def proposal_of(connection: Connection, account: AccountRecord, release: Release
     return ProposedBy(around.by, None if stated is None else read_asking(stated))
 
 
+def rejection_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> ParsedEntry | None:
+    """Return the entry that rejected a proposed release; None if it was voided after enough had approved it.
+
+    Raises:
+        Altered: an entry is not as the service wrote it.
+    """
+    for entry in later_entries(connection, account, release, ["approved", "voided"]):
+        if entry.kind == "voided":
+            return entry
+        if entry.content.next_state() != "proposed":
+            return None
+    return None
+
+
 def approvals_of(
     connection: Connection, account: AccountRecord, releases: Iterable[ReleaseRecord]
 ) -> dict[str, Approval]:
@@ -51,10 +65,11 @@ def approvals_of(
     """
     waiting = [release for release in releases if release.state == "proposed"]
     line = lines.charged_line(lines.line_above(connection, account.name)) if waiting else ()
+    reach = tuple(one.name for one in line if one.approval_above is not None)
     found: dict[str, Approval] = {}
     for release in waiting:
         proposal = proposal_of(connection, account, release)
         if proposal is not None:
             given = read_approvals(connection, account, release)
-            found[release.id] = Approval(proposal.by.name, given, asking(line, proposal.asking))
+            found[release.id] = Approval(proposal.by, given, asking(line, proposal.asking), reach)
     return found

@@ -5,7 +5,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -276,6 +276,38 @@ def list_releases(
     return page_of(rows, lambda row: record_of(connection, row).seen(at))
 
 
+class WantedProposals(NamedTuple):
+    """The proposals that a list is asked for: those with all that is stated.
+
+    Attributes:
+        state: ``proposed``, those that wait; ``voided``, those that were proposed and voided later, maybe after others
+            approved them.
+        by: the principal that proposed them; None: any.
+        since: the moment before which none was proposed; None: any moment.
+    """
+
+    state: Literal["proposed", "voided"] = "proposed"
+    by: str | None = None
+    since: str | None = None
+
+    def conditions(self, at: str) -> Iterator[ColumnElement[bool]]:
+        """Yield the conditions that the rows of releases and of their accounts meet."""
+        yield Release.state == self.state
+        if self.state == "proposed":
+            yield ~is_due(at)
+        if self.since is not None:
+            yield Release.created_at >= self.since
+        first = aliased(Entry)  # the list reads entries itself
+        made = select(first.seq).where(first.account_id == Release.account_id, first.seq == Release.seq)
+        if self.state == "voided":
+            yield made.where(first.kind == "proposed").exists()
+        if self.by is not None:
+            yield made.where(made_by(Account.name, self.by, first)).exists()
+
+
+WAITING = WantedProposals()
+
+
 class Proposal(NamedTuple):
     """A proposed release, with the account that it was registered in and the principal that proposed it."""
 
@@ -292,8 +324,9 @@ def list_proposals(
     only: frozenset[str] | None,
     at: str,
     before_reading: BeforeReading,
+    wanted: WantedProposals = WAITING,
 ) -> Page[Proposal]:
-    """Return a page of the releases that wait for approval, by account and in the order of their registration.
+    """Return a page of proposed releases, by account and in the order of their registration.
 
     Args:
         after: the account and the number of the entry that the page follows; zeros for the first page.
@@ -306,7 +339,7 @@ def list_proposals(
     query = (
         RELEASES.add_columns(Release.account_id, Account.name.label("account"))
         .join(Account, Account.id == Release.account_id)
-        .where(UNCOMMITTED, Release.state == "proposed", ~is_due(at))
+        .where(UNCOMMITTED, *wanted.conditions(at))
         .where(tuple_(Release.account_id, Release.seq) > after)
         .order_by(Release.account_id, Release.seq)
     )

@@ -132,12 +132,12 @@ def approve(
             if origin is None:
                 raise Conflict("the release was not proposed: it needs no approval")
             given = read_approvals(connection, line[-1], release)
-            known = require_other_person(connection, request, origin.by, "the release", keys, given)
+            standing = Approval(origin.by, given, asking(line, origin.asking))
+            known = require_other_person(connection, request, standing, "the release", keys)
             if release.state in ("reserved", "committed"):
                 return None
             if release.state != "proposed":
                 raise Conflict(f"the release is {release.state}; only a proposed release can be approved")
-            standing = Approval(origin.by.name, given, asking(line, origin.asking))
             approval = require_listed_people(standing, known, request.actor, "the release")
             if approval.has_no_need_of(request.principal):
                 return None

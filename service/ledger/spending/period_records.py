@@ -1,7 +1,7 @@
 """The parts of a report of an account and a period, as ``period_report`` collects them from the journal."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from service.ledger.journal.account_state import ProposedChange
@@ -55,6 +55,7 @@ class ReleaseActivity:
         state: its state at the end.
         registered, approved, ended: the entries in which it was; None: not in the period. Where several persons must
             approve it, it is approved by the last one.
+        approvals: those of the period, in their order, the last one of several persons among them.
         draws: None: it was not drawn in the period.
         amount: the price that the account is charged; None: no entry of the period states it.
     """
@@ -66,6 +67,7 @@ class ReleaseActivity:
     registered: Step | None = None
     approved: Step | None = None
     ended: Step | None = None
+    approvals: list[Step] = field(default_factory=list)
     draws: Draws | None = None
     amount: PriceKey | None = None
 

@@ -356,8 +356,10 @@ def _describe(activity: ReleaseActivity, entry: ParsedEntry, at: str) -> None:
     state = content.next_state()
     if isinstance(content, Registration):
         activity.registered, activity.amount = step, content.price
-    elif entry.kind == "approved" and state != "proposed":  # the last one, where several persons must approve
-        activity.approved = step
+    elif entry.kind == "approved":
+        activity.approvals.append(step)
+        if state != "proposed":  # the last one, where several persons must approve
+            activity.approved = step
     elif isinstance(content, Drawn):
         draws = activity.draws = activity.draws or Draws(0, at, at, [])
         draws.number, draws.last = draws.number + 1, at

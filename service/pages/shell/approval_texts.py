@@ -1,4 +1,4 @@
-"""Approvals in words, and whom a page shows a button to approve; the module has no side effects."""
+"""Approvals in words, and why a reader of a page cannot give one; the module has no side effects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,19 +6,42 @@ from typing import Any
 from service.errors import InvalidInput
 
 
-def may_approve(approval: Mapping[str, Any] | None, principal: str, proposer: str) -> bool:
-    """Return whether a principal with the role for it may approve a proposal.
+def obstacle_text(waits: Mapping[str, Any], principal: str) -> str | None:
+    """Return in words why a principal cannot approve what waits; None if it can.
 
     Args:
-        approval: as ``/v1`` states it; None: no account states approvers, so any other person may.
+        waits: a proposed release or change, as ``/v1`` shows it with obstacles.
     """
-    if principal == proposer:
-        return False
-    if approval is None:
+    obstacle: Any = waits.get("obstacle")
+    approval: Any = waits.get("approval")
+    if obstacle is None:
+        return None
+    match obstacle["type"]:
+        case "own_proposal":
+            return f"You proposed it: {'others' if approval else 'another person'} must approve it."
+        case "approved":
+            return "You have approved it; others must approve it too."
+        case "not_asked":
+            return "Others must approve it."
+        case "role" if approval is None or approval["may_approve"] is None:
+            return "It waits for the approval of a steward or an approver."
+        case "role" if principal not in approval["may_approve"]:
+            return "Others must approve it."
+        case "role":
+            return (
+                "You are among those who are asked, but your key does not approve."
+                " Ask the operator of the service for a key with the role approver."
+            )
+    return f"You cannot approve it with this key. It takes {obstacle['detail'].removeprefix('expected ')}"
+
+
+def is_asked(waits: Mapping[str, Any], principal: str) -> bool:
+    """Return whether a principal can approve what waits, or is named as one who should, whatever its key."""
+    obstacle: Any = waits["obstacle"]
+    if obstacle is None:
         return True
-    if approval["may_approve"] is None:
-        return principal not in approval["approved_by"]
-    return principal in approval["may_approve"]
+    named: Any = (waits.get("approval") or {}).get("may_approve") or ()
+    return principal in named and obstacle["type"] in ("role", "reach", "known_key")
 
 
 def rule_text(approvers: Mapping[str, Any] | None) -> str:
@@ -28,7 +51,9 @@ def rule_text(approvers: Mapping[str, Any] | None) -> str:
     number, names = approvers["at_least"], approvers.get("of")
     if names is None:
         return "another person" if number == 1 else f"{number} other persons"
-    return f"{'one' if number == 1 else number} of {', '.join(names)}"
+    if number == len(names):
+        return _listed(names, "and")
+    return f"{'one' if number == 1 else number} of {_listed(names, 'and')}"
 
 
 def standing_text(approval: Mapping[str, Any]) -> str:
@@ -39,13 +64,28 @@ def standing_text(approval: Mapping[str, Any]) -> str:
         if one["missing"]:
             number = f"{one['missing']} {'more ' if approved else ''}approval{'' if one['missing'] == 1 else 's'}"
             left = [name for name in one["of"] or () if (name not in approved if may is None else name in may)]
-            waits.append(f"{one['account']} asks for {number}{f', by {_or(left)}' if left else ''}")
+            by = f", by {_listed(left, 'or')}" if left else ""
+            waits.append(f"{one['account']} asks for {number}{by}")
     done = f"Approved by {', '.join(approved)}. " if approved else ""
-    return done + ("; ".join(waits) + "." if waits else "The approval of one more person completes it.")
+    return (
+        done + ("; ".join(waits) + "." if waits else "The approval of one more person completes it.") + _lack(approval)
+    )
 
 
-def _or(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def _lack(approval: Mapping[str, Any]) -> str:
+    """Return in words which of those who are asked have no key to approve with; empty: all have one."""
+    unable = approval.get("unable")
+    if not unable:
+        return ""
+    lack = f" {_listed(unable, 'and')} {'has' if len(unable) == 1 else 'have'} no key that can approve."
+    may = set(approval["may_approve"] or ()) - set(unable)
+    if any(one["of"] and one["missing"] > len(may & set(one["of"])) for one in approval["asked"]):
+        lack += " Until the operator of the service makes one, it cannot be approved."
+    return lack
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def approvers_of(at_least: str, names: str, pointer: str) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "may": may,
-        "may_approve": approval_texts.may_approve,
+        "obstacle_text": approval_texts.obstacle_text,
         "pairs": partial(zip, strict=True),
         "usage": figures.usage,
         "cap_usage": figures.cap_usage,

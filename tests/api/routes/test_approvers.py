@@ -6,6 +6,7 @@ import pytest
 
 from tests.api.calls import (
     Client,
+    bearer,
     json_of,
     make_key,
     open_account,
@@ -209,3 +210,103 @@ def test_histories_and_past_balances_follow_changed_rules(client: Client) -> Non
     for seq in range(1, head + 1):
         json_of(client.get("/v1/accounts/people/balance", params={"as_of": seq}))
     assert json_of(client.get("/v1/accounts/people/verify"))["valid"]
+
+
+def _obstacle(client: Client, path: str, headers: dict[str, str]) -> Any:
+    found = json_of(client.get(path, params={"with_obstacle": "true"}, headers=headers))
+    waits = found["items"][0] if "items" in found else found
+    return waits["obstacle"] if "state" not in waits or "budget" not in waits else waits["proposed_change"]["obstacle"]
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_an_answer_says_before_an_approval_why_it_would_be_refused(client: Client, change: bool) -> None:
+    """Each reason is that of the refusal, and without one the approval counts."""
+    _account(client)
+    bob, carol, eve = _persons(client, "bob", "carol", "eve")
+    alice = make_key(client, "steward", "alice")
+    dan = bearer(json_of(client.post("/v1/keys", json={"name": "dan", "role": "approver"}, headers=alice), 201)["key"])
+    pipeline = make_key(client, "pipeline", "pat")
+    proposer = make_key(client, "steward", "second") if change else pipeline
+    budget = {"budget": {"definition": "zcdp", "rho": "2"}}
+    paths = ["/v1/accounts/people", "/v1/accounts?waiting=true"]
+    if change:
+        json_of(client.patch("/v1/accounts/people", json=budget, headers=proposer), 202)
+    else:
+        body = {"name": "large", "plan": pure("0.2")}
+        of = json_of(client.post("/v1/accounts/people/releases", json=body, headers=proposer), 201)
+        paths = [f"/v1/accounts/people/releases/{of['id']}", "/v1/accounts/people/releases", "/v1/proposals"]
+
+    def approve(headers: dict[str, str]) -> Any:
+        if change:
+            return client.patch("/v1/accounts/people", json=budget, headers=headers)
+        return _approve(client, of, headers)
+
+    said = {"eve": (eve, "not_asked"), "dan": (dan, "known_key")} | ({} if change else {"pat": (pipeline, "role")})
+    for headers, kind in said.values():
+        for path in paths:
+            obstacle = _obstacle(client, path, headers)
+            assert obstacle["type"] == kind
+        if kind != "role":  # of which a request is refused earlier
+            assert problem_of(approve(headers), "forbidden")["detail"] == obstacle["detail"]
+    assert _obstacle(client, paths[0], proposer)["type"] == ("own_proposal" if change else "role")
+    assert [_obstacle(client, path, bob) for path in paths] == [None] * len(paths)
+    assert approve(bob).status_code in (200, 202)
+    assert {_obstacle(client, path, bob)["type"] for path in paths} == {"approved"}
+    assert _obstacle(client, paths[0], carol) is None
+    assert approve(carol).status_code == 200
+
+
+def test_a_key_that_does_not_reach_an_account_that_asks_is_told_so(client: Client) -> None:
+    open_account(client, "agency", approval_above="9")
+    _account(client, parent="agency", approvers={"at_least": 1})
+    of = release(client, pure("0.2"))
+    path = f"/v1/accounts/people/releases/{of['id']}"
+    limited = operators_key(client, "approver", "bob", ["people"])
+    assert _obstacle(client, path, limited)["type"] == "reach"
+    problem_of(_approve(client, of, limited), "forbidden")
+
+
+def test_an_answer_says_who_of_those_who_are_asked_has_no_key_for_it(client: Client) -> None:
+    asked = ["bob", "carol", "dan", "oidc:eve", "fay", "gus"]
+    _account(client, approvers={"at_least": 2, "of": asked})
+    _persons(client, "bob")
+    make_key(client, "approver", "carol")  # the first key counts as the operator's
+    make_key(client, "pipeline", "dan")
+    alice = make_key(client, "steward", "alice")
+    json_of(client.post("/v1/keys", json={"name": "gus", "role": "approver"}, headers=alice), 201)
+    of = release(client, pure("0.2"))
+    shown = json_of(client.get(f"/v1/accounts/people/releases/{of['id']}", params={"with_obstacle": "true"}))
+    assert shown["approval"]["unable"] == ["dan", "fay", "gus"]
+    assert json_of(client.get("/v1/accounts/people", params={"with_obstacle": "true"}))["unable_approvers"] == [
+        {"principal": "dan", "reason": "dan has the role pipeline, which does not approve"},
+        {"principal": "fay", "reason": "no key has the name fay"},
+        {"principal": "gus", "reason": "alice made or rotated the key of gus, and is not on the list"},
+    ]
+    assert "unable_approvers" not in json_of(client.get("/v1/accounts/people"))
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_approvers_who_cannot_approve_are_refused_where_that_is_asked_for(client: Client, opens: bool) -> None:
+    operators_key(client, "approver", "bob")
+    made = json_of(client.post("/v1/keys", json={"name": "carol", "role": "approver"}), 201)
+    assert client.delete(f"/v1/keys/{made['id']}").status_code == 204
+    if not opens:
+        open_account(client, approval_above="1")
+
+    def state(*names: str, **fields: Any) -> Any:
+        body: dict[str, Any] = {"approvers": {"at_least": 1, "of": names}} | fields
+        if not opens:
+            return client.patch("/v1/accounts/people", json=body)
+        unlike = {"name": "people", "unit": "person", "neighbouring": "add_remove", "approval_above": "1"}
+        return client.post("/v1/accounts", json=unlike | {"budget": {"definition": "zcdp", "rho": 1}} | body)
+
+    refused = state("zoe", "bob", "carol", approvers_must_be_able=True)
+    assert problem_of(refused, "validation")["errors"] == [
+        {"pointer": "/approvers/of/0", "detail": "expected a principal that can approve: no key has the name zoe"},
+        {
+            "pointer": "/approvers/of/2",
+            "detail": "expected a principal that can approve: the keys of carol are revoked or expired",
+        },
+    ]
+    assert pointers_of(state("bo  b", "carol ")) == ["/approvers/of/0", "/approvers/of/1"], "no key can have these"
+    assert state("bob", "oidc:zoe", approvers_must_be_able=True).status_code == (201 if opens else 200)

@@ -44,6 +44,7 @@ def test_a_new_key_is_shown_once_and_listed_without_its_token(client: Client) ->
     body = {"name": "tabulator", "role": "pipeline", "accounts": ["a", "b"], "expires_at": "2099-12-31T23:59:59+01:00"}
     made = json_of(client.post("/v1/keys", json=body), 201)
     token = made.pop("key")
+    assert made.pop("unopened_accounts") == ["a", "b"]
     assert len(token) >= 40
     assert made | body == made | {"expires_at": body["expires_at"]}
     assert made["expires_at"] == "2099-12-31T22:59:59.000000Z"
@@ -369,3 +370,34 @@ def test_requests_read_no_old_entry_of_the_installations_journal(
     json_of(client.patch("/v1/accounts/people", json={"state": "closed"}))
     assert numbers
     assert min(numbers) > len(made), "the entries before were read by then"
+
+
+def test_a_key_that_an_account_would_refuse_is_not_made_where_it_must_count(client: Client) -> None:
+    """An account lists bob; alice, whom it does not list, makes and rotates keys of his name."""
+    open_account(client, approval_above="0.1", approvers={"at_least": 1, "of": ["bob", "carol"]})
+    alice, carol = (make_key(client, "steward", name) for name in ("alice", "carol"))
+    body: dict[str, Any] = {"name": "bob", "role": "approver"}
+    refused = client.post("/v1/keys", json=body | {"must_count": True}, headers=alice)
+    (fault,) = problem_of(refused, "validation")["errors"]
+    assert fault["pointer"] == "/must_count"
+    assert "bob can approve for people: alice is not among the approvers there" in fault["detail"]
+    assert fault["detail"].endswith("python -m service keys create --role approver --name bob")
+    assert [key["name"] for key in json_of(client.get("/v1/keys"))["items"]].count("bob") == 0
+    of_pipeline = body | {"role": "pipeline", "must_count": True}
+    assert json_of(client.post("/v1/keys", json=of_pipeline, headers=alice), 201)["not_approver_of"] == []
+    sound = json_of(client.post("/v1/keys", json=body | {"must_count": True}, headers=carol), 201)
+    assert sound["not_approver_of"] == []
+    rotate = f"/v1/keys/{sound['id']}/rotate"
+    refused = client.post(rotate, json={"must_count": True}, headers=alice)
+    assert problem_of(refused, "validation")["detail"].endswith("/must_count")
+    rotated = json_of(client.post(rotate, json={}, headers=alice | {"Idempotency-Key": "r"}), 201)
+    assert rotated["not_approver_of"] == ["people"]
+    assert json_of(client.post(rotate, json={}, headers=alice | {"Idempotency-Key": "r"}), 201) == rotated
+    listed = {key["id"]: key["not_approver_of"] for key in json_of(client.get("/v1/keys"))["items"]}
+    assert (listed[sound["id"]], listed[rotated["id"]]) == ([], ["people"])
+
+
+def test_a_new_key_says_which_of_its_accounts_are_not_open(client: Client) -> None:
+    open_account(client)
+    body = {"name": "n", "role": "pipeline", "accounts": ["nope", "people"]}
+    assert json_of(client.post("/v1/keys", json=body), 201)["unopened_accounts"] == ["nope"]

@@ -346,3 +346,25 @@ def test_what_only_some_have_approved_still_waits(client: Client) -> None:
         assert (listed["state"], listed["approved_by"]) == (("committed", name) if last else ("proposed", None))
         assert (listed["approval_reason"], listed["end_reason"]) == ((f"{name} agrees",) * 2 if last else (None, None))
         assert found["numbers"]["approved"] == found["numbers"]["committed"] == last
+        assert [(one["by"], one["reason"]) for one in listed["approvals"]] == [
+            (one, f"{one} agrees") for one in list(persons)[:number]
+        ]
+    bobs, carols = listed["approvals"]
+    later = json_of(client.get(_REPORT, params={"since": carols["at"]}))["releases"][0]
+    assert later["approvals"] == listed["approvals"], "also those before the period"
+    earlier = json_of(client.get(_REPORT, params={"until": carols["at"]}))["releases"][0]
+    assert (earlier["state"], earlier["approvals"]) == ("proposed", [bobs]), "and none after it"
+    table = client.get(_REPORT, headers={"Accept": "text/csv"}).text
+    assert "bob agrees" in table
+    assert "carol agrees" in table
+
+
+def test_other_approvers_are_stated_where_they_wait_and_where_they_are_made(client: Client) -> None:
+    first, other = {"at_least": 1, "of": ["bob"]}, {"at_least": 1, "of": ["bob", "carol"]}
+    open_account(client, budget={"definition": "zcdp", "rho": "3"}, approval_above="0.5", approvers=first)
+    json_of(client.patch("/v1/accounts/people", json={"approvers": other}), 202)
+    found = json_of(client.get(_REPORT))
+    assert found["waiting"]["change"]["approvers"] == other
+    bob = operators_key(client, "approver", "bob")
+    json_of(client.patch("/v1/accounts/people", json={"approvers": other}, headers=bob))
+    assert json_of(client.get(_REPORT))["changes"][-1]["approvers"] == other

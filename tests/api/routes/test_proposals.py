@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -93,3 +94,36 @@ def test_accounts_with_a_waiting_change_are_found(client: Client) -> None:
 def test_a_cursor_that_was_never_given_is_refused(shared_client: Client, cursor: str) -> None:
     answer = shared_client.get("/v1/proposals", params={"cursor": cursor})
     assert pointers_of(answer) == ["/query/cursor"]
+
+
+def test_a_proposer_finds_own_proposals_with_their_charges_and_the_rejected_ones(client: Client) -> None:
+    open_account(client, approval_above="0.001")
+    mia = operators_key(client, "pipeline", "mia")
+
+    def propose(name: str, headers: dict[str, str] | None = None, **fields: Any) -> str:
+        body = {"name": name, "plan": pure("0.2")} | fields
+        id_: str = json_of(client.post("/v1/accounts/people/releases", json=body, headers=headers), 201)["id"]
+        return id_
+
+    def found(**query: str) -> list[Any]:
+        items: list[Any] = json_of(client.get("/v1/proposals", params=query))["items"]
+        return items
+
+    ids = {name: propose(name, mia, reserve_for="P1D") for name in ("waits", "rejected", "voided later")}
+    propose("another's")
+    post, second = "/v1/accounts/people/releases", operators_key(client, "steward", "second")
+    json_of(client.post(f"{post}/{ids['voided later']}/approve", headers=second))
+    for name in ("rejected", "voided later"):
+        json_of(client.post(f"{post}/{ids[name]}/void", json={"reason": f"{name} it is"}, headers=second))
+    assert [one["name"] for one in found(proposed_by="mia")] == ["waits"]
+    assert [one["name"] for one in found(proposed_by="mi")] == []
+    (charged, _) = found(with_charge="true")
+    shown = json_of(client.get(f"{post}/{ids['waits']}", params={"with_charge": "true"}))
+    assert charged["charge"] == shown["charge"]
+    assert "charge" not in found()[0]
+    (rejected,) = found(state="rejected", proposed_by="mia")
+    assert (rejected["name"], rejected["rejected"]["by"]) == ("rejected", "second")
+    assert rejected["rejected"]["reason"] == "rejected it is"
+    assert found(state="rejected", proposed_by="first-steward") == []
+    assert found(state="rejected", since="2100-01-01T00:00:00Z") == []
+    assert pointers_of(client.get("/v1/proposals", params={"state": "gone"})) == ["/query/state"]

@@ -105,3 +105,12 @@ def test_a_last_use_that_is_no_moment_keeps_none_of_another_key_from_being_writt
         uses.note(one, _at(1))
     assert uses.write() == 2
     assert _last(database, other) == _at(1)
+
+
+def test_what_is_known_to_be_written_is_not_read_again(database: Database, keys: list[str]) -> None:
+    uses, key = KeyUsage(database), keys[0]
+    uses.note(key, _at(1))
+    assert uses.write() == 1
+    uses.note(key, _at(2))
+    database.close()
+    assert uses.write() == 0, "nothing was due, so nothing was asked"

@@ -135,7 +135,7 @@ def test_a_release_waits_until_so_many_have_approved_it(database: Database) -> N
     assert _approval(database, release).may_approve == ["bob", "carol", "dan"]
     assert approve(database, release, request=BOB).state == "proposed"
     found = _approval(database, release)
-    assert (found.proposer, found.names, found.may_approve) == ("ann", ["bob"], ["carol", "dan"])
+    assert (found.proposer.name, found.names, found.may_approve) == ("ann", ["bob"], ["carol", "dan"])
     assert [found.missing(rule) for rule in found.rules] == [1]
     with pytest.raises(Conflict, match="others must approve it first"):
         commit(database, release)

@@ -162,6 +162,8 @@ def _read(database: Database, release: str) -> None:
         recorded_releases.read_recorded(connection, account, release)
         releases.list_proposals(connection, (0, 0), 10, None, now, lambda _: None)
         releases.list_proposals(connection, (account.id, 1), 10, frozenset({"people"}), now, lambda _: None)
+        rejected = releases.WantedProposals("voided", "mia", now)
+        releases.list_proposals(connection, (0, 0), 10, None, now, lambda _: None, rejected)
         accounts.list_accounts(connection, "", 10, accounts.Wanted(waiting=True))
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")

@@ -22,6 +22,7 @@ from service.ledger.journal.entries.base import (
     BudgetField,
     ChangeOfAccount,
     EntryMembers,
+    EntryView,
     Form,
     ParsedEntry,
     exact,
@@ -99,6 +100,10 @@ class BudgetChanged(Decided):
     def takes_approval(self, chain: AccountState) -> bool:
         """Return whether the budget is greater."""
         return is_greater(self.budget, chain.current_budget)
+
+    def view(self) -> EntryView:
+        """Return the budget and the reason."""
+        return EntryView(reason=self.reason, budget=budgets.write_budget(self.budget))
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:  # noqa: ARG002
         """Change the budget."""
@@ -195,6 +200,10 @@ class ChangeProposed(ChangeOfAccount):
         if self.caps is not None:
             return {"caps": _documents(self.caps)}
         return {"state": OPEN} if self.budget is None else {"budget": budgets.write_budget(self.budget)}
+
+    def view(self) -> EntryView:
+        """Return the reason, and the budget if one is proposed."""
+        return EntryView(reason=self.reason, budget=self.change().get("budget"))
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Record the change as waiting."""

@@ -15,6 +15,7 @@ from service.ledger.journal.entries.base import (
     APPROVERS,
     WRONG,
     BudgetField,
+    EntryView,
     Form,
     OfAccount,
     ParsedEntry,
@@ -82,6 +83,10 @@ class AccountOpened(OfAccount):
     parent: Annotated[str | None, Form(text_or_none, required=False)] = None
     periods: Annotated[Periods | None, Form(_read_periods, account_periods.write, omitted=True)] = None
     unit: Text
+
+    def view(self) -> EntryView:
+        """Return the budget."""
+        return EntryView(budget=budgets.write_budget(self.budget))
 
     def replay(self, chain: AccountState, entry: ParsedEntry) -> None:
         """Open the account.

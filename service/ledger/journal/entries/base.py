@@ -169,6 +169,7 @@ class EntryView(NamedTuple):
         remark: the text after the kind where there is no release.
         reason: the reason that the actor gave.
         periods: those that the journal's account was charged for, as canonical JSON; None: it has none.
+        budget: the account's, as JSON, if the entry states or proposes one.
     """
 
     is_release: bool = False
@@ -177,6 +178,7 @@ class EntryView(NamedTuple):
     remark: str | None = None
     reason: str | None = None
     periods: str | None = None
+    budget: dict[str, Any] | None = None
 
 
 class Content(ABC):
