@@ -1,19 +1,20 @@
 """Draws over Arrow: the counts are the body, and the other fields of the JSON body are query parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from service.api.arrow import streams
 from service.api.arrow.streams import CountStream
 from service.api.http import problems
+from service.api.http.accepted_types import JSON, form_of
 from service.api.http.dependencies import Changing, Streamed, in_writers, replay_header
 from service.api.http.memory_room import Take, room_of
 from service.api.http.request_parsing import StreamRoute, parse
@@ -21,7 +22,7 @@ from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.draws import DrawSelection, NewDraw
 from service.api.routes.releases import ReleasePath
-from service.api.schemas.draw_responses import identity_of
+from service.api.schemas.draw_responses import identity_of, json_of
 from service.errors import Fault, InvalidInput
 from service.ledger.draws.draws import AnsweredDraw
 from service.noise import Keystream, add_noise
@@ -59,6 +60,7 @@ async def _upload(request: Request) -> Upload:
 
 
 Uploaded = Annotated[Upload, Depends(_upload)]
+Accepted = Annotated[str, Header(alias="Accept")]
 Text = Annotated[str, Query()]
 Texts = Annotated[list[str], Query(default_factory=list)]
 
@@ -75,12 +77,13 @@ def register_and_draw(
     delta: Annotated[str | None, Query()] = None,
     granularity: Annotated[str | None, Query()] = None,
     periods: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
     counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
-    return _respond(counts, draws.register(account, new_draw, change, noisy, counts.rows, at, "/query"))
+    return _respond(counts, draws.register(account, new_draw, change, noisy, counts.rows, at, "/query"), accept)
 
 
 @router.post("/releases/{release}/draws")
@@ -94,12 +97,14 @@ def draw_mechanism(
     partition: Annotated[str | None, Query()] = None,
     repetition: Text = "0",
     granularity: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
     selection = selection_of(mechanism, partition, repetition, granularity)
     counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
-    return _respond(counts, draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query"))
+    drawn = draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query")
+    return _respond(counts, drawn, accept)
 
 
 def new_draw_of(
@@ -155,7 +160,13 @@ def _noisy(
     return noisy
 
 
-def _respond(counts: CountStream, drawn: AnsweredDraw) -> Response:
+def _respond(counts: CountStream, drawn: AnsweredDraw, accept: str) -> Response:
+    return answer_stream(drawn, streams.with_noisy(counts, drawn.record.noisy), accept)
+
+
+def answer_stream(drawn: AnsweredDraw, stream: Iterator[bytes], accept: str) -> Response:
+    """Answer a request whose body was a stream with another one, or with JSON where it prefers that."""
+    kind = form_of(accept, streams.MEDIA_TYPE)
     headers = identity_of(drawn.record) | replay_header(drawn.answer)
-    noisy = streams.with_noisy(counts, drawn.record.noisy)
-    return Streamed(noisy, drawn.answer.status, headers, streams.MEDIA_TYPE)
+    content: Iterator[bytes | str] = json_of(drawn.record) if kind == JSON else stream
+    return Streamed(content, drawn.answer.status, headers, kind)

@@ -140,8 +140,9 @@ def register_and_draw(account: AccountPath, body: RegisterAndDraw, change: Chang
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
     same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
     answer is the same table with `noisy` in its place, and the margin of error of each, as Parquet where Accept asks
-    for it. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
-    counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    for it. With application/json as Accept the answer to both is JSON, without labels. A draw that would take more than
+    two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10 million on
+    PostgreSQL. Draw more in parts.
     """
     return _respond(register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
@@ -168,8 +169,9 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
     answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
-    of error, as Parquet where Accept asks for it. A draw that would take more than two seconds to write is refused with
-    422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
+    of error, as Parquet where Accept asks for it. With application/json as Accept the answer to both is JSON, without
+    labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
+    counts on SQLite, 10 million on PostgreSQL.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 
