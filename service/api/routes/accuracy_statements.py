@@ -25,7 +25,7 @@ from service.api.publication.accuracy import (
 from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import ReleasePath
 from service.api.schemas.exact_numbers import Exact, Label, number_down, stated
-from service.api.schemas.moments import Moment
+from service.api.schemas.moments import MomentInQuery
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts
 from service.ledger.accounts.budgets import write_budget
@@ -97,8 +97,14 @@ def state_family_accuracy(
         Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
     ] = None,
     registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
-    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
-    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    since: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered at this moment, or on this day in UTC, or later."),
+    ] = None,
+    before: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered earlier than this moment, or than this day in UTC."),
+    ] = None,
     confidence: Annotated[
         Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])
     ] = "0.95",

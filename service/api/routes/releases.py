@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -34,7 +34,7 @@ from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
 from service.api.schemas.metadata import DescribeRelease, Metadata, patch_of
-from service.api.schemas.moments import Moment
+from service.api.schemas.moments import MomentInQuery
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Plan, StatedPartitions
 from service.api.schemas.plans import BoundedPlan, DeclaredPartitions, document_of, plan_of_document
@@ -275,8 +275,17 @@ def list_releases(
         Label | None, Query(description="Only releases whose name contains this, whatever the case of ASCII letters.")
     ] = None,
     registered_by: Annotated[Label | None, Query(description="Only releases that this principal registered.")] = None,
-    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
-    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    since: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered at this moment, or on this day in UTC, or later."),
+    ] = None,
+    before: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered earlier than this moment, or than this day in UTC."),
+    ] = None,
+    order: Annotated[
+        Literal["asc", "desc"], Query(description="By registration: the oldest first, or the newest.")
+    ] = "asc",
     with_charge: WithCharge = False,
     with_plan: WithPlan = True,
     limit: Limit = 100,
@@ -285,7 +294,8 @@ def list_releases(
 ) -> Response:
     """List an account's releases.
 
-    They are in the order in which they were registered. A list has the releases that match all that is asked for.
+    They are in the order in which they were registered, with order=desc the newest first. A list has the releases that
+    match all that is asked for.
     """
     require(principal, "auditor", account)
     now = clock.now()
@@ -293,7 +303,9 @@ def list_releases(
     wanted = Wanted(tag, state, name, registered_by, *span)
     with database.read() as connection:
         owner = accounts.read_account(connection, account)
-        records = releases.list_releases(connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take))
+        records = releases.list_releases(
+            connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take), newest_first=order == "desc"
+        )
         costs = costs_of(connection, request, owner, records)
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release.id for release in records])

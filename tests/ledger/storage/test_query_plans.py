@@ -165,7 +165,9 @@ def _read(database: Database, release: str) -> None:
         for tag in (None, "t"):
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
-                releases.list_releases(connection, account.chain, 0, 10, Wanted(tag, state), now, lambda _: None)
+                for after, newest_first in ((0, False), (0, True), (9, True)):
+                    wanted = connection, account.chain, after, 10, Wanted(tag, state), now, lambda _: None
+                    releases.list_releases(*wanted, newest_first=newest_first)
 
 
 def test_every_statement_finds_its_rows_by_an_index(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

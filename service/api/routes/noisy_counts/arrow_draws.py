@@ -13,11 +13,12 @@ from pydantic import BaseModel, ValidationError
 
 from service.api.arrow import streams
 from service.api.arrow.streams import CountStream
-from service.api.http import problems
 from service.api.http.accepted_types import JSON, form_of
 from service.api.http.dependencies import Changing, Streamed, in_writers, replay_header
+from service.api.http.faults import faults_of
+from service.api.http.json_text import parse
 from service.api.http.memory_room import Take, room_of
-from service.api.http.request_parsing import StreamRoute, parse
+from service.api.http.request_parsing import StreamRoute
 from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.draws import DrawSelection, NewDraw
@@ -35,6 +36,7 @@ class ArrowRoute(StreamRoute):
     """Route class for requests whose body is an Arrow stream."""
 
     media_type = streams.MEDIA_TYPE
+    instead = draws.NO_DRY_RUN
 
 
 # The operations are documented with their JSON twins in ``draws``: OpenAPI has one operation per address and method.
@@ -137,7 +139,7 @@ def model_of(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise in_query(InvalidInput(problems.faults_of(error, fields, model))) from None
+        raise in_query(InvalidInput(faults_of(error, fields, model))) from None
 
 
 def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:

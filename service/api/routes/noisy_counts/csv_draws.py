@@ -37,6 +37,7 @@ class CsvRoute(StreamRoute):
     """Route class for requests whose body is a table."""
 
     media_type = csv_answers.MEDIA_TYPE
+    instead = draws.NO_DRY_RUN
 
 
 # The operations are documented with their JSON twins, as those of ``arrow_draws`` are.

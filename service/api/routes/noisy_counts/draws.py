@@ -66,11 +66,18 @@ from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.plans.walking import mechanisms_of
 
+NO_DRY_RUN = {
+    "dry_run": "expected no dry run of a draw: counts are sent only to be drawn. POST the mechanism as the plan of a"
+    " release, with dry_run=true, to see what it costs and whether it fits"
+}
+"""The answer to those who ask for a dry run of a draw."""
+
 
 class DrawRoute(StrictRoute):
     """Route class for counts as JSON; those with a stream or a table match other routes."""
 
     media_types = f"application/json, {CSV} or {streams.MEDIA_TYPE}"
+    instead = NO_DRY_RUN
 
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
