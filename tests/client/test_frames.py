@@ -110,7 +110,7 @@ _TYPED = "expected a column 'count' of whole numbers within 2^62 of 0, none of t
         (pd.DataFrame({"count": pd.array([1, None], "Int64")}), "Int64 (rows: 2, missing: 1)"),
         (pd.DataFrame({"count": [1.0, float("inf")]}), "float64 (rows: 2, not whole: 1)"),
         (pd.DataFrame({"count": [1.0, 2.0**53 + 12346]}), "float64 (rows: 2, some are too large)"),
-        (pa.table({"count": pa.array([2**24 + 2], pa.float32())}), "float (rows: 1, some are too large)"),
+        (pa.table({"count": pa.array([2.0**24 + 2], pa.float32())}), "float (rows: 1, some are too large)"),
         (pd.DataFrame({"count": [True]}), "bool"),
         (pd.DataFrame({"count": ["a", 1]}), "object"),
     ],
