@@ -184,10 +184,14 @@ class Gone(ServiceError):
 
 
 class LedgerRolledBack(ServiceError):
-    """An entry that the caller has seen is missing from the account's journal: an old backup was restored."""
+    """An entry that the caller has seen is missing from the account's journal: an old backup was restored.
 
-    def __init__(self, account: str) -> None:
-        super().__init__(f"the journal of {account!r} does not contain the entry that If-Ledger-Includes names")
+    ``head``: of a caller that knows only the number of an entry, the number of the journal's last one.
+    """
+
+    def __init__(self, account: str, head: int | None = None) -> None:
+        named = "If-Ledger-Includes names" if head is None else f"the request goes on after: its last one is {head}"
+        super().__init__(f"the journal of {account!r} does not contain the entry that {named}")
         self.account = account
 
 

@@ -46,12 +46,15 @@ def _post(client: Client, content: str | bytes, path: str = "/v1/compositions") 
     [
         ({"name": ""}, "/name", "expected text with a length of at least 1"),
         ({"name": "n" * 1000}, "/name", "expected text with a length of at most 200"),
-        ({"name": 7}, "/name", "expected text"),
-        ({"tags": "a"}, "/tags", "expected a list"),
+        ({"name": 7}, "/name", "expected text, got a number"),
+        ({"name": True}, "/name", "expected text, got a boolean"),
+        ({"name": None}, "/name", "expected text, got null"),
+        ({"tags": "a"}, "/tags", "expected a list, got text"),
+        ({"plan": []}, "/plan", "expected an object, got a list"),
         ({"tags": ["a"] * 1000}, "/tags", "expected a list of at most 64, got 1000"),
         ({"plan": {"type": "sequence", "parts": []}}, "/plan/parts", "expected a list of at least 1, got 0"),
-        ({"plan": pure("1", cells=1.5)}, "/plan/cells", "expected a whole number"),
-        ({"plan": pure("1", cells="1")}, "/plan/cells", "expected a whole number"),
+        ({"plan": pure("1", cells=1.5)}, "/plan/cells", "expected a whole number, got a number with a point or an exp"),
+        ({"plan": pure("1", cells="1")}, "/plan/cells", "expected a whole number, got text"),
         ({"plan": pure("1", cells=0)}, "/plan/cells", "expected a number of at least 1"),
         ({"plan": pure("1", cells=10**30)}, "/plan/cells", "expected a number of at most "),
     ],
@@ -63,6 +66,49 @@ def test_what_was_expected_is_said_in_one_voice(
     (fault,) = problem_of(shared_client.post("/v1/accounts/people/releases", json=body), "validation")["errors"]
     assert fault["pointer"] == pointer
     assert fault["detail"].startswith(detail)
+
+
+def test_the_detail_names_some_places_and_how_many_more(shared_client: Client) -> None:
+    body = {"name": "", "plan": 1, "tags": 1, "delta": True, "reserve_for": 1}
+    details = []
+    for number in (1, 3, 5):
+        wrong = {name: body[name] for name in list(body)[:number]}
+        answer = shared_client.post("/v1/accounts/people/releases", json={"name": "t", "plan": pure("1")} | wrong)
+        details.append(problem_of(answer, "validation")["detail"])
+    assert details == [
+        "1 fault: /name",
+        "3 faults: /name, /plan, /tags",
+        "5 faults: /name, /plan, /tags and 2 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "faults"),
+    [
+        ("POST", "/v1/compositions", {"plan": {"type": "geometrc"}}, {"/plan/type": "geometric"}),
+        ("POST", "/v1/compositions", {"plan": {"type": "gausian"}}, {"/plan/type": "gaussian"}),
+        ("POST", "/v1/compositions", {"plan": {"type": "918273645"}}, {"/plan/type": None}),
+        ("POST", "/v1/keys", {"name": "a", "role": "pipelin"}, {"/role": "pipeline"}),
+        ("POST", "/v1/keys", {"name": "a", "role": 918273645}, {"/role": None}),
+        (
+            "POST",
+            "/v1/accounts",
+            {"name": "a", "unit": "p", "neighbouring": "add_remov", "budget": {"definition": "zcpd", "rho": 1}},
+            {"/neighbouring": "add_remove", "/budget/definition": "zcdp"},
+        ),
+        ("GET", "/v1/accounts/people/releases?state=commited", None, {"/query/state": "committed"}),
+    ],
+)
+def test_a_name_that_is_misspelt_gets_the_one_that_is_like_it(
+    shared_client: Client, method: str, path: str, body: Any, faults: dict[str, str | None]
+) -> None:
+    answer = shared_client.request(method, path, json=body)
+    found = {fault["pointer"]: fault["detail"] for fault in problem_of(answer, "validation")["errors"]}
+    assert found.keys() == faults.keys()
+    for pointer, meant in faults.items():
+        assert found[pointer].startswith("expected ")
+        assert found[pointer].endswith(f"; did you mean {meant}?") or (meant is None and "mean" not in found[pointer])
+    assert "918273645" not in answer.text
 
 
 # Addresses and methods
@@ -83,16 +129,50 @@ def test_what_was_expected_is_said_in_one_voice(
         ("GET", "/v1/keys/some", "DELETE"),
         ("OPTIONS", "/v1/keys/some", "DELETE"),
         ("BREW", "/v1/keys/some", "DELETE"),
-        ("POST", "/docs", "GET"),
-        ("DELETE", "/healthz", "GET"),
-        ("POST", "/openapi.json", "GET"),
+        ("HEAD", "/v1/accounts", "GET, POST"),
+        ("POST", "/docs", "GET, HEAD"),
+        ("DELETE", "/healthz", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
         ("POST", "/static/page.css", "GET, HEAD"),
     ],
 )
 def test_a_method_that_an_address_has_not(shared_client: Client, method: str, path: str, allowed: str) -> None:
     answer = shared_client.request(method, path)
-    assert problem_of(answer, "method_not_allowed")["instance"] == path
+    if method != "HEAD":
+        assert problem_of(answer, "method_not_allowed")["instance"] == path
+    assert answer.status_code == 405
     assert answer.headers["Allow"] == allowed
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/guide", "/docs", "/openapi.json", "/static/page.css"])
+def test_head_is_get_without_a_body_outside_the_contract(shared_client: Client, path: str) -> None:
+    got, asked = shared_client.get(path), shared_client.head(path)
+    assert (asked.status_code, asked.content) == (200, b"")
+    for header in ("Content-Type", "Content-Length", "Content-Security-Policy"):
+        assert asked.headers.get(header) == got.headers.get(header)
+    assert shared_client.head("/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/account", "/v1/accounts"),
+        ("/v1/accounts/", "/v1/accounts"),
+        ("/accounts", "/v1/accounts"),
+        ("/v1/accounts/people/release", "/v1/accounts/people/releases"),
+        ("/v1/accounts/people/releases/7/draw", "/v1/accounts/people/releases/7/draws"),
+        ("/v1/composition", "/v1/compositions"),
+        ("/v1/accounts/people/b", None),
+        ("/v1/nothing", None),
+        ("/v1/" + "a" * 300, None),
+        ("/v1" + "/a" * 100, None),
+        ("/nothing", None),
+    ],
+)
+def test_an_address_that_is_nearly_one_is_named(shared_client: Client, path: str, meant: str | None) -> None:
+    hint = f" Did you mean {meant}?" if meant else ""
+    detail = f"The address, or a name or id in it, is unknown.{hint}"
+    assert problem_of(shared_client.get(path), "not_found")["detail"] == detail
 
 
 @pytest.mark.parametrize(
@@ -181,14 +261,8 @@ def test_a_parameter_of_another_operation_is_unknown(shared_client: Client) -> N
         '{"plan": 0x10}',
         '{"plan": 1} {}',
         "nul",
-        '{"plan": NaN}',
         '{"plan": 1e9999999999999999999}',
         '{"plan": -1E-9999999999999999999999999}',
-        '{"plan": Infinity}',
-        '{"plan": -Infinity}',
-        '{"plan": 1, "plan": 1}',
-        '{"plan": {"type": "geometric", "scale": 1, "scale": 2}}',
-        '{"pl\\u0061n": 1, "plan": 1}',
         '{"plan": "\\ud800"}',
         '{"\\udfff": 1}',
         '{"plan": "\\ud83d"}',
@@ -206,6 +280,25 @@ def test_a_parameter_of_another_operation_is_unknown(shared_client: Client) -> N
 )
 def test_what_is_not_json_has_no_meaning(shared_client: Client, content: str | bytes) -> None:
     assert pointers_of(_post(shared_client, content)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("content", "pointers"),
+    [
+        ("NaN", [""]),
+        ('{"plan": Infinity}', ["/plan"]),
+        ('{"counts": [1, 2, NaN, 4, -Infinity]}', ["/counts/2", "/counts/4"]),
+        ('{"plan": 1, "plan": 1}', ["/plan"]),
+        ('{"pl\\u0061n": 1, "plan": 1}', ["/plan"]),
+        ('{"a~/b": [[], {"type": "x", "scale": 1, "scale": NaN}]}', ["/a~0~1b/1/scale", "/a~0~1b/1/scale"]),
+        ('{"counts": [' + "NaN, " * 99 + "1]}", [f"/counts/{number}" for number in range(10)]),
+        ("[" * 500 + "NaN" + "]" * 500, ["/0" * 500]),
+        ('{"' + "n" * 1000 + '": NaN}', ["/" + "n" * 199]),
+    ],
+    ids=lambda content: repr(content)[:40],
+)
+def test_what_json_does_not_have_is_placed(shared_client: Client, content: str, pointers: list[str]) -> None:
+    assert pointers_of(_post(shared_client, content)) == pointers
 
 
 @pytest.mark.parametrize("content", ["[]", '"text"', "1", "1.5", "null", "true"])
@@ -253,6 +346,19 @@ def test_a_body_of_another_media_type(shared_client: Client, media_type: str | N
     headers = {} if media_type is None else {"Content-Type": media_type}
     answer = shared_client.post("/v1/compositions", content="{}", headers=headers)
     assert problem_of(answer, "unsupported_media_type")["detail"].startswith("expected application/json")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/csv", "application/vnd.apache.arrow.stream"])
+def test_a_body_that_is_compressed_is_refused(shared_client: Client, kind: str) -> None:
+    open_account(shared_client, f"of-{kind[-3:]}")
+    path = f"/v1/accounts/of-{kind[-3:]}/draws"
+    for encoding, named in (("gzip", "gzip"), ("Br", "br"), ("x" * 99, "another one")):
+        headers = {"Content-Type": kind, "Content-Encoding": encoding}
+        answer = shared_client.post(path, content=b"\x1f\x8b", headers=headers)
+        detail = problem_of(answer, "unsupported_media_type")["detail"]
+        assert detail == f"expected a body without Content-Encoding, got {named}"
+    plain = {"Content-Type": kind, "Content-Encoding": "identity"}
+    problem_of(shared_client.post(path, content=b"{", headers=plain), "validation")
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "APPLICATION/JSON", "application/json; charset=utf-8"])
@@ -413,14 +519,14 @@ def test_the_order_in_which_things_are_refused(shared_client: Client) -> None:
 
 
 def test_a_request_id_is_echoed_or_made(shared_client: Client) -> None:
-    for given in ("abc", "x" * 200, "!~"):
+    for given in ("abc", "x" * 200, "!~", "my run 7", "!"):
         assert shared_client.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"] == given
     made = set()
-    for given in ("", "a b", "x" * 201, "\t"):
+    for given in ("", "a\tb", "x" * 201, "\t"):
         made.add(shared_client.get("/healthz", headers={"X-Request-Id": given}).headers["X-Request-Id"])
     made.add(shared_client.get("/v1/nothing").headers["X-Request-Id"])
     assert len(made) == 5
-    assert not made & {"", "a b", "x" * 201}
+    assert not made & {"", "a\tb", "x" * 201}
 
 
 def test_a_crash_is_a_problem_too(embedded: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,8 +146,10 @@ def test_an_error_of_the_protocol_does_not_quote_headers(served: Served) -> None
 
 
 def test_a_mistake_in_the_address_is_not_tried_again(served: Served) -> None:
-    with Client("gopher://127.0.0.1", "key") as client, pytest.raises(errors.ConnectionFailed, match="Unsupported"):
-        client.account("town")
+    with Client("http://127.0.0.1", "key") as client:
+        client._http.base_url = httpx.URL("gopher://127.0.0.1")
+        with pytest.raises(errors.ConnectionFailed, match="Unsupported"):
+            client.account("town")
 
 
 def test_pauses_double_within_their_jitter() -> None:

@@ -73,6 +73,8 @@ class _Cut(httpx.SyncByteStream):
 def test_what_the_service_refuses_is_an_error(served: Served, ledger: Client, account: Account) -> None:
     with pytest.raises(errors.NotFound):
         next(ledger.follow("nobody's"))
+    with pytest.raises(errors.LedgerRolledBack, match="does not contain the entry that the request goes on after"):
+        next(ledger.follow(account.name, after=10**6))
     with pytest.raises(ValueError, match="number of an entry"):
         next(ledger.follow(account.name, after=-1))
     with Client(served.address, "another-key", retries=AT_ONCE) as stranger, pytest.raises(errors.Unauthenticated):

@@ -74,7 +74,7 @@ def test_only_the_counts_are_sent(served: Served, account: Account) -> None:
 @pytest.mark.parametrize(
     ("values", "column"),
     [
-        ([1.0, 2.0], "count"),
+        ([1.0, 2.5], "count"),
         ([1, None], "count"),
         (["1", "2"], "count"),
         ([True, False], "count"),
@@ -89,11 +89,47 @@ def test_other_columns_are_refused_before_anything_is_sent(kind: str, values: li
     )
 
 
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("values", [[], [0.0, -0.0, 3.0], [float(2**53), -float(2**53)]])
+def test_whole_floating_point_numbers_are_counts(kind: str, values: list[float]) -> None:
+    """pandas makes them of integers where it joins tables."""
+    column = pa.array(values, pa.float64())
+    frame = _KINDS[kind]({"count": column if kind in ("arrow", "batch") else column.to_numpy()})
+    assert frames.counts_of(frame, "count").to_pylist() == values
+    assert frames.counts_of(frame, "count").type == pa.int64()
+
+
+_TYPED = "expected a column 'count' of whole numbers within 2^62 of 0, none of them missing; got the type "
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pd.DataFrame({"count": [1.0, None, 12345.5]}), "float64 (rows: 3, missing: 1, not whole: 1)"),
+        (pl.DataFrame({"count": [1.0, None, float("nan")]}), "Float64 (rows: 3, missing: 1, not whole: 1)"),
+        (pd.DataFrame({"count": pd.array([1, None], "Int64")}), "Int64 (rows: 2, missing: 1)"),
+        (pd.DataFrame({"count": [1.0, float("inf")]}), "float64 (rows: 2, not whole: 1)"),
+        (pd.DataFrame({"count": [1.0, 2.0**53 + 12346]}), "float64 (rows: 2, some are too large)"),
+        (pa.table({"count": pa.array([2.0**24 + 2], pa.float32())}), "float (rows: 1, some are too large)"),
+        (pd.DataFrame({"count": [True]}), "bool"),
+        (pd.DataFrame({"count": ["a", 1]}), "object"),
+    ],
+)
+def test_a_refusal_names_the_type_and_how_many_rows_are_wrong(frame: Any, message: str) -> None:
+    with pytest.raises(errors.InvalidFrame) as caught:
+        frames.counts_of(frame, "count")
+    assert str(caught.value) == _TYPED + message
+    assert caught.value.__context__ is None
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
         ([1, 2], "expected a DataFrame of pandas or polars, or an Arrow table, got list"),
-        (pl.LazyFrame({"count": [1]}), "expected a DataFrame of pandas or polars, or an Arrow table, got LazyFrame"),
+        (
+            pl.LazyFrame({"count": [1]}),
+            "pandas or polars, or an Arrow table, got LazyFrame: call its coll",
+        ),
         (pl.DataFrame({"count": [1], "noisy": [1]}), "expected no column 'noisy'"),
         (pd.DataFrame([[1, 2]], columns=["count", "count"]), "expected one column 'count', got 2"),
         (pa.table({"count": pa.array([2**63 + 12345], pa.uint64())}), "expected a column 'count' of whole numbers"),
@@ -110,7 +146,7 @@ def test_a_table_that_cannot_be_drawn_is_refused_without_a_count_in_the_message(
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(errors.InvalidFrame, match=r"pip install 'privacy-budget-ledger-client\[arrow\]'"):
+    with pytest.raises(errors.InvalidFrame, match=r"install the package as './client\[arrow\]'"):
         frames.counts_of(pl.DataFrame(_ROWS), "count")
 
 

@@ -2,15 +2,28 @@
 
 import asyncio
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
+from pydoc import plain, render_doc
 from typing import Any
 
 import polars as pl
 import pytest
 
-from privacy_budget_ledger import Account, AsyncClient, Client, KeptHeads, NewRelease, PureBudget, errors, plans
+from privacy_budget_ledger import (
+    Account,
+    AsyncClient,
+    Client,
+    KeptHeads,
+    NewRelease,
+    PureBudget,
+    Release,
+    errors,
+    operations,
+    plans,
+)
 from privacy_budget_ledger.operations import Operations
 from service.ledger.verification.packages import check_package
 from service.ledger.verification.receipts import check_receipt
@@ -38,6 +51,42 @@ def test_a_dry_run_changes_nothing(ledger: Client, account: Account) -> None:
     release = ledger.register(account.name, name="tables", plan=_SMALL, dry_run=True)
     assert (release.id, release.remaining["rho"], release.head) == ("", 0.49, account.head)
     assert ledger.account(account.name) == account
+
+
+def test_a_dry_run_is_shown_as_one(ledger: Client, account: Account) -> None:
+    trial = ledger.register(account.name, name="tables", plan=_SMALL, dry_run=True)
+    shown = f"<dry run, nothing is registered: 'tables' of {account.name!r} would be committed>"
+    assert (trial.is_dry_run, repr(trial)) == (True, shown)
+    made = ledger.register(account.name, name="tables", plan=_SMALL)
+    assert not made.is_dry_run
+    assert repr(made).startswith(
+        f"Release(id={made.id!r}, account={account.name!r}, name='tables', state='committed', "
+    )
+    assert "document" not in repr(made)
+
+
+def test_releases_are_found_in_pages_and_in_either_order(
+    ledger: Client, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "_PAGE", 2)
+    for name in ("births", "deaths", "births again"):
+        ledger.register(account.name, name=name, plan=_SMALL, tags=["t"])
+
+    def names(**asked: Any) -> list[str]:
+        return [one.name for one in ledger.releases(account.name, **asked)]
+
+    assert names() == ["births", "deaths", "births again"]
+    assert names(newest_first=True) == ["births again", "deaths", "births"]
+    assert names(newest_first=True, most=1) == ["births again"]
+    assert names(most=3) == names()
+    assert names(name="BIRTHS", tag="t", state="committed", registered_by="first-steward") == ["births", "births again"]
+    now = datetime.now(UTC)
+    assert names(since=now.date() - timedelta(days=1), before=now.date() + timedelta(days=2)) == names()
+    assert names(since=now.astimezone(timezone(timedelta(hours=1))) + timedelta(hours=2)) == []
+    assert names(before="2020-01-01") == []
+    assert ledger.releases(account.name)[0].plan == _SMALL
+    with pytest.raises(ValueError, match="expected a moment with a time zone"):
+        names(since=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_a_batch_is_registered_whole_or_not_at_all(ledger: Client, account: Account) -> None:
@@ -200,11 +249,26 @@ def test_names_in_an_address_are_encoded(ledger: Client) -> None:
         ledger.release("town?x=1", "a/b")
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_help_shows_what_an_operation_returns(kind: type) -> None:
+    assert signature(kind.register).return_annotation is Release  # type: ignore[attr-defined]
+    assert kind.balance.__annotations__["return"] is Any  # type: ignore[attr-defined]
+    shown = plain(render_doc(kind))
+    assert "Generator[" not in shown
+    assert "-> tuple[privacy_budget_ledger.operations.Release, ...]" in shown
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8822", "localhost:8822", "ledger.example", "ftp://a", "https://", ""])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    with pytest.raises(ValueError, match="expected an address that begins with http"):
+        Client(address, "key")
+
+
 def test_both_clients_have_all_operations() -> None:
-    operations = {name for name in vars(Operations) if not name.startswith("_")}
+    names = {name for name in vars(Operations) if not name.startswith("_")}
     for client in (Client, AsyncClient):
-        assert {name for name in vars(client) if not name.startswith("_")} == operations | {"close", "follow"}
-        assert all(getattr(client, name).__doc__ == getattr(Operations, name).__doc__ for name in operations)
+        assert {name for name in vars(client) if not name.startswith("_")} == names | {"close", "follow"}
+        assert all(getattr(client, name).__doc__ == getattr(Operations, name).__doc__ for name in names)
 
 
 def test_the_client_for_asyncio_does_the_same(served: Served, ledger: Client, tmp_path: Path) -> None:

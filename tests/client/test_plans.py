@@ -114,6 +114,16 @@ def test_plans_are_equal_where_their_numbers_are() -> None:
     assert hash(plans.Geometric(epsilon="1e-1")) == hash(plans.Geometric(epsilon=Decimal("0.1")))
 
 
+@pytest.mark.parametrize("stated", [{}, {"scale": 1, "epsilon": 1}])
+@pytest.mark.parametrize("kind", [plans.Geometric, plans.Laplace])
+def test_noise_has_exactly_one_scale(kind: Any, stated: dict[str, int]) -> None:
+    got = "scale and epsilon" if stated else "none"
+    with pytest.raises(ValueError, match=f"{kind.__name__}: expected exactly one of scale and epsilon, got {got}"):
+        kind(**stated)
+    with pytest.raises(ValueError, match="exactly one of sigma_squared and rho"):
+        plans.DiscreteGaussian(name="n")
+
+
 def test_a_float_in_a_plan_is_refused() -> None:
     with pytest.raises(TypeError, match="got a float"):
         plans.Geometric(epsilon=0.1)  # type: ignore[arg-type]

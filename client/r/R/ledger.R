@@ -7,7 +7,7 @@ keys <- new.env(parent = emptyenv())
 
 connect_ledger <- function(address, key = Sys.getenv("PBL_KEY"), ..., heads = NULL, retries = retry_rules(),
                            timeout = 120) {
-  if (...length()) refuse("expected the arguments heads, retries and timeout by name, got another one")
+  named_only(...)
   if (!is_text(address) || !grepl("^https?://[^/?#]", address)) {
     refuse("expected an address such as https://ledger.example")
   }

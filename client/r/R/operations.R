@@ -73,6 +73,29 @@ register_batch <- function(ledger, account, releases, ..., dry_run = FALSE, idem
   )
 }
 
+releases <- function(ledger, account, ..., name = NULL, tag = NULL, state = NULL, registered_by = NULL,
+                     since = NULL, before = NULL, newest_first = FALSE, most = Inf) {
+  named_only(...)
+  if (!isTRUE(newest_first) && !isFALSE(newest_first)) refuse("newest_first: expected TRUE or FALSE")
+  if (!is.numeric(most) || length(most) != 1L || is.na(most) || most < 1) refuse("most: expected a number above 0")
+  asked <- stated(
+    name = name, tag = tag, state = state, registered_by = registered_by, since = moment(since, "since"),
+    before = moment(before, "before"), order = if (newest_first) "desc"
+  )
+  if (!all(vapply(asked, is_text, NA))) refuse("expected texts to search by")
+  read <- function(parsed, answer) {
+    found(parsed, list(items = lapply(parsed[["items"]], release_of), cursor = parsed[["next_cursor"]]))
+  }
+  listed <- list()
+  repeat {
+    query <- c(asked, limit = whole_text(min(1000, floor(most) - length(listed))))
+    page <- exchange(ledger, "GET", path_to(account, "releases"), read, query = query)
+    listed <- c(listed, page$items)
+    if (is.null(page$cursor) || length(listed) >= floor(most)) return(listed)
+    asked$cursor <- page$cursor
+  }
+}
+
 release <- function(ledger, account, release) {
   exchange(ledger, "GET", path_to(account, "releases", release), release_of)
 }
@@ -194,8 +217,13 @@ selection <- function(mechanism, partition, repetition, granularity) {
   )
 }
 
-named_only <- function(...) {
-  if (...length()) refuse("expected named arguments of this function, got another one")
+# Refuse what `...` has: a misspelt argument, or one without a name.
+named_only <- function(...) if (...length()) refuse_arguments(names(formals(sys.function(-1L))), ...)
+
+refuse_arguments <- function(known, ...) {
+  given <- names(substitute(list(...)))[2L] # without the values: they may be counts
+  got <- if (is.null(given) || !nzchar(given)) "one without a name" else given
+  refuse("expected named arguments, of ", paste(setdiff(known, "..."), collapse = ", "), "; got ", got)
 }
 
 stated <- function(...) Filter(Negate(is.null), list(...))
@@ -221,6 +249,15 @@ duration <- function(time) {
     refuse('reserve_for: expected whole seconds above 0, such as as.difftime(7, units = "days")')
   }
   paste0("PT", whole_text(seconds), "S")
+}
+
+# A day, or a moment with its time zone, as the service reads it.
+moment <- function(value, what) {
+  if (is.null(value) || is_text(value)) return(value)
+  if (length(value) != 1L || is.na(value)) refuse(what, ": expected one day or moment")
+  if (inherits(value, "Date")) return(format(value, "%Y-%m-%d"))
+  if (!inherits(value, "POSIXt")) refuse(what, ": expected a Date, a POSIXct or a text such as \"2026-11-29\"")
+  format(value, "%Y-%m-%dT%H:%M:%OS6Z", tz = "UTC")
 }
 
 periods_of <- function(periods) {
@@ -260,7 +297,11 @@ print.pbl_account <- function(x, ...) {
 }
 
 print.pbl_release <- function(x, ...) {
-  cat("<release ", x$id, " of ", x$account, ", ", x$state, ": ", x$name, ">\n", sep = "")
+  if (nzchar(x$id)) {
+    cat("<release ", x$id, " of ", x$account, ", ", x$state, ": ", x$name, ">\n", sep = "")
+  } else {
+    cat("<dry run, nothing is registered: ", x$name, " of ", x$account, " would be ", x$state, ">\n", sep = "")
+  }
   invisible(x)
 }
 

@@ -10,6 +10,10 @@ field_order <- c(
   "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
+one_of <- list(
+  geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
+  gaussian = c("sigma_squared", "rho")
+)
 whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "values")
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
@@ -83,13 +87,22 @@ plan_group <- function(size, part, ..., tags = NULL, reads = NULL, partitions = 
   node("group", environment(), ...)
 }
 
-mechanism <- function(type, arguments, ...) document(c("pbl_mechanism", "pbl_plan"), type, arguments, ...)
+mechanism <- function(type, arguments, ...) {
+  made <- document(c("pbl_mechanism", "pbl_plan"), type, arguments, ...)
+  scales <- one_of[[type]]
+  stated <- intersect(scales, names(made))
+  if (length(scales) && length(stated) != 1L) {
+    got <- if (length(stated)) paste(stated, collapse = " and ") else "none"
+    refuse(type, ": expected exactly one of ", paste(scales, collapse = " and "), ", got ", got)
+  }
+  made
+}
 
 node <- function(type, arguments, ...) document("pbl_plan", type, arguments, ...)
 
 # A document of a constructor's arguments, without those that are not stated.
 document <- function(class, type, arguments, ...) {
-  if (...length()) refuse("expected arguments with the names of the contract's fields, got another one")
+  if (...length()) refuse_arguments(ls(arguments), ...)
   fields <- intersect(field_order, ls(arguments))
   values <- lapply(stats::setNames(nm = fields), function(field) {
     if (identical(arguments[[field]], quote(expr = ))) refuse("expected the argument ", field)

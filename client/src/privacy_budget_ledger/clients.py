@@ -6,7 +6,8 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from inspect import signature
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 import httpx
 
@@ -36,7 +37,7 @@ def _blocking(
         except StopIteration as done:
             return cast(T, done.value)
 
-    return cast("Callable[Concatenate[Client, P], T]", carry_out)
+    return cast("Callable[Concatenate[Client, P], T]", _shown(carry_out))
 
 
 def _awaitable(
@@ -52,7 +53,16 @@ def _awaitable(
         except StopIteration as done:
             return cast(T, done.value)
 
-    return cast("Callable[Concatenate[AsyncClient, P], Awaitable[T]]", carry_out)
+    return cast("Callable[Concatenate[AsyncClient, P], Awaitable[T]]", _shown(carry_out))
+
+
+def _shown(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a method the signature that help() shows: it returns what its operation ends with."""
+    stated = signature(method)
+    *_, result = get_args(stated.return_annotation)
+    method.__signature__ = stated.replace(return_annotation=result)  # type: ignore[attr-defined]
+    method.__annotations__ = method.__annotations__ | {"return": result}
+    return method
 
 
 class _Connected(Generic[H]):
@@ -82,9 +92,13 @@ class _Connected(Generic[H]):
             connection: further settings of httpx, such as verify or transport.
 
         Raises:
-            ValueError: the address contains a password, or the key has another character than keys have.
+            ValueError: the address is none of HTTP or contains a password, or the key has another character than keys
+                have.
         """
-        if httpx.URL(address).userinfo:
+        parsed = httpx.URL(address)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError("expected an address that begins with http:// or https://, such as https://ledger.example")
+        if parsed.userinfo:
             raise ValueError("expected an address without a user and a password: the key is sent instead of them")
         if not _KEY.fullmatch(key):
             raise ValueError("expected a key of printable ASCII characters, without spaces and line ends")
@@ -125,6 +139,7 @@ class Client(_Connected[httpx.Client]):
             after: the number of the last entry that you have; 0 for all of them.
 
         Raises:
+            LedgerRolledBack: the journal ends before ``after``, as after an old backup was restored.
             Problem: the service refuses, as when the key has ended.
             ConnectionFailed: no attempt since the last entry was answered.
             UnexpectedAnswer: the answer is no stream of the journal's next entries.
@@ -167,6 +182,7 @@ class Client(_Connected[httpx.Client]):
     register_batch = _blocking(Operations.register_batch)
     balance = _blocking(Operations.balance)
     release = _blocking(Operations.release)
+    releases = _blocking(Operations.releases)
     receipt = _blocking(Operations.receipt)
     accuracy = _blocking(Operations.accuracy)
     package = _blocking(Operations.package)
@@ -204,6 +220,7 @@ class AsyncClient(_Connected[httpx.AsyncClient]):
             after: the number of the last entry that you have; 0 for all of them.
 
         Raises:
+            LedgerRolledBack: the journal ends before ``after``, as after an old backup was restored.
             Problem: the service refuses, as when the key has ended.
             ConnectionFailed: no attempt since the last entry was answered.
             UnexpectedAnswer: the answer is no stream of the journal's next entries.
@@ -247,6 +264,7 @@ class AsyncClient(_Connected[httpx.AsyncClient]):
     register_batch = _awaitable(Operations.register_batch)
     balance = _awaitable(Operations.balance)
     release = _awaitable(Operations.release)
+    releases = _awaitable(Operations.releases)
     receipt = _awaitable(Operations.receipt)
     accuracy = _awaitable(Operations.accuracy)
     package = _awaitable(Operations.package)

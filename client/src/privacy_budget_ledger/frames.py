@@ -12,6 +12,7 @@ from privacy_budget_ledger.errors import InvalidFrame, UnexpectedAnswer
 
 F = TypeVar("F")
 COUNT, NOISY = "count", "noisy"
+_EXACT = {16: 1 << 11, 32: 1 << 24, 64: 1 << 53}  # by the bits of a floating-point type: all integers so far are in it
 _LIBRARIES = {"pandas": ("DataFrame",), "polars": ("DataFrame",), "pyarrow": ("Table", "RecordBatch")}
 
 
@@ -19,7 +20,7 @@ def _arrow() -> Any:
     try:
         return importlib.import_module("pyarrow")
     except ImportError:
-        message = "expected pyarrow, with which tables are sent: pip install 'privacy-budget-ledger-client[arrow]'"
+        message = "expected pyarrow, with which tables are sent: install the package as './client[arrow]'"
     raise InvalidFrame(message)
 
 
@@ -28,28 +29,65 @@ def _library(frame: Any) -> str:
         library = kind.__module__.partition(".")[0]
         if kind.__name__ in _LIBRARIES.get(library, ()):
             return library
-    raise InvalidFrame(f"expected a DataFrame of pandas or polars, or an Arrow table, got {type(frame).__qualname__}")
+    name = type(frame).__qualname__
+    hint = ": call its collect() first" if name == "LazyFrame" else ""
+    raise InvalidFrame(f"expected a DataFrame of pandas or polars, or an Arrow table, got {name}{hint}")
 
 
 def counts_of(frame: Any, column: str) -> Any:
     """Return a column of whole numbers as an Arrow array of int64.
 
+    Floating-point numbers that are whole are taken too: pandas makes them of integers where it joins tables.
+
     Raises:
         InvalidFrame: the table has no such column, or has a column ``noisy``, or the column has other values than whole
-            numbers. The message names no value.
+            numbers. The message names the column's type and how many rows are wrong, and no value.
     """
     names = _names(frame)
     if names.count(column) != 1:
         raise InvalidFrame(f"expected one column {column!r}, got {names.count(column)}")
     if NOISY in names and column != NOISY:
         raise InvalidFrame(f"expected no column {NOISY!r}: the result has the noisy counts in it")
-    arrow, found, values = _arrow(), _values(frame, column), None
-    if found is not None and arrow.types.is_integer(found.type) and not found.null_count:
-        with contextlib.suppress(arrow.ArrowException):
-            values = found.cast(arrow.int64())
+    found, values = _values(frame, column), None
+    if found is not None and not found.null_count:
+        with contextlib.suppress(_arrow().ArrowException):
+            values = _whole(found)
     if values is None:
-        raise InvalidFrame(f"expected a column {column!r} of whole numbers within 2^62 of 0, none of them missing")
+        expected = f"expected a column {column!r} of whole numbers within 2^62 of 0, none of them missing"
+        raise InvalidFrame(f"{expected}; got the type {_type_of(frame, column)}{_wrong_rows(found)}")
     return values
+
+
+def _whole(found: Any) -> Any:
+    """Return numbers as int64; None for another type, and where floating-point numbers may have been rounded."""
+    arrow = _arrow()
+    if arrow.types.is_integer(found.type):
+        return found.cast(arrow.int64())
+    if not arrow.types.is_floating(found.type):
+        return None
+    values, compute = found.cast(arrow.int64()), importlib.import_module("pyarrow.compute")  # refuses fractions
+    largest = compute.max(compute.abs(values)).as_py() or 0
+    return values if largest <= _EXACT[found.type.bit_width] else None
+
+
+def _type_of(frame: Any, column: str) -> str:
+    return str(frame.schema.field(column).type if _library(frame) == "pyarrow" else frame[column].dtype)
+
+
+def _wrong_rows(found: Any) -> str:
+    """Return how many rows of a column are missing or not whole, in words; no error quotes a value."""
+    arrow = _arrow()
+    if found is None or not (arrow.types.is_integer(found.type) or arrow.types.is_floating(found.type)):
+        return ""
+    numbers, fractions = found.drop_null(), 0
+    if arrow.types.is_floating(found.type):
+        compute = importlib.import_module("pyarrow.compute")
+        finite = numbers.filter(compute.is_finite(numbers))
+        fractions = len(numbers) - (compute.sum(compute.equal(compute.floor(finite), finite)).as_py() or 0)
+    wrong = [
+        f"{what}: {number}" for what, number in (("missing", found.null_count), ("not whole", fractions)) if number
+    ]
+    return f" ({', '.join([f'rows: {len(found)}', *(wrong or ['some are too large'])])})"
 
 
 def texts_of(frame: Any, column: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from privacy_budget_ledger.plans import Mechanism, Partitions, Plan, read_plan
 
 F = TypeVar("F")
 _ZIP = "application/zip"
+_PAGE = 1000  # releases that are asked for at once
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ class Account:
 
 @dataclass(frozen=True)
 class Release:
-    """A release; ``document`` is the whole answer. In a dry run the id is empty, and the head is the account's."""
+    """A release; ``document`` is the whole answer.
+
+    A dry run answers with the release that would be registered: its id is empty, and the head is the account's.
+    """
 
     id: str
     account: str
@@ -42,6 +46,18 @@ class Release:
     remaining: Mapping[str, Any]
     head: Head
     document: Mapping[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        """Return the fields; of a dry run, what would be registered."""
+        if self.is_dry_run:
+            return f"<dry run, nothing is registered: {self.name!r} of {self.account!r} would be {self.state}>"
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    @property
+    def is_dry_run(self) -> bool:
+        """True for the answer to a dry run, which registered nothing."""
+        return not self.id
 
     @property
     def plan(self) -> Plan:
@@ -176,7 +192,7 @@ class Operations:
             delta: at which the cost is shown.
             reserve_for: only hold the release, for this time.
             periods: those that it reads, in an account with periods.
-            dry_run: compute the answer and register nothing.
+            dry_run: compute the answer and register nothing; ``is_dry_run`` of the result says so.
             idempotency_key: with which a repeated call gets the same answer.
         """
         new = NewRelease(name, plan, tags, partitions, delta, reserve_for, periods)
@@ -199,6 +215,51 @@ class Operations:
     def release(self, account: str, release: str) -> Operation[Release]:
         """Read a release."""
         return self._exchange.json(_release, "GET", _path(account, "releases", release))
+
+    def releases(
+        self,
+        account: str,
+        *,
+        name: str | None = None,
+        tag: str | None = None,
+        state: Literal["proposed", "reserved", "committed", "voided", "expired"] | None = None,
+        registered_by: str | None = None,
+        since: date | datetime | str | None = None,
+        before: date | datetime | str | None = None,
+        newest_first: bool = False,
+        most: int | None = None,
+    ) -> Operation[tuple[Release, ...]]:
+        """Return the releases of an account that match all that is asked for, in the order of their registration.
+
+        Args:
+            account: the account's name.
+            name: a part of their names, whatever the case of ASCII letters.
+            tag: on themselves or on a node.
+            state: in which they are.
+            registered_by: the name of the principal.
+            since: the moment or the day, in UTC, from which on they were registered.
+            before: the moment or the day, in UTC, before which they were registered.
+            newest_first: in the reverse order.
+            most: how many to return at most.
+        """
+        asked = _stated(
+            name=name,
+            tag=tag,
+            state=state,
+            registered_by=registered_by,
+            since=_moment(since),
+            before=_moment(before),
+            order="desc" if newest_first else None,
+        )
+        found: list[Release] = []
+        cursor: str | None = None
+        while most is None or len(found) < most:
+            params = asked | _stated(limit=_PAGE if most is None else min(_PAGE, most - len(found)), cursor=cursor)
+            items, cursor = yield from self._exchange.json(_page, "GET", _path(account, "releases"), None, params)
+            found += items
+            if cursor is None:
+                break
+        return tuple(found)
 
     def balance(self, account: str, *, tag: str | None = None, delta: Exact | None = None) -> Operation[Any]:
         """Return what an account has spent, holds and has left, as the interface answers.
@@ -441,6 +502,16 @@ def _release(answer: Mapping[str, Any]) -> Release:
 
 def _batch(answer: Mapping[str, Any]) -> tuple[Release, ...]:
     return tuple(map(_release, answer["releases"]))
+
+
+def _page(answer: Mapping[str, Any]) -> tuple[list[Release], str | None]:
+    return list(map(_release, answer["items"])), answer["next_cursor"]
+
+
+def _moment(stated: date | datetime | str | None) -> str | None:
+    if isinstance(stated, datetime) and stated.tzinfo is None:
+        raise ValueError("expected a moment with a time zone, or a day")
+    return stated.isoformat() if isinstance(stated, date) else stated
 
 
 def _head(answer: Mapping[str, Any]) -> Head:

@@ -48,6 +48,19 @@ class Plan(Document):
     """A mechanism or a node of a plan."""
 
     TYPE: ClassVar[str]
+    ONE_OF: ClassVar[tuple[str, ...]] = ()  # fields of which exactly one is stated
+
+    def __post_init__(self) -> None:
+        """Require exactly one of the fields that state the scale of the noise.
+
+        Raises:
+            ValueError: none or several are stated.
+        """
+        super().__post_init__()
+        stated = [name for name in self.ONE_OF if getattr(self, name) is not None]
+        if self.ONE_OF and len(stated) != 1:
+            got = " and ".join(stated) or "none"
+            raise ValueError(f"{type(self).__name__}: expected exactly one of {' and '.join(self.ONE_OF)}, got {got}")
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document, without the fields that are not stated."""
@@ -88,6 +101,7 @@ class Geometric(_Drawn):
     """Two-sided geometric noise: exactly one of ``scale`` and ``epsilon``."""
 
     TYPE = "geometric"
+    ONE_OF = ("scale", "epsilon")
     scale: Exact | None = None
     epsilon: Exact | None = None
 
@@ -97,6 +111,7 @@ class DiscreteGaussian(_Drawn):
     """Discrete Gaussian noise: exactly one of ``sigma_squared`` and ``rho``."""
 
     TYPE = "discrete_gaussian"
+    ONE_OF = ("sigma_squared", "rho")
     sigma_squared: Exact | None = None
     rho: Exact | None = None
 
@@ -115,6 +130,7 @@ class Laplace(_Additive):
     """Continuous Laplace noise, accounted and never drawn: exactly one of ``scale`` and ``epsilon``."""
 
     TYPE = "laplace"
+    ONE_OF = ("scale", "epsilon")
     scale: Exact | None = None
     epsilon: Exact | None = None
 
@@ -124,6 +140,7 @@ class Gaussian(_Additive):
     """Continuous Gaussian noise, accounted and never drawn: exactly one of ``sigma_squared`` and ``rho``."""
 
     TYPE = "gaussian"
+    ONE_OF = ("sigma_squared", "rho")
     sigma_squared: Exact | None = None
     rho: Exact | None = None
 

@@ -48,11 +48,29 @@ def preferred(accept: str, media_types: Sequence[str]) -> str | None:
     return next((media_type for media_type in media_types if _is_admitted(accept, media_type)), None)
 
 
+def form_of(accept: str, own: str, others: Sequence[str] = ()) -> str:
+    """Return the media type in which a request is answered whose body is in one of the answer's media types.
+
+    Args:
+        accept: the header Accept.
+        own: the media type of the body; the answer has it too, unless the header prefers another one.
+        others: further media types, for requests that name them.
+    """
+    named = preferred(accept, (own, *others))
+    if named is not None:
+        return named
+    return JSON if _weight_of(accept, JSON) > _weight_of(accept, own) else own
+
+
 def _is_admitted(accept: str, media_type: str) -> bool:
-    """Return whether the most specific range that matches a media type has a weight above 0."""
+    return _weight_of(accept, media_type) > 0
+
+
+def _weight_of(accept: str, media_type: str) -> float:
+    """Return the weight of the most specific range that matches a media type; 0 where none does."""
     weights = dict(_ranges(accept))
     ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
-    return next((weights[one] for one in ranges if one in weights), 0.0) > 0
+    return next((weights[one] for one in ranges if one in weights), 0.0)
 
 
 def _ranges(accept: str) -> Iterator[tuple[str, float]]:

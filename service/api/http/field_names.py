@@ -12,19 +12,33 @@ Schema = dict[str, Any]
 _LONGEST = 60  # characters of a name that is compared, which takes time that grows with it
 SUGGESTIONS = 5
 """Unknown names of a request that are compared with the known ones."""
+_SHORTEST = 3  # characters of a name that may stand for a longer one
+_MOST_LISTED = 25  # names that a detail lists
 _ALIKE = 0.7  # from 0 to 1; `lamda` and `lambda` are 0.91 alike
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """Return the detail of an unknown name, with the known one that is most like it, if one is.
+    """Return the detail of an unknown name, with the known one that it was probably meant as, or with all of them.
 
     Args:
         what: the noun, such as ``field``.
         name: the unknown name; it is not quoted, because an input may be a true count.
         known: the names that are accepted there.
     """
-    alike = get_close_matches(name, sorted(known), 1, _ALIKE) if len(name) <= _LONGEST else []
-    return f"unknown {what}; did you mean {alike[0]}?" if alike else f"unknown {what}"
+    alike = meant(name, known)
+    if alike is not None:
+        return f"unknown {what}; did you mean {alike}?"
+    listed = 0 < len(known) <= _MOST_LISTED
+    return f"unknown {what}; expected one of {', '.join(sorted(known))}" if listed else f"unknown {what}"
+
+
+def meant(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that a name was probably meant as: one much like it, or the only one that it begins."""
+    if len(name) > _LONGEST:
+        return None
+    alike = get_close_matches(name, sorted(known), 1, _ALIKE)
+    begun = [one for one in known if one.startswith(name)] if len(name) >= _SHORTEST else []
+    return alike[0] if alike else begun[0] if len(begun) == 1 else None
 
 
 def fields_at(model: type[BaseModel], path: Sequence[int | str]) -> set[str]:

@@ -10,10 +10,11 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.http import problems
+from service.api.http.addresses import is_contract
 from service.api.http.metrics import Metrics
 from service.errors import Unavailable
 
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,200}")
+_REQUEST_ID = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,198}[\x21-\x7e])?")
 _AUTHORITY = re.compile(rb"https?://[^/]*", re.IGNORECASE)
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 # requested every few seconds, and answered however busy the service is
@@ -65,12 +66,18 @@ class OuterMiddleware:
         # Never unbound: the server logs a crash after this, and its task ends with the request.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started, status = time.perf_counter(), 0
+        asked = scope  # as the client sent it
+        without_body = scope["method"] == "HEAD" and not is_contract(scope["path"])
+        if without_body:
+            scope = {**scope, "method": "GET"}
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = self._headers(scope["path"], request_id, message["headers"])
+            elif without_body:
+                message = {**message, "body": b""}
             await send(message)
 
         app = self.app
@@ -89,6 +96,7 @@ class OuterMiddleware:
             raise
         finally:
             self.metrics.in_progress -= 1
+            scope["method"] = asked["method"]
             self._log_request(scope, status or 500, time.perf_counter() - started)
 
     def _headers(self, path: str, request_id: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

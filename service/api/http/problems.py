@@ -6,8 +6,9 @@ No message repeats an input's values: an input may be a true count.
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import cache
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -16,23 +17,23 @@ import structlog
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from service import errors
-from service.api.http.field_names import SUGGESTIONS, fields_at, unknown
+from service.api.http.addresses import address_meant, is_contract
+from service.api.http.faults import faults_of_errors
 from service.api.identity.throttle import SENDER
-from service.api.schemas.patterns import IN_WORDS
-from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
 from service.ledger.access.authentication import Principal
 
 MEDIA_TYPE = "application/problem+json"
 _log = structlog.get_logger("service.request")
-_LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
 _PAUSE = 0.01  # seconds of a principal's turn that a refusal takes while other principals send requests
+_PLACES = 3  # of faults that the detail names; errors has all of them
 _THREADS = 4  # for refusals whose details take a while to compute, and as many for invalid requests
 
 
@@ -102,7 +103,9 @@ KINDS: dict[str, Kind] = {
     ),
     "too_large": Kind(413, "The request is too large", "The detail names the limit."),
     "unsupported_media_type": Kind(
-        415, "Unsupported media type", "Send application/json. Counts to draw may also be an Arrow stream."
+        415,
+        "Unsupported media type",
+        "Send application/json, without Content-Encoding. Counts to draw may also be an Arrow stream or a table.",
     ),
     "idempotency_conflict": Kind(
         422, "The Idempotency-Key was used before", "It belongs to another request. Use a new key for a new request."
@@ -229,7 +232,8 @@ def _overrun_body(failure: Overrun) -> dict[str, Any]:
 def validation(faults: Iterable[Fault], instance: str) -> Problem:
     """Return the answer to an invalid request."""
     errors = [{"pointer": fault.pointer, "detail": fault.detail} for fault in faults]
-    places = ", ".join(fault["pointer"] or "the body" for fault in errors[:3])
+    places = ", ".join(fault["pointer"] or "the body" for fault in errors[:_PLACES])
+    places += f" and {len(errors) - _PLACES} more" if len(errors) > _PLACES else ""
     detail = f"{len(errors)} {'fault' if len(errors) == 1 else 'faults'}: {places}"
     return problem("validation", detail, instance, errors=errors)
 
@@ -240,6 +244,14 @@ def install(app: FastAPI) -> None:
     Few threads are used, none of them from the pools that requests run in: hundreds of refused requests must not hold
     up all others.
     """
+
+    @cache
+    def addresses() -> tuple[str, ...]:
+        """Return the templates of the contract, whose routes are all there when a request comes."""
+        return tuple(
+            {route.path for route in app.routes if isinstance(route, APIRoute) and route.path.startswith("/v1")}
+        )
+
     searching, wording = CapacityLimiter(_THREADS), CapacityLimiter(_THREADS)
 
     async def refused(request: Request, error: Exception) -> Response:
@@ -260,14 +272,16 @@ def install(app: FastAPI) -> None:
         def render() -> Problem:
             field = getattr(request.scope.get("route"), "body_field", None)
             model = BaseModel if field is None else field.field_info.annotation
-            return validation(_faults(invalid.errors(), invalid.body, model), request.scope["path"])
+            return validation(faults_of_errors(invalid.errors(), invalid.body, model), request.scope["path"])
 
         async with _turn_of_refusal(request):
             return await to_thread.run_sync(render, limiter=wording)
 
     async def http(request: Request, error: Exception) -> Response:
-        code = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation")
-        response = problem(code, KINDS[code].explanation, request.scope["path"])
+        code, path = _BY_STATUS.get(cast(HTTPException, error).status_code, "validation"), request.scope["path"]
+        meant = address_meant(path, addresses()) if code == "not_found" else None
+        hint = f" Did you mean {meant}?" if meant else ""
+        response = problem(code, KINDS[code].explanation + hint, path)
         if code == "method_not_allowed":
             # Static files refuse methods by themselves: no route lists theirs.
             response.headers["Allow"] = ", ".join(_allowed(app, request)) or "GET, HEAD"
@@ -306,84 +320,7 @@ def _allowed(app: FastAPI, request: Request) -> list[str]:
         method: next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
         for method, scope in scopes.items()
     }
-    return [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
-
-
-def _faults(errors: Sequence[Mapping[str, Any]], body: Any, model: type[BaseModel]) -> list[Fault]:
-    suggested = [fault for fault in errors if fault["type"] == "extra_forbidden"][:SUGGESTIONS]
-    return [_fault(fault, body, model if fault in suggested else None) for fault in errors]
-
-
-def _fault(fault: Mapping[str, Any], body: Any, model: type[BaseModel] | None) -> Fault:
-    """Return a fault of a request.
-
-    Args:
-        model: the body's model, where a name that the fault does not know is to be compared with the known ones.
-    """
-    where, *path = fault["loc"]
-    if fault["type"] == "json_invalid":
-        return Fault("", "expected JSON")
-    pointer = pointer_of(path, body) if where == "body" else "".join(f"/{step}" for step in fault["loc"])
-    if fault["type"] == "union_tag_invalid":
-        pointer += "/" + fault["ctx"]["discriminator"].strip("'")
-    if model is not None:
-        return Fault(pointer, unknown("field", str(path[-1]), fields_at(model, path[:-1])))
-    return Fault(pointer, _detail(fault))
-
-
-def faults_of(error: ValidationError, document: Any, model: type[BaseModel]) -> list[Fault]:
-    """Return a model's faults in a document, with pointers as if the document were the body."""
-    errors = error.errors(include_url=False, include_input=False)
-    return _faults([{**fault, "loc": ("body", *fault["loc"])} for fault in errors], document, model)
-
-
-def pointer_of(path: Sequence[int | str], body: Any) -> str:
-    """Return the JSON pointer of a pydantic location, whose steps also name members of unions."""
-    pointer, here = "", body
-    for number, step in enumerate(path):
-        last = number == len(path) - 1
-        if isinstance(here, dict) and (step in here or (last and not _is_tag(step, here))):
-            pointer += "/" + str(step)[:_LONGEST_STEP].replace("~", "~0").replace("/", "~1")
-            here = here.get(step)
-        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
-            pointer += f"/{step}"
-            here = here[step]
-    return pointer
-
-
-def _is_tag(step: int | str, here: Mapping[str, Any]) -> bool:
-    return (step in NODE_TYPES and here.get("type") == step) or step == here.get("definition")
-
-
-_DETAILS = {
-    "missing": "expected this field; it is missing",
-    "extra_forbidden": "unknown field",
-    "union_tag_invalid": "expected one of {expected_tags}",
-    "union_tag_not_found": "expected an object with the field {discriminator}",
-    "model_attributes_type": "expected an object",
-    "model_type": "expected an object",
-    "none_required": "expected null",
-    "dict_type": "expected an object",
-    "string_type": "expected text",
-    "string_too_short": "expected text with a length of at least {min_length}",
-    "string_too_long": "expected text with a length of at most {max_length}",
-    "list_type": "expected a list",
-    "too_short": "expected a list of at least {min_length}, got {actual_length}",
-    "too_long": "expected a list of at most {max_length}, got {actual_length}",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "expected a whole number"),
-    "greater_than_equal": "expected a number of at least {ge}",
-    "less_than_equal": "expected a number of at most {le}",
-}
-
-
-def _detail(fault: Mapping[str, Any]) -> str:
-    """Return the reason in the service's words, or in pydantic's where those do not quote the input."""
-    context = fault.get("ctx") or {}
-    if fault["type"] == "string_pattern_mismatch":
-        return IN_WORDS.get(context["pattern"], f"expected text that matches {context['pattern']}")
-    if fault["type"] in _DETAILS:
-        return _DETAILS[fault["type"]].format_map(context)
-    if fault["type"] == "value_error":
-        return str(context["error"])
-    message = str(fault["msg"])
-    return message.replace("Input should be", "expected", 1) if message.startswith("Input should be") else message
+    allowed = [method for method, route in methods.items() if method in (getattr(route, "methods", None) or ())]
+    if "GET" in allowed and not is_contract(request.scope["path"]):
+        allowed.insert(allowed.index("GET") + 1, "HEAD")
+    return allowed

@@ -1,11 +1,9 @@
 """Request parsing: JSON without any rounding, and no field that the operation does not know."""
 
-import json
 import re
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from http import HTTPStatus
 from types import NoneType
@@ -21,14 +19,15 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Scope
 
-from service.api.http import problems
 from service.api.http.accepted_types import JSON, require_acceptable
 from service.api.http.dependencies import FINISH, IN_HELPERS, PRICES_ONLY, AnswerInHelper, change_of
 from service.api.http.disconnects import client_gone, has_hung_up
 from service.api.http.expected_head import check_kept
+from service.api.http.faults import faults_of
 from service.api.http.field_names import SUGGESTIONS, unknown
 from service.api.http.helper_processes import Helped
 from service.api.http.json_size import HELD, check_items, check_size, items_in
+from service.api.http.json_text import parse, pointer_step
 from service.api.http.memory_room import room_of
 from service.api.identity.throttle import GIVEN_UP
 from service.api.schemas.exact_numbers import LARGEST_SHORT, Short
@@ -43,9 +42,8 @@ _LONG = 1 << 14
 _MOST_PARAMETERS = 128  # of a query: balances take 100 deltas, and a few others
 _MOST_FAULTS = 1000  # reported of a large body: to write out millions takes minutes and gigabytes
 _ANY = Limits(sys.maxsize, sys.maxsize, sys.maxsize)  # for plans that were read before, under the limits of that time
-# An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_ENCODING = re.compile("[a-z0-9-]{1,20}")
 
 
 class StrictRoute(APIRoute):
@@ -53,6 +51,7 @@ class StrictRoute(APIRoute):
 
     media_type: ClassVar[str] = JSON  # of the body, and of answers beside those that the route declares
     media_types = "application/json"
+    instead: ClassVar[Mapping[str, str]] = {}  # of unknown query parameters: what to do instead
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler behind the service's own reading of the request."""
@@ -85,7 +84,7 @@ class StrictRoute(APIRoute):
             reads_body = has_model and not (may_be_absent and _is_without_body(request))
             if reads_body:
                 self._check_media_type(request)  # first, since the query may differ for another media type
-            _check_address(request, known, lists)
+            _check_address(request, known, lists, self.instead)
             state, body = request.app.state, getattr(request, "_body", b"")  # a StreamRoute has read it
             if reads_body:
                 settings = state.settings
@@ -117,6 +116,7 @@ class StrictRoute(APIRoute):
         return read_and_handle
 
     def _check_media_type(self, request: Request) -> None:
+        require_plain(request)
         received = media_type(request.scope)
         if received != "application/json":
             raise UnsupportedMediaType(f"expected {self.media_types}, got {received or 'no Content-Type'}")
@@ -146,6 +146,7 @@ class StreamRoute(StrictRoute):
         handle = super().get_route_handler()
 
         async def read_and_handle(request: Request) -> Response:
+            require_plain(request)
             body = bytearray()  # extended in place: joining the parts would take the memory twice
             try:
                 async for part in request.stream():
@@ -157,6 +158,18 @@ class StreamRoute(StrictRoute):
             return await handle(request)
 
         return read_and_handle
+
+
+def require_plain(request: Request) -> None:
+    """Require a body that is sent as it is.
+
+    Raises:
+        UnsupportedMediaType: it is compressed, or encoded in another way.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        named = encoding if _ENCODING.fullmatch(encoding) else "another one"
+        raise UnsupportedMediaType(f"expected a body without Content-Encoding, got {named}")
 
 
 def media_type(scope: Scope) -> str:
@@ -176,7 +189,7 @@ def _is_without_body(request: Request) -> bool:
     return request.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in request.headers
 
 
-def _check_address(request: Request, known: frozenset[str], lists: frozenset[str]) -> None:
+def _check_address(request: Request, known: frozenset[str], lists: frozenset[str], instead: Mapping[str, str]) -> None:
     for kind, name in request.path_params.items():
         if "\0" in name:  # no name holds NUL, and PostgreSQL does not accept one even in a query
             raise NotFound(kind, name)
@@ -188,7 +201,7 @@ def _check_address(request: Request, known: frozenset[str], lists: frozenset[str
     ]
     if wrong:
         compared = [name for name in wrong if name not in known][:SUGGESTIONS]
-        raise InvalidInput([_fault_of_parameter(name, known, compared) for name in wrong])
+        raise InvalidInput([_fault_of_parameter(name, known, compared, instead) for name in wrong])
 
 
 def check_query(scope: Scope) -> None:
@@ -201,9 +214,12 @@ def check_query(scope: Scope) -> None:
         raise InvalidInput.at("/query", f"expected at most {_MOST_PARAMETERS} query parameters")
 
 
-def _fault_of_parameter(name: str, known: frozenset[str], compared: Collection[str]) -> Fault:
-    detail = "expected once" if name in known else unknown("query parameter", name, known if name in compared else ())
-    return Fault(f"/query/{_escaped(name)}", detail)
+def _fault_of_parameter(
+    name: str, known: frozenset[str], compared: Collection[str], instead: Mapping[str, str]
+) -> Fault:
+    what = "query parameter"
+    detail = instead.get(name) or unknown(what, name, known if name in compared else ())
+    return Fault(f"/query{_escaped(name)}", "expected once" if name in known else detail)
 
 
 async def _read_in_helper(request: Request, body: bytes, finish: Callable[..., Response]) -> Response:
@@ -278,62 +294,12 @@ def _model_of(model: type[BaseModel], body: bytes) -> BaseModel:
             raise InvalidInput.at(
                 "", f"expected a body that the operation accepts; {number} faults were found"
             ) from None
-        raise InvalidInput(problems.faults_of(error, parsed, model)) from None
+        raise InvalidInput(faults_of(error, parsed, model)) from None
 
 
 def _incomplete_body() -> InvalidInput:
     return InvalidInput.at("", "expected the whole body")
 
 
-def parse(body: bytes) -> Any:
-    """Parse JSON as RFC 8259 defines it, with numbers as they are written: 0.1 is one tenth, and 1.0 is not an integer.
-
-    Raises:
-        InvalidInput: the body is not UTF-8 or not JSON, has NaN or an infinity, repeats a name in one object, or has
-            text that is not Unicode. A ledger must not guess at any of these.
-    """
-    try:
-        parsed = json.loads(
-            body.decode("utf-8"),
-            parse_float=Decimal,
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_without_repetition,
-        )
-    except UnicodeError:
-        raise _not_unicode() from None
-    except RecursionError:
-        raise InvalidInput.at("", "expected JSON with fewer nested levels") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise InvalidInput.at("", f"expected JSON; the text ends early or has a syntax error at {place}") from None
-    except InvalidOperation:
-        raise InvalidInput.at("", "expected numbers whose exponents have at most 18 digits") from None
-    except ValueError as error:  # an integer of thousands of digits, or one of the two refusals below
-        detail = str(error) if isinstance(error, _Refused) else "expected integers with fewer digits"
-        raise InvalidInput.at("", detail) from None
-    if _SURROGATE.search(body) and any(escape[1] for escape in _ESCAPE.finditer(body)):
-        raise _not_unicode()
-    return parsed
-
-
-def _not_unicode() -> InvalidInput:
-    return InvalidInput.at("", "expected JSON in UTF-8 without lone surrogates")
-
-
-class _Refused(ValueError):
-    """JSON that Python would accept and the service does not."""
-
-
-def _refuse_constant(_: str) -> Any:
-    raise _Refused("expected finite numbers; JSON has no NaN and no infinities")
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise _Refused("expected each name once in an object")
-    return members
-
-
 def _escaped(name: str) -> str:
-    return name.encode("ascii", "backslashreplace").decode().replace("~", "~0").replace("/", "~1")[:200]
+    return pointer_step(name.encode("ascii", "backslashreplace").decode())[:201]

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api.http import problems
+from service.api.http.addresses import is_contract
 from service.api.identity.oidc import Tokens, is_token
 from service.api.identity.throttle import GIVEN_UP, PAGE, Throttle
 from service.errors import Forbidden, ServiceError, TooManyRequests, Unauthenticated
@@ -48,7 +49,7 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 or 429, or pass the request on with its principal."""
-        if scope["type"] == "http" and (scope["path"] == "/v1" or scope["path"].startswith("/v1/")):
+        if scope["type"] == "http" and is_contract(scope["path"]):
             try:
                 await self._admit(scope)
             except ServiceError as error:
@@ -68,6 +69,7 @@ class Authentication:
             raise
         threads = self.suspects if self.throttle.is_suspect(address, token) else self.threads
         try:
+            _require_token(scope, token)
             principal = signed_in or await self._principal(token, threads)
         except Unauthenticated:
             self.throttle.count_invalid(address)
@@ -94,8 +96,6 @@ class Authentication:
         return signed_in
 
     async def _principal(self, token: str, threads: ThreadPoolExecutor) -> Principal:
-        if not token:
-            raise Unauthenticated("expected exactly one header Authorization: Bearer <key>")
         if self.tokens is not None and is_token(token):
             return await self.tokens.principal(token)
         if self.inline:
@@ -114,9 +114,25 @@ class Authentication:
 
 def _token(scope: Scope) -> str:
     """Return the bearer token; empty where there is none, or more than one."""
-    headers = [value for name, value in scope["headers"] if name == b"authorization"]
+    headers = _authorization(scope)
     scheme, _, token = headers[0].decode("latin-1").partition(" ") if len(headers) == 1 else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _authorization(scope: Scope) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == b"authorization"]
+
+
+def _require_token(scope: Scope, token: str) -> None:
+    """Require a bearer token.
+
+    Raises:
+        Unauthenticated: there is none. No value is repeated, since it may be nearly a key.
+    """
+    if not token:
+        headers = _authorization(scope)
+        got = {0: "none", 1: "one of another form"}.get(len(headers), f"{len(headers)} such headers")
+        raise Unauthenticated(f"expected exactly one header Authorization: Bearer <key>, got {got}")
 
 
 async def current_principal(request: Request) -> Principal:

@@ -20,28 +20,6 @@ GROUPS = {
         "An account is a protected population with its privacy budget. A first day begins with opening one.",
         ("open_account", "list_accounts", "read_account", "change_account", "reject_change"),
     ),
-    "computations": Group(
-        "Costs, conversions, calibration and margins of error before anything is registered. Nothing is stored or"
-        " charged, and every key has access.",
-        (
-            "compose",
-            "convert",
-            "calibrate_to_margin",
-            "calibrate_to_guarantee",
-            "compare",
-            "allocate",
-            "tell_accuracy",
-            "draw_curve",
-            "plan_safetab",
-            "rake",
-            "project",
-        ),
-    ),
-    "scenarios": Group(
-        "A scenario is what the planner's form states, saved under a name: inputs of a plan, which colleagues can open"
-        " and compare. Nothing is charged.",
-        ("save_scenario", "list_scenarios", "read_scenario", "replace_scenario", "delete_scenario"),
-    ),
     "releases": Group(
         "A release is a plan whose cost is charged to its account, or refused where it does not fit. A release can"
         " be reserved first and then committed or voided; others approve large ones.",
@@ -69,6 +47,28 @@ GROUPS = {
     "balance and history": Group(
         "The account's spending and its remaining budget, now, over time, and for each period that it counts by.",
         ("read_balance", "read_history", "read_shares", "report_account", "list_periods"),
+    ),
+    "computations": Group(
+        "Costs, conversions, calibration and margins of error before anything is registered. Nothing is stored or"
+        " charged, and every key has access.",
+        (
+            "compose",
+            "convert",
+            "calibrate_to_margin",
+            "calibrate_to_guarantee",
+            "compare",
+            "allocate",
+            "tell_accuracy",
+            "draw_curve",
+            "plan_safetab",
+            "rake",
+            "project",
+        ),
+    ),
+    "scenarios": Group(
+        "A scenario is what the planner's form states, saved under a name: inputs of a plan, which colleagues can open"
+        " and compare. Nothing is charged.",
+        ("save_scenario", "list_scenarios", "read_scenario", "replace_scenario", "delete_scenario"),
     ),
     "trust": Group(
         "The account's journal with its signed head, receipts and exports. Others can check the ledger with them,"

@@ -72,7 +72,7 @@ async def follow_journal(
             raise InvalidInput.at("/header/Last-Event-ID", "expected the number of an entry")
         after = int(last_event)
     stream = JournalStream(account, database, request.app.state.journals, take)
-    await to_thread.run_sync(stream.require)
+    await to_thread.run_sync(stream.require, after)
     return JournalResponse(stream, after)
 
 
@@ -83,25 +83,29 @@ class JournalStream:
         self.account, self.journals = account, journals
         self._database, self._take = database, take
 
-    def require(self) -> None:
-        """Require that there is such an account.
+    def require(self, after: int) -> None:
+        """Require that there is such an account, with an entry of this number.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such account.
+            LedgerRolledBack: its journal ends before that entry.
             Unavailable: the ledger does not answer.
         """
         with self._database.read() as connection:
-            accounts.read_account(connection, self.account)
+            record = accounts.read_account(connection, self.account)
+        journal.require_number(record.name, record.head, after)
 
     def read(self, after: int) -> list[tuple[int, bytes]]:
         """Return the numbers and events of the next entries.
 
         Raises:
+            LedgerRolledBack: the journal ends before that number.
             TooLarge: they take more memory than one principal may.
             Unavailable: the ledger does not answer, or there is no memory.
         """
         with self._database.read() as connection:
             record = accounts.read_account(connection, self.account)
+            journal.require_number(record.name, record.head, after)
             reserve, until = (lambda characters: self._take(_A_CHARACTER * characters)), record.head.seq
             entries = journal.entries(connection, record.id, after, _PAGE, reserve, until=until, most=_CHARACTERS)
             previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""

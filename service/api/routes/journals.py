@@ -68,7 +68,8 @@ def read_journal(
 
     The oldest entry comes first. Each entry is hashed together with the one before it. A reader who keeps one hash can
     therefore detect any change of the entries before it. With the number of the last entry that was read as after, the
-    answer has the entries that were added since.
+    answer has the entries that were added since. A number above that of the last entry is refused with 412, as a
+    restored ledger may have lost it.
 
     With text/event-stream as Accept the answer is a stream of server-sent events that goes on with each new entry,
     within about a second. It begins after the entry that the header Last-Event-ID or after names, otherwise with the
@@ -81,6 +82,7 @@ def read_journal(
     first = read_seq(cursor) if after is None else after
     with database.read() as connection:
         record = accounts.read_account(connection, account)
+        journal.require_number(record.name, record.head, after or 0)
         entries = journal.entries(connection, record.id, first, limit, with_room(take), until=record.head.seq)
         previous = journal.hash_before(connection, record.id, entries[0].seq) if entries else ""
     items = []

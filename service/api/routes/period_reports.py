@@ -22,7 +22,7 @@ from service.api.schemas.charges import charge_body
 from service.api.schemas.count_accuracy import Accuracy, count_accuracies
 from service.api.schemas.exact_numbers import Exact, number_down, stated
 from service.api.schemas.guarantees import head_body
-from service.api.schemas.moments import Moment
+from service.api.schemas.moments import MomentInQuery
 from service.api.schemas.period_reports import (
     MOST_CHILDREN,
     MOST_MECHANISMS,
@@ -79,10 +79,11 @@ def report_account(
     principal: CurrentPrincipal,
     take: Room,
     since: Annotated[
-        Moment | None, Query(description="The beginning of the period; by default the opening of the account.")
+        MomentInQuery | None, Query(description="The beginning of the period; by default the opening of the account.")
     ] = None,
     until: Annotated[
-        Moment | None, Query(description="The end of the period, which is not part of it; by default the present.")
+        MomentInQuery | None,
+        Query(description="The end of the period, which is not part of it; by default the present."),
     ] = None,
     confidence: Annotated[
         Exact, Query(description="The confidence of the margins, above 0 and below 1.", examples=["0.9"])

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -278,6 +278,9 @@ def list_releases(
     principal: CurrentPrincipal,
     take: Room,
     wanted: Search,
+    order: Annotated[
+        Literal["asc", "desc"], Query(description="By registration: the oldest first, or the newest.")
+    ] = "asc",
     with_charge: WithCharge = False,
     with_obstacle: WithObstacle = False,
     with_plan: WithPlan = True,
@@ -287,7 +290,8 @@ def list_releases(
 ) -> Response:
     """List an account's releases.
 
-    They are in the order in which they were registered. A list has the releases that match all that is asked for.
+    They are in the order in which they were registered, with order=desc the newest first. A list has the releases that
+    match all that is asked for.
     """
     require(principal, "auditor", account)
     now = clock.now()
@@ -295,7 +299,9 @@ def list_releases(
     with database.read() as connection:
         judge = Judge(connection, principal, seen) if with_obstacle else None
         owner = accounts.read_account(connection, account)
-        records = releases.list_releases(connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take))
+        records = releases.list_releases(
+            connection, owner.chain, read_seq(cursor), limit, wanted, now, with_room(take), newest_first=order == "desc"
+        )
         shown = listed(
             connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan, judge=judge
         )

@@ -22,7 +22,7 @@ from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.notation import write_plan
 
 CONFIDENCE = Fraction(95, 100)
-_PART = 1 << 16  # counts that are written as JSON at a time
+_PART = 1 << 13  # counts that are written at a time, in a millisecond: the serving process writes long ones too
 
 
 class MarginOfError(BaseModel):

@@ -1,11 +1,12 @@
 """Guarantees, budgets and heads as JSON."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, short_exact, stated
 from service.errors import InvalidInput
@@ -84,11 +85,22 @@ class HeadBody(BaseModel):
     hash: str
 
 
+def _within_doubles(text: str) -> str:
+    if parse_exact(text) > _LARGEST:
+        raise ValueError("expected a number of at most 1.797e308, the largest that answers can show")
+    return text
+
+
+_LARGEST = Fraction(sys.float_info.max)
+Cap = Annotated[Exact, AfterValidator(_within_doubles)]
+"""A cap that answers can show, and so what is left of it."""
+
+
 class PureBudget(Strict):
     """A cap on pure epsilon; delta caps the deltas that mechanisms declare."""
 
     definition: Literal["pure"]
-    epsilon: Exact
+    epsilon: Cap
     delta: Exact | None = None
 
 
@@ -96,7 +108,7 @@ class ZcdpBudget(Strict):
     """A cap on rho; delta caps the deltas that mechanisms declare."""
 
     definition: Literal["zcdp"]
-    rho: Exact
+    rho: Cap
     delta: Exact | None = None
 
 
@@ -105,7 +117,7 @@ class RdpBudget(Strict):
 
     definition: Literal["rdp"]
     alpha: Exact
-    epsilon: Exact
+    epsilon: Cap
     delta: Exact | None = None
 
 
@@ -113,7 +125,7 @@ class ApproximateBudget(Strict):
     """An (epsilon, delta) cap; declared_delta is the part of delta reserved for mechanisms that declare deltas."""
 
     definition: Literal["approximate"]
-    epsilon: Exact
+    epsilon: Cap
     delta: Exact
     declared_delta: Exact | None = None
 

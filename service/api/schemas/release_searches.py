@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 
 from service.api.schemas.exact_numbers import Label
-from service.api.schemas.moments import Moment
+from service.api.schemas.moments import MomentInQuery
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
 from service.ledger.storage import clock
@@ -24,8 +24,14 @@ async def _family(  # async, as FastAPI would give it a thread otherwise
         Label | None,
         Query(description="Only releases that this principal approved, by itself or as one of several."),
     ] = None,
-    since: Annotated[Moment | None, Query(description="Only releases registered at this moment or later.")] = None,
-    before: Annotated[Moment | None, Query(description="Only releases registered earlier than this moment.")] = None,
+    since: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered at this moment, or on this day in UTC, or later."),
+    ] = None,
+    before: Annotated[
+        MomentInQuery | None,
+        Query(description="Only releases registered earlier than this moment, or than this day in UTC."),
+    ] = None,
 ) -> Wanted:
     since_text, before_text = (None if moment is None else clock.stamp(moment) for moment in (since, before))
     return Wanted(tag, "committed", name, registered_by, since_text, before_text, approved_by)

@@ -320,14 +320,22 @@ def _refuse_other_branch(
     refuse_other_branch(connection, release_id, points, partition, since, is_tabulation=place.is_tabulation)
 
 
+_OF_WHOLE = "the whole input has been drawn for this mechanism and repetition, and with it every partition"
+_OF_PARTITION = "a partition has been drawn for this mechanism and repetition, which is a part of the whole input"
+
+
 def _refuse_second_draw(connection: Connection, release_id: str, name: str, turn: Turn) -> None:
     """Refuse a second draw; a draw of the whole input overlaps every partition, so each excludes the other."""
-    query = select(Draw.id).where(Draw.repetition == turn.repetition)
+    query = select(Draw.id, Draw.partition).where(Draw.repetition == turn.repetition)
     if turn.partition == WHOLE:
         query = query.where(Draw.release_id + Draw.mechanism == release_id + name)
     else:
         of = Draw.release_id == release_id, Draw.mechanism == name
         query = query.where(*of, Draw.partition.in_((turn.partition, WHOLE)))
-    drawn = connection.execute(query.limit(1)).scalar_one_or_none()
-    if drawn is not None:
-        raise AlreadyDrawn(drawn, "this mechanism, partition and repetition has been drawn")
+    drawn = connection.execute(query.limit(1)).one_or_none()
+    if drawn is None:
+        return
+    detail = "this mechanism, partition and repetition has been drawn"
+    if turn.partition != drawn.partition:
+        detail = _OF_PARTITION if turn.partition == WHOLE else _OF_WHOLE
+    raise AlreadyDrawn(drawn.id, detail)

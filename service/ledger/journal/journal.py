@@ -232,6 +232,16 @@ def entries(
     return page_of(rows, lambda row: JournalEntry(*row))
 
 
+def require_number(account: str, head: Head, number: int) -> None:
+    """Require that a journal has an entry of a number, or 0, which a client keeps of the entries that it read.
+
+    Raises:
+        LedgerRolledBack: the journal's last entry has a lower number.
+    """
+    if number > head.seq:
+        raise LedgerRolledBack(account, head.seq)
+
+
 def require_expected_head(connection: Connection, kept: ExpectedHead) -> None:
     """Refuse to continue if an entry that was seen is not in the journal: then an old backup was restored.
 

@@ -245,13 +245,20 @@ def list_releases(
     wanted: Wanted,
     at: str,
     before_reading: BeforeReading,
+    *,
+    newest_first: bool = False,
 ) -> Page[ReleaseRecord]:
     """Return a page of an account's releases in the order of their registration.
 
     Args:
         after: the number of the entry that the page follows; 0 for the first page.
         at: the moment of the question.
+        newest_first: in the reverse order.
     """
+
+    def follows(number: InstrumentedAttribute[int]) -> ColumnElement[bool]:
+        return number < after if newest_first and after else number > after
+
     account_id, tag, state = account.id, wanted.tag, wanted.state
     query, number = RELEASES.where(Release.account_id == account_id), Release.seq
     query = query.where(*searched(connection, literal(account.name), wanted))
@@ -263,16 +270,16 @@ def list_releases(
         case None | "committed":
             # Most or all rows are listed in this order. A rare tag has few rows, so the order of its own rows is used.
             number = Release.seq if tag is None else ReleaseTag.seq
-            query = (
-                query.where(number > after) if state is None else query.where(number > after, Release.state == state)
-            )
+            query = query.where(follows(number))
+            query = query if state is None else query.where(Release.state == state)
         case "expired":
-            query = query.where(UNCOMMITTED, Release.seq.in_(_expired(account_id, after, at)))
+            query = query.where(UNCOMMITTED, Release.seq.in_(_expired(account_id, follows(Release.seq), at)))
         case "voided":
-            query = query.where(UNCOMMITTED, Release.seq > after, Release.state == state)
+            query = query.where(UNCOMMITTED, follows(Release.seq), Release.state == state)
         case _:
-            query = query.where(UNCOMMITTED, Release.seq > after, Release.state == state, ~is_due(at))
-    rows = rows_of(connection, query.order_by(number), SIZE, limit, before_reading=before_reading)
+            query = query.where(UNCOMMITTED, follows(Release.seq), Release.state == state, ~is_due(at))
+    ordered = query.order_by(number.desc() if newest_first else number)
+    rows = rows_of(connection, ordered, SIZE, limit, before_reading=before_reading)
     return page_of(rows, lambda row: record_of(connection, row).seen(at))
 
 
@@ -393,13 +400,13 @@ def is_due(at: str) -> ColumnElement[bool]:
     return and_(ends, Release.expires_at <= at, held)
 
 
-def _expired(account_id: int, after: int, at: str) -> CompoundSelect[tuple[int]]:
+def _expired(account_id: int, follows: ColumnElement[bool], at: str) -> CompoundSelect[tuple[int]]:
     """Select the numbers of releases whose time is over, recorded or not; each half has its index."""
     written = select(Release.seq).where(Release.account_id == account_id, UNCOMMITTED, Release.state == "expired")
     due = select(Release.seq).join(Hold, Hold.release_id == Release.id)
     due = due.where(Release.account_id == account_id, Hold.account_id == account_id, Hold.expires_at <= at)
     due = due.where(Release.expires_at <= at)
-    return union_all(written.where(Release.seq > after), due.where(Release.seq > after))
+    return union_all(written.where(follows), due.where(follows))
 
 
 UNCOMMITTED = Release.state != literal_column("'committed'")  # worded as in the partial index of these few

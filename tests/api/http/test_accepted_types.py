@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.api.http.accepted_types import prefers, require_acceptable
+from service.api.http.accepted_types import form_of, prefers, require_acceptable
 from service.errors import NotAcceptable
 from tests.api.calls import Client, json_of, open_account, problem_of, pure, release
 
@@ -25,6 +25,27 @@ _CSV = ("application/json", "text/csv")
 )
 def test_what_accept_prefers(accept: str, preferred: bool) -> None:
     assert prefers(accept, "a/b") is preferred
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", "a/own"),
+        ("*/*", "a/own"),
+        ("a/*", "a/own"),
+        ("application/json, text/plain, */*", "a/own"),
+        ("application/json", "application/json"),
+        ("application/*", "application/json"),
+        ("a/own;q=0.5, application/json", "application/json"),
+        ("a/own, application/json", "a/own"),
+        ("a/other", "a/other"),
+        ("a/other;q=0.5, a/own", "a/own"),
+        ("a/other;q=0.5, application/json", "application/json"),
+        ("a/other, */*", "a/other"),
+    ],
+)
+def test_the_form_of_an_answer_to_a_body_of_such_a_form(accept: str, form: str) -> None:
+    assert form_of(accept, "a/own", ("a/other",)) == form
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.http import request_parsing
-from service.api.http.field_names import fields_at, unknown
+from service.api.http.field_names import fields_at, meant, unknown
 from service.api.routes.releases import RegisterBatch, RegisterRelease
 from service.privacy.mechanisms import MECHANISMS
 from tests.api.calls import open_account, problem_of
@@ -17,13 +17,22 @@ from tests.api.calls import open_account, problem_of
     [
         ("epsilonn", "unknown field; did you mean epsilon?"),
         ("Epsilon", "unknown field; did you mean epsilon?"),
-        ("granularity", "unknown field"),
-        ("", "unknown field"),
-        ("epsilon" * 1000, "unknown field"),
+        ("eps", "unknown field; did you mean epsilon?"),
+        ("ep", "unknown field; expected one of epsilon, rho"),
+        ("granularity", "unknown field; expected one of epsilon, rho"),
+        ("", "unknown field; expected one of epsilon, rho"),
+        ("epsilon" * 1000, "unknown field; expected one of epsilon, rho"),
     ],
 )
 def test_only_what_is_much_alike_is_suggested(name: str, detail: str) -> None:
     assert unknown("field", name, {"epsilon", "rho"}) == detail
+
+
+def test_a_place_with_many_names_lists_none() -> None:
+    assert unknown("field", "x", {f"field {number}" for number in range(99)}) == "unknown field"
+    assert unknown("field", "x", set()) == "unknown field"
+    assert meant("tab", {"table", "tablet"}) == "table"
+    assert meant("tab", {"tabulations", "tabulated-groups"}) is None
 
 
 def test_the_fields_are_those_of_the_place() -> None:
@@ -45,7 +54,13 @@ _PART = {"type": "laplace", "epsilon": "1"}
             {"plan": {"type": "sequence", "parts": [_PART, _PART | {"sensitivty": "1"}]}},
             {"/plan/parts/1/sensitivty": "unknown field; did you mean sensitivity?"},
         ),
-        ({"plan": _PART | {"sigma_squared": "1"}}, {"/plan/sigma_squared": "unknown field"}),
+        (
+            {"plan": _PART | {"sigma_squared": "1"}},
+            {
+                "/plan/sigma_squared": "unknown field; expected one of cells, cells_added, cells_replaced, epsilon,"
+                " name, reads, scale, sensitivity, tags, type"
+            },
+        ),
         ({"x" * 200 + str(number): 0 for number in range(30)}, {}),
     ],
 )
@@ -72,7 +87,7 @@ def test_a_query_parameter_that_is_misspelt_is_named(client: TestClient) -> None
     found = {fault["pointer"]: fault["detail"] for fault in problem_of(answer, "validation")["errors"]}
     assert found == {
         "/query/as_off": "unknown query parameter; did you mean as_of?",
-        "/query/1234567": "unknown query parameter",
+        "/query/1234567": "unknown query parameter; expected one of as_of, delta, period, picture, tag",
     }
 
 
@@ -100,4 +115,4 @@ def test_a_pointer_states_the_beginning_of_a_long_name(client: TestClient) -> No
     open_account(client)
     asked = {"name": "a release", "plan": _PART, "x" * 100_000: 0}
     errors = problem_of(client.post("/v1/accounts/people/releases", json=asked), "validation")["errors"]
-    assert errors == [{"pointer": f"/{'x' * 1000}", "detail": "unknown field"}]
+    assert [fault["pointer"] for fault in errors] == [f"/{'x' * 200}"]

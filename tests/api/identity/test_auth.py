@@ -114,6 +114,19 @@ def test_two_keys_are_none(keyless: Client) -> None:
     _refused(keyless.get("/v1/accounts", headers=twice[:1] * 2))
 
 
+def test_a_refusal_says_what_was_sent(keyless: Client) -> None:
+    def detail(*values: str) -> str:
+        headers = [("Authorization", value) for value in values]
+        return str(problem_of(keyless.get("/v1/accounts", headers=headers), "unauthenticated")["detail"])
+
+    expected = "expected exactly one header Authorization: Bearer <key>, got"
+    assert detail() == f"{expected} none"
+    assert detail("Basic wrong") == f"{expected} one of another form"
+    assert detail("Bearer") == f"{expected} one of another form"
+    assert detail(f"Bearer {STEWARD}", "Bearer wrong") == f"{expected} 2 such headers"
+    assert detail("Bearer wrong") == "the key is unknown, expired or revoked"
+
+
 def test_the_scheme_is_read_as_http_has_it(keyless: Client) -> None:
     for scheme in ("Bearer", "bearer", "BEARER", "Bearer "):
         json_of(keyless.get("/v1/accounts", headers={"Authorization": f"{scheme} {STEWARD}"}))

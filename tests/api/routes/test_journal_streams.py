@@ -118,6 +118,9 @@ def test_what_a_stream_does_not_take_is_refused(steward: Client) -> None:
         answer = steward.get(_JOURNAL, headers=_EVENTS | {"Last-Event-ID": last})
         assert pointers_of(answer) == ["/header/Last-Event-ID"]
     problem_of(steward.get("/v1/accounts/none/journal", headers=_EVENTS), "not_found")
+    for query, header in (("?after=2", {}), ("", {"Last-Event-ID": "2"})):  # it would wait for ever
+        answer = steward.get(f"{_JOURNAL}{query}", headers=_EVENTS | header)
+        assert problem_of(answer, "ledger_rolled_back")["account"] == "people"
     kept = {"If-Ledger-Includes": f"1:{'0' * 64}"}
     problem_of(steward.get(_JOURNAL, headers=_EVENTS | kept), "ledger_rolled_back")
 

@@ -133,6 +133,20 @@ def test_branches_are_fixed_turn_by_turn(database: Database, first: str) -> None
                 assert refused.value.draw == drawn.id
 
 
+def test_a_refusal_says_what_was_drawn(database: Database) -> None:
+    open_account(database)
+    for first, second, detail in (
+        ("a", "a", "this mechanism, partition and repetition has been drawn"),
+        ("", "", "this mechanism, partition and repetition has been drawn"),
+        ("", "a", "the whole input has been drawn for this mechanism and repetition, and with it every partition"),
+        ("a", "", "a partition has been drawn for this mechanism and repetition, which is a part of the whole input"),
+    ):
+        (registered,) = charge(database, _A)
+        _draw(database, _A, registered.id, "a", first, 0)
+        with pytest.raises(AlreadyDrawn, match=f"^{detail}$"):
+            _draw(database, _A, registered.id, "a", second, 0)
+
+
 def test_a_turn_that_the_plan_has_not() -> None:
     plan = read_plan(_NESTED)
     for name, turns in _TURNS.items():

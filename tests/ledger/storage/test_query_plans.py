@@ -169,7 +169,9 @@ def _read(database: Database, release: str) -> None:
             states: tuple[State | None, ...] = (None, "reserved", "committed", "voided", "expired", "proposed")
             for state in states:
                 wanted = Wanted(tag, state)
-                releases.list_releases(connection, account.chain, 0, 10, wanted, now, lambda _: None)
+                for after, newest_first in ((0, False), (0, True), (9, True)):
+                    asked = connection, account.chain, after, 10, wanted, now, lambda _: None
+                    releases.list_releases(*asked, newest_first=newest_first)
                 for only in (None, frozenset({"people"})):
                     search_releases(connection, (account.id, 1), 10, only, wanted, now, lambda _: None)
         for wanted in (Wanted(approver="bob"), Wanted(principal="ann", name="r", since=now, before=now)):

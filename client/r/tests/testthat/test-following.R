@@ -47,6 +47,7 @@ test_that("a refusal and the caller's own error are conditions", {
   ledger <- connected()
   never <- function(entry) stop("my own")
   refused <- caught(follow_journal(ledger, "no-such-account", never), "pbl_not_found")
+  caught(follow_journal(ledger, opened(ledger), never, after = 1e6), "pbl_ledger_rolled_back")
   expect_identical(refused$status, 404L)
   expect_error(follow_journal(ledger, opened(ledger), never), "my own")
   for (wrong in list(-1, 1.5, "x")) expect_error(follow_journal(ledger, "town", never, after = wrong), "after: expected")

@@ -25,7 +25,29 @@ test_that("a dry run changes nothing", {
   expect_identical(list(trial$id, trial$remaining$rho), list("", 0.49))
   expect_identical(account(ledger, name)$remaining$rho, 0.5)
   expect_error(register(ledger, name, name = "t", plan = small, dry_run = NA), "dry_run: expected TRUE or FALSE")
-  expect_error(register(ledger, name, name = "t", plan = small, dryrun = TRUE), "expected named arguments")
+  expect_output(print(trial), paste0("<dry run, nothing is registered: tables of ", name, " would be committed>"))
+  expect_error(
+    register(ledger, name, name = "t", plan = small, dryrun = TRUE),
+    "expected named arguments, of ledger, account, name, plan, .*; got dryrun$"
+  )
+  expect_error(balance(ledger, name, "t"), "got one without a name$")
+})
+
+test_that("releases are found, in pages and in either order", {
+  ledger <- connected()
+  name <- opened(ledger)
+  for (each in c("births", "deaths", "births again")) register(ledger, name, name = each, plan = small, tags = "t")
+  names <- function(...) vapply(releases(ledger, name, ...), function(one) one$name, "")
+  expect_identical(names(), c("births", "deaths", "births again"))
+  expect_identical(names(newest_first = TRUE, most = 2), c("births again", "deaths"))
+  expect_identical(names(name = "BIRTHS", tag = "t", state = "committed"), c("births", "births again"))
+  today <- as.Date(format(Sys.time(), tz = "UTC"))
+  expect_identical(length(names(since = today - 1, before = today + 2)), 3L)
+  expect_identical(names(since = Sys.time() + 7200), character())
+  expect_identical(names(before = "2020-01-01"), character())
+  expect_error(names(since = 7), "since: expected a Date")
+  expect_error(names(most = 0), "most: expected a number above 0")
+  expect_error(names(tag = 7), "expected texts to search by")
 })
 
 test_that("a batch is registered whole or not at all", {

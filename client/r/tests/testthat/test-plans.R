@@ -17,6 +17,19 @@ every <- list(
 )
 parsed <- function(plan) jsonlite::fromJSON(privacybudgetledger:::write_json(privacybudgetledger:::sent(plan)), FALSE)
 
+test_that("noise has exactly one scale", {
+  expect_error(plan_geometric(), "geometric: expected exactly one of scale and epsilon, got none")
+  expect_error(plan_laplace(scale = 1, epsilon = 1), "got scale and epsilon")
+  expect_error(plan_discrete_gaussian(name = "a"), "exactly one of sigma_squared and rho")
+  expect_error(plan_gaussian(), "exactly one of sigma_squared and rho")
+})
+
+test_that("a misspelt argument is named", {
+  expect_error(plan_geometric(epsilonn = 1), "of cells, .*, tags; got epsilonn$")
+  expect_error(budget_zcdp(roh = 1), "got roh$")
+  expect_error(connect_ledger("http://localhost", "k", timeot = 1), "of address, key, .*; got timeot$")
+})
+
 test_that("the service prices each plan, and it is read back", {
   ledger <- connected()
   for (plan in every) {
@@ -89,13 +102,13 @@ test_that("a whole sensitivity is a JSON integer", {
 
 test_that("an argument that is missing, misspelt or no plan is refused", {
   expect_error(plan_osgt(m = 1), "expected the argument sigma_squared")
-  expect_error(plan_gaussian(sigma = 1), "names of the contract's fields")
-  expect_error(plan_gaussian("0.1"), "names of the contract's fields")
+  expect_error(plan_gaussian(sigma = 1), "expected named arguments, of .*; got sigma$")
+  expect_error(plan_gaussian("0.1"), "got one without a name")
   expect_error(plan_gaussian(rho = 0.1), "rho: expected an exact number as text")
   expect_error(plan_sequence(one, tag = "a"), "parts: expected plans")
   expect_error(plan_sequence(list(type = "geometric")), "parts: expected plans")
   expect_error(plan_repeat(2, "one"), "part: expected a plan")
-  expect_error(plan_repeat(2, one, one), "names of the contract's fields")
+  expect_error(plan_repeat(2, one, one), "got one without a name")
   expect_error(plan_declared(reference = "a", rdp = rdp_point(alpha = 2, epsilon = 1)), "rdp: expected a list")
   expect_error(plan_declared(reference = "a", add_remove = list(epsilon = "1")), "add_remove: expected a declaration")
   expect_error(plan_geometric(epsilon = 1, tags = c("a", NA)), "tags: expected texts")

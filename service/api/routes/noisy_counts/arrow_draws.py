@@ -1,28 +1,30 @@
 """Draws over Arrow: the counts are the body, and the other fields of the JSON body are query parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from service.api.arrow import streams
 from service.api.arrow.streams import CountStream
-from service.api.http import problems
+from service.api.http.accepted_types import JSON, form_of
 from service.api.http.dependencies import Changing, Streamed, in_writers, replay_header
+from service.api.http.faults import faults_of
+from service.api.http.json_text import parse
 from service.api.http.memory_room import Take, room_of
-from service.api.http.request_parsing import StreamRoute, parse
+from service.api.http.request_parsing import StreamRoute
 from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
 from service.api.routes.noisy_counts.draws import DrawSelection, NewDraw
 from service.api.routes.releases import ReleasePath
 from service.api.schemas.charges import WithCharge
-from service.api.schemas.draw_responses import identity_of
+from service.api.schemas.draw_responses import identity_of, json_of
 from service.errors import Fault, InvalidInput
 from service.ledger.draws.draws import AnsweredDraw
 from service.noise import Keystream, add_noise
@@ -35,6 +37,7 @@ class ArrowRoute(StreamRoute):
     """Route class for requests whose body is an Arrow stream."""
 
     media_type = streams.MEDIA_TYPE
+    instead = draws.NO_DRY_RUN
 
 
 # The operations are documented with their JSON twins in ``draws``: OpenAPI has one operation per address and method.
@@ -60,6 +63,7 @@ async def _upload(request: Request) -> Upload:
 
 
 Uploaded = Annotated[Upload, Depends(_upload)]
+Accepted = Annotated[str, Header(alias="Accept")]
 Text = Annotated[str, Query()]
 Texts = Annotated[list[str], Query(default_factory=list)]
 
@@ -77,13 +81,14 @@ def register_and_draw(
     granularity: Annotated[str | None, Query()] = None,
     periods: Annotated[str | None, Query()] = None,
     with_charge: WithCharge = False,
+    accept: Accepted = "",
 ) -> Response:
     """Register a mechanism and draw its noisy counts."""
     new_draw = new_draw_of(name, mechanism, tags, delta, granularity, periods)
     counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
     drawn = draws.register(account, new_draw, change, noisy, counts.rows, at, "/query")
-    return _respond(counts, drawn, draws.charge_header(account, drawn, change, asked=with_charge))
+    return _respond(counts, drawn, accept, draws.charge_header(account, drawn, change, asked=with_charge))
 
 
 @router.post("/releases/{release}/draws")
@@ -97,12 +102,14 @@ def draw_mechanism(
     partition: Annotated[str | None, Query()] = None,
     repetition: Text = "0",
     granularity: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Draw the noisy counts of a mechanism of a registered release."""
     selection = selection_of(mechanism, partition, repetition, granularity)
     counts = streams.read_counts(upload.body, upload.most, upload.take)
     noisy, at = partial(_noisy, counts, granularity), f"/{streams.COUNT}"
-    return _respond(counts, draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query"))
+    drawn = draws.draw_of(account, release, selection, change, noisy, counts.rows, at, "/query")
+    return _respond(counts, drawn, accept)
 
 
 def new_draw_of(
@@ -135,7 +142,7 @@ def model_of(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise in_query(InvalidInput(problems.faults_of(error, fields, model))) from None
+        raise in_query(InvalidInput(faults_of(error, fields, model))) from None
 
 
 def in_query(refused: InvalidInput, below: str = "") -> InvalidInput:
@@ -158,7 +165,15 @@ def _noisy(
     return noisy
 
 
-def _respond(counts: CountStream, drawn: AnsweredDraw, charge: dict[str, str] | None = None) -> Response:
+def _respond(counts: CountStream, drawn: AnsweredDraw, accept: str, charge: dict[str, str] | None = None) -> Response:
+    return answer_stream(drawn, streams.with_noisy(counts, drawn.record.noisy), accept, charge)
+
+
+def answer_stream(
+    drawn: AnsweredDraw, stream: Iterator[bytes], accept: str, charge: dict[str, str] | None = None
+) -> Response:
+    """Answer a request whose body was a stream with another one, or with JSON where it prefers that."""
+    kind = form_of(accept, streams.MEDIA_TYPE)
     headers = identity_of(drawn.record) | replay_header(drawn.answer) | (charge or {})
-    noisy = streams.with_noisy(counts, drawn.record.noisy)
-    return Streamed(noisy, drawn.answer.status, headers, streams.MEDIA_TYPE)
+    content: Iterator[bytes | str] = json_of(drawn.record) if kind == JSON else stream
+    return Streamed(content, drawn.answer.status, headers, kind)

@@ -7,24 +7,24 @@ from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from numpy.typing import NDArray
 from python_multipart.multipart import parse_options_header
 
 from service.api.http import csv_answers
-from service.api.http.accepted_types import preferred
+from service.api.http.accepted_types import JSON, form_of
 from service.api.http.dependencies import Changing, Streamed, heavy_in_helpers, in_writers, replay_header
 from service.api.http.memory_room import room_of
 from service.api.http.request_parsing import StreamRoute
 from service.api.publication.noisy_tables import PARQUET, drawn_as_parquet
 from service.api.routes.accounts import AccountPath
 from service.api.routes.noisy_counts import draws
-from service.api.routes.noisy_counts.arrow_draws import Text, Texts, Upload, new_draw_of, selection_of
+from service.api.routes.noisy_counts.arrow_draws import Accepted, Text, Texts, Upload, new_draw_of, selection_of
 from service.api.routes.releases import ReleasePath
 from service.api.schemas import count_tables
 from service.api.schemas.charges import WithCharge
 from service.api.schemas.count_tables import CountTable
-from service.api.schemas.draw_responses import CONFIDENCE, identity_of, margin_of
+from service.api.schemas.draw_responses import CONFIDENCE, identity_of, json_of, margin_of
 from service.api.schemas.granularity import unit_of
 from service.errors import UnsupportedMediaType
 from service.ledger.draws.draws import AnsweredDraw
@@ -38,13 +38,13 @@ class CsvRoute(StreamRoute):
     """Route class for requests whose body is a table."""
 
     media_type = csv_answers.MEDIA_TYPE
+    instead = draws.NO_DRY_RUN
 
 
 # The operations are documented with their JSON twins, as those of ``arrow_draws`` are.
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=CsvRoute, include_in_schema=False)
 
 _OR_PARQUET: dict[int | str, dict[str, Any]] = {201: {"content": {PARQUET: {}}}}
-Accepted = Annotated[str, Header(alias="Accept")]
 
 
 async def _upload(request: Request) -> Upload:
@@ -110,12 +110,13 @@ def _noisy(table: CountTable, law: NoiseLaw, unit: Fraction, keystream: Keystrea
 
 
 def _respond(table: CountTable, drawn: AnsweredDraw, accept: str, charge: dict[str, str] | None = None) -> Response:
-    record = drawn.record
+    record, kind = drawn.record, form_of(accept, csv_answers.MEDIA_TYPE, (PARQUET,))
     headers = identity_of(record) | replay_header(drawn.answer) | (charge or {})
+    if kind == JSON:
+        return Streamed(json_of(record), drawn.answer.status, headers, kind)
     unit, margin = unit_of(record.mechanism), margin_of(record.mechanism)
     names = count_tables.names_with_noisy(table)
     parts = count_tables.rows_with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))
-    kind = preferred(accept, (csv_answers.MEDIA_TYPE, PARQUET)) or csv_answers.MEDIA_TYPE
     content: Iterator[bytes | str]
     if kind == PARQUET:
         content = drawn_as_parquet(names, parts, whole=unit == 1)

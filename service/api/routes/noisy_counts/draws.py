@@ -67,11 +67,18 @@ from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.plans.walking import condense, mechanisms_of
 
+NO_DRY_RUN = {
+    "dry_run": "expected no dry run of a draw: counts are sent only to be drawn. POST the mechanism as the plan of a"
+    " release, with dry_run=true, to see what it costs and whether it fits"
+}
+"""The answer to those who ask for a dry run of a draw."""
+
 
 class DrawRoute(StrictRoute):
     """Route class for counts as JSON; those with a stream or a table match other routes."""
 
     media_types = f"application/json, {CSV} or {streams.MEDIA_TYPE}"
+    instead = NO_DRY_RUN
 
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=DrawRoute)
@@ -143,9 +150,10 @@ def register_and_draw(
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
     same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
     answer is the same table with `noisy` in its place, and the margin of error of each, as Parquet where Accept asks
-    for it. With `?with_charge=true` the header X-Charge has the charge in the definition of the account's budget, and
-    its part of the budget. A draw that would take more than two seconds to write is refused with 422: one of more than
-    some 41 million counts on SQLite, 10 million on PostgreSQL. Draw more in parts.
+    for it. With application/json as Accept the answer to both is JSON, without labels. With `?with_charge=true` the
+    header X-Charge has the charge in the definition of the account's budget, and its part of the budget. A draw that
+    would take more than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10
+    million on PostgreSQL. Draw more in parts.
     """
     drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
     return _respond(drawn, charge_header(account, drawn, change, asked=with_charge))
@@ -173,8 +181,9 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
 
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
     answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
-    of error, as Parquet where Accept asks for it. A draw that would take more than two seconds to write is refused with
-    422: one of more than some 41 million counts on SQLite, 10 million on PostgreSQL.
+    of error, as Parquet where Accept asks for it. With application/json as Accept the answer to both is JSON, without
+    labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
+    counts on SQLite, 10 million on PostgreSQL.
     """
     return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
 

@@ -8,24 +8,22 @@ import numpy as np
 from fastapi import APIRouter, Query, Response
 from pydantic import FailFast, Field
 
-from service.api.arrow import streams as arrow
-from service.api.http.dependencies import (
-    Change,
-    Changing,
-    Streamed,
-    heavy_in_helpers,
-    in_writers,
-    replay_header,
-    respond,
-)
+from service.api.http.dependencies import Change, Changing, heavy_in_helpers, in_writers, respond
 from service.api.identity.auth import require
 from service.api.openapi import contract, examples
 from service.api.routes.accounts import AccountPath
-from service.api.routes.noisy_counts.arrow_draws import ArrowRoute, Uploaded, json_parameter, model_of
+from service.api.routes.noisy_counts.arrow_draws import (
+    Accepted,
+    ArrowRoute,
+    Uploaded,
+    answer_stream,
+    json_parameter,
+    model_of,
+)
 from service.api.routes.noisy_counts.draws import DrawRoute
 from service.api.routes.releases import ReleasePath
 from service.api.schemas import population_groups as groups
-from service.api.schemas.draw_responses import CONFIDENCE, identity_of, json_of, stream_of
+from service.api.schemas.draw_responses import CONFIDENCE, json_of, stream_of
 from service.api.schemas.exact_numbers import Label, Strict
 from service.api.schemas.population_groups import NamedGroups, PopulationGroup
 from service.api.schemas.tabulation_responses import AgeBins, TabulationBody, Thresholds, terms_of
@@ -88,7 +86,7 @@ def tabulate_groups(account: AccountPath, release: ReleasePath, body: Tabulate, 
 
     Groups may also be sent as an Arrow IPC stream with the columns `group`, `sex_by_age` (lists of lists of int64),
     `total_only` and `total`, with the other fields in the query. The answer is then a stream with `group`,
-    `total_only`, `detail` and `noisy`; its schema's metadata have the rest.
+    `total_only`, `detail` and `noisy`; its schema's metadata have the rest. With application/json as Accept it is JSON.
 
     A tabulation may have 250,000 groups, and their names together 16 MiB in UTF-8 (67 bytes for each of 250,000). A
     tabulation that would delay others for more than an estimated 2 seconds, by the most counts that its groups may get,
@@ -109,6 +107,7 @@ def tabulate_stream(
     level: Annotated[str, Query()],
     thresholds: Annotated[str | None, Query()] = None,
     age_bins: Annotated[str | None, Query()] = None,
+    accept: Accepted = "",
 ) -> Response:
     """Tabulate population groups that are sent as an Arrow stream."""
     fields: dict[str, Any] = {"level": level}
@@ -118,8 +117,7 @@ def tabulate_stream(
     terms = model_of(TabulationTerms, fields)
     given_groups = groups.of_stream(upload.body, upload.most, upload.take)
     drawn = _tabulate(account, release, terms, given_groups, change, "/query")
-    headers = identity_of(drawn.record) | replay_header(drawn.answer)
-    return Streamed(stream_of(drawn.record), drawn.answer.status, headers, arrow.MEDIA_TYPE)
+    return answer_stream(drawn, stream_of(drawn.record), accept)
 
 
 def _tabulate(

@@ -180,7 +180,7 @@ def test_a_damaged_stream_is_answered_whole_or_charges_nothing(client: Client) -
         ({"mechanism": "County"}, ["/query/mechanism"]),
         ({"mechanism": "{"}, ["/query/mechanism"]),
         ({"mechanism": "1"}, ["/query/mechanism"]),
-        ({"mechanism": '{"type": "geometric", "scale": NaN}'}, ["/query/mechanism"]),
+        ({"mechanism": '{"type": "geometric", "scale": NaN}'}, ["/query/mechanism/scale"]),
         ({"mechanism": "1e" + "9" * 25}, ["/query/mechanism"]),
         ({"mechanism": '{"type": "geometric", "scale": -1}'}, ["/query/mechanism/scale"]),
         ({"mechanism": '{"type": "geometric", "scale": 1, "x": 1}'}, ["/query/mechanism/x"]),
@@ -230,7 +230,7 @@ def test_media_types(embedded: Client) -> None:
     problem_of(embedded.put(path, content=counts([1]), headers=headers()), "method_not_allowed")
 
 
-@pytest.mark.parametrize("accept", [MEDIA_TYPE, "*/*", "application/*", "application/json"])
+@pytest.mark.parametrize("accept", [MEDIA_TYPE, "*/*", "application/*", "application/json, */*", ""])
 def test_a_stream_is_answered_with_a_stream_that_may_be_named(accept: str, embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     embedded.headers["Accept"] = accept
@@ -238,12 +238,23 @@ def test_a_stream_is_answered_with_a_stream_that_may_be_named(accept: str, embed
     assert noisy_of(answer) == _ALL
 
 
+@pytest.mark.parametrize("accept", ["application/json", f"application/json, {MEDIA_TYPE};q=0.5"])
+def test_a_stream_is_answered_with_json_where_that_is_preferred(accept: str, embedded: Client) -> None:
+    open_account(embedded, budget=_WIDE)
+    embedded.headers["Accept"] = accept
+    drawn = json_of(register(embedded, stream({"count": pa.array(_ALL)})), 201)
+    assert drawn["noisy"] == _ALL
+    stored = json_of(embedded.get(f"/v1/accounts/people/draws/{drawn['draw']}"))
+    assert stored == drawn
+
+
 def test_a_stream_whose_answer_is_not_accepted_charges_nothing(embedded: Client) -> None:
     open_account(embedded, budget=_WIDE)
     before = _head(embedded)
     embedded.headers["Accept"] = "text/csv"
     refused = register(embedded, stream({"count": pa.array(_ALL)}))
-    assert MEDIA_TYPE in problem_of(refused, "not_acceptable")["detail"]
+    detail = f"expected an Accept header that admits application/json or {MEDIA_TYPE}"
+    assert problem_of(refused, "not_acceptable")["detail"] == detail
     embedded.headers["Accept"] = "*/*"
     assert _head(embedded) == before
 

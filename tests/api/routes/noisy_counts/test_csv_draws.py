@@ -212,6 +212,18 @@ def test_what_no_table_answers(client: Client) -> None:
     assert _spent(client) == 0
 
 
+def test_a_table_is_answered_with_json_where_that_is_preferred(client: Client) -> None:
+    open_account(client, budget=_WIDE)
+    query = {"name": "d", "mechanism": json.dumps(NEARLY_NONE)}
+    headers = {"Content-Type": "text/csv", "Accept": "application/json", "Idempotency-Key": "k"}
+    answer = client.post("/v1/accounts/people/draws", content=_TABLE, params=query, headers=headers)
+    drawn = json_of(answer, 201)
+    assert (drawn["noisy"], answer.headers["X-Draw"]) == ([12, -3], drawn["draw"])
+    again = _register(client, key="k")  # the same request, whose answer has another form
+    assert [row["noisy"] for row in _rows(again)] == ["12", "-3"]
+    assert _spent(client) == 1
+
+
 def test_large_tables_are_bounded(app: Any) -> None:
     limited = client_of(application(app.state.database, app.state.secret, max_json_bytes=4000, max_json_items=1000))
     open_account(limited, budget=_WIDE)

@@ -1,6 +1,7 @@
 """Noisy counts over HTTP: their law, one draw for each place in the plan's tree, and reading."""
 
 import hashlib
+import json
 import math
 import struct
 from typing import Any
@@ -326,6 +327,19 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_charged(embedded: Client, 
     assert head_of(embedded) == head
     of = release(embedded, mechanism | {"name": "m"})
     assert pointers_of(_draw(embedded, of, "m")) == ["/mechanism"]
+
+
+def test_a_dry_run_is_one_of_the_release(embedded: Client) -> None:
+    open_account(embedded)
+    made = release(embedded, pure("0.1"))
+    body = {"name": "x", "mechanism": pure("0.1"), "counts": [1]}
+    for path in ("draws", f"releases/{made['id']}/draws"):
+        for kind in ("application/json", "text/csv", "application/vnd.apache.arrow.stream"):
+            at = f"/v1/accounts/people/{path}?dry_run=true"
+            answer = embedded.post(at, content=json.dumps(body), headers={"Content-Type": kind})
+            (fault,) = [one for one in problem_of(answer, "validation")["errors"] if one["pointer"] == "/query/dry_run"]
+            assert "expected no dry run of a draw" in fault["detail"]
+    assert json_of(embedded.get("/v1/accounts/people/balance"))["releases"] == 1
 
 
 def test_randomised_response_is_only_accounted(embedded: Client) -> None:
