@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 
 from service.errors import Forbidden, InvalidInput
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, send
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import Form, SentForm, number_of, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, may, page
 from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, read_column
 
@@ -38,7 +38,7 @@ async def start(visit: SignedIn) -> Response:
 @router.post("/empirical/noise")
 async def measure(visit: SignedIn, sent: SentForm) -> Response:
     """Render the loss that residuals show: the published estimate, the certified lower bound and the picture."""
-    typed = {name: text_of(sent, name) for name in _OF_NOISE}
+    typed = {name: number_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
     columns = await _columns(sent, ("residuals", "counts"), faults)
     if "residuals" not in columns:
@@ -67,7 +67,7 @@ async def measure(visit: SignedIn, sent: SentForm) -> Response:
 @router.post("/empirical/runs")
 async def compare(visit: SignedIn, sent: SentForm) -> Response:
     """Render the lower bound on the loss that the outputs of runs on two neighbouring inputs prove."""
-    typed = {name: text_of(sent, name) for name in _OF_RUNS}
+    typed = {name: number_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
     columns = await _columns(sent, _RUNS, faults)
     for name in _RUNS:

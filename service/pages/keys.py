@@ -65,5 +65,6 @@ async def _render(
     parameters = visit.request.query_params
     keys = await get(visit, address("keys"), {"limit": _ROWS, "cursor": parameters.get("cursor")})
     shown = {"keys": keys["items"], "next_cursor": keys["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"now": clock.now(), "done": parameters.get("done"), "overlaps": _OVERLAPS} | refusal(refused)
+    context = shown | {"now": clock.now(), "done": parameters.get("done"), "overlaps": _OVERLAPS}
+    context |= refusal(refused, ["/name", "/role", "/accounts", "/expires_at"])
     return page(visit.request, "keys.html", context, status=refused.status if refused else 200)

@@ -22,6 +22,7 @@ from service.api.http.request_parsing import media_type
 from service.errors import Forbidden, InvalidInput, TooLarge, UnsupportedMediaType
 from service.pages.shell.api_client import SignedIn
 from service.pages.shell.session import csrf_token
+from service.pages.shell.typed_numbers import number_text
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 LARGEST_TEXT = 1 << 21
@@ -100,6 +101,11 @@ async def read_form(request: Request, most_fields: int) -> Form:
 def text_of(form: Form, name: str) -> str:
     """Return a field's text without surrounding blanks; empty if the field is absent."""
     return form.texts.get(name, [""])[-1].strip()
+
+
+def number_of(form: Form, name: str) -> str:
+    """Return the text of a field for a number, as ``/v1`` takes numbers."""
+    return number_text(text_of(form, name))
 
 
 async def _whole(request: Request) -> bytearray:
