@@ -104,8 +104,9 @@ def test_a_problems_page_says_when_it_happens_and_what_to_do_and_shows_it(code: 
     What a server in order does not answer is JSON on the page, and made by a test of its own (tests/pages).
     """
     path = WEB / "problems" / f"{code}.md"
-    headings = re.findall(r"^## (.*)$", path.read_text("utf-8"), flags=re.M)
-    assert headings == ["When it happens", "Example", "What to do"]
+    headings = re.findall(r"^(##+) (.*)$", path.read_text("utf-8"), flags=re.M)
+    assert headings[:2] == [("##", "On a page"), ("##", "In a program")]
+    assert headings[2:] == [("###", "When it happens"), ("###", "Example"), ("###", "What to do")]
     (shown,) = [json.loads(text) for words, text, _ in listings(path) if words in (["output"], ["json"])]
     assert (shown["type"], shown["status"], shown["title"]) == (
         f"/problems/{code}",

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from service import __version__
 from service.ledger.notifications.deliveries import LONGEST_ANSWER
-from service.notifications.addresses import Network, Place, Refused, place_of
+from service.ledger.notifications.targets import Network
+from service.notifications.addresses import Place, Refused, place_of
 
 _STEP = 5.0  # seconds for each step, such as connecting
 _LONGEST = 15.0  # seconds for all of it, however slowly the answer comes

@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Protocol
 
@@ -20,7 +20,7 @@ from service.pages.period_strip import read_strip
 from service.pages.release_search import BRIEFLY, search
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.figures import best_epsilon
-from service.pages.shell.forms import Form, SentForm, text_of
+from service.pages.shell.forms import Form, SentForm, number_of, text_of
 from service.pages.shell.layout import page
 from service.pages.shell.whole_tables import as_file
 from service.pages.spending_pace import pace_of
@@ -71,7 +71,7 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
     """Change the figures of the account's budget."""
     account_body = await get(visit, address("accounts", account))
     typed = fields_of(account_body["budget"]) | {
-        name: text_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
+        name: number_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
     }
     body = {"budget": budget_of(typed)} | reason_of(form)
     typed["budget_reason"] = text_of(form, "reason")
@@ -81,7 +81,7 @@ async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -
 @router.post("/approval")
 async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Set the loss above which a release needs the approval of other persons."""
-    body = {"approval_above": text_of(form, "approval_above")}
+    body = {"approval_above": number_of(form, "approval_above")}
     typed = body | {"approval_reason": text_of(form, "reason")}
     return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"))
 
@@ -305,6 +305,7 @@ async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
     return Relayed(visit, path, accept="application/yaml", download=f"{account}.yaml")
 
 
-def refusal(refused: Refused | None) -> dict[str, Any]:
-    """Return the context of a refused form: the problem, and its faults by JSON pointer."""
-    return {"faults": {}} if refused is None else {"problem": refused.problem, "faults": refused.faults}
+def refusal(refused: Refused | None, at: Sequence[str]) -> dict[str, Any]:
+    """Return the context of a refused form: the problem, its faults by JSON pointer, and the pointers of fields."""
+    shown: dict[str, Any] = {"faults": {}, "shown_at": at}
+    return shown if refused is None else shown | {"problem": refused.problem, "faults": refused.faults}

@@ -11,7 +11,7 @@ from service.pages.approvers import field_of, joined
 from service.pages.budget_form import budget_of, refused_at, unused_figures
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
 from service.pages.shell.approval_texts import approvers_of
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
 from service.pages.shell.period_texts import offsets_of
 
@@ -35,6 +35,7 @@ _NOTHING = {
     "calendar": "",
     "offsets": "",
 }
+_NUMBERS = ("cap", "alpha", "delta", "declared", "approval_above")
 _CALENDARS = [
     ("", "none: the budget holds for all time"),
     ("day", "days"),
@@ -55,7 +56,7 @@ async def show_form(visit: SignedIn) -> Response:
 @router.post("")
 async def open_account(visit: SignedIn, form: SentForm) -> Response:
     """Open the account and redirect to its page; sending the same form again has no further effect."""
-    typed = {name: text_of(form, name) for name in _NOTHING}
+    typed = {name: number_of(form, name) if name in _NUMBERS else text_of(form, name) for name in _NOTHING}
     faults = unused_figures(typed) | _period_faults(typed) | _approver_faults(typed)
     if faults:
         return _render(visit, typed, {"faults": faults}, 422)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+FIGURES = ("definition", "cap", "alpha", "delta", "declared")
+"""The fields of a budget."""
 _UNUSED = "expected nothing: a budget of this definition has no such figure"
 _UNUSED_FIGURES = {
     "pure": ("alpha", "delta"),

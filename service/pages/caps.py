@@ -6,19 +6,17 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from service.pages.account import AccountStep, approve_proposed, change, reason_of, show
-from service.pages.budget_form import budget_of, field_of, unused_figures
+from service.pages.budget_form import FIGURES, budget_of, field_of, unused_figures
 from service.pages.shell.api_client import SignedIn
-from service.pages.shell.forms import SentForm, text_of
+from service.pages.shell.forms import SentForm, number_of, text_of
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
-
-_FIGURES = ("definition", "cap", "alpha", "delta", "declared")
 
 
 @router.post("/caps")
 async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Set a cap on one tag."""
-    typed = {name: text_of(form, f"tagged_{name}") for name in _FIGURES}
+    typed = {name: number_of(form, f"tagged_{name}") for name in FIGURES}
     tag = text_of(form, "tag")
     fields = {"tag": tag} | {f"tagged_{name}": text for name, text in typed.items()}
     unused = {f"tagged_{name}": fault for name, fault in unused_figures(typed).items()}

@@ -4,14 +4,20 @@ The file is sent on in memory; it is never kept or shown.
 """
 
 import base64
+import csv
+import io
 import json
+from itertools import islice
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it publishes no types
 from anyio import to_thread
 from fastapi import Response
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
+from service.api.http.memory_room import room_of
 from service.api.publication.noisy_tables import PARQUET
+from service.api.schemas.granularity import EXPECTED_COUNT
 from service.errors import InvalidInput
 from service.pages.shell.api_client import (
     LONGEST_ANSWER,
@@ -27,11 +33,14 @@ from service.pages.shell.api_client import (
 from service.pages.shell.fault_texts import plain
 from service.pages.shell.forms import Form, text_of
 from service.pages.shell.layout import page
+from service.pages.shell.separated_text import has_commas, with_commas
 from service.pages.shell.whole_tables import as_file
 
 NO_FILE = "expected a file with a line of names and a column count"
 _FILES = {"csv": CSV, "parquet": PARQUET}
 """The media types of the file of noisy counts, by its ending."""
+_SHOWN = 8  # rows of the noisy counts that the page shows
+_UNFOLDED = 16  # bytes of memory for a byte of a file whose separators are replaced
 _NOT_OF_THE_FORM = (401, 403, 404)  # refusals of the key, of the account or of the release
 _USED = {
     "title": "This form has drawn another table",
@@ -80,9 +89,13 @@ async def draw_counts(visit: Visit, path: str, query: Query, sent: SentCounts) -
     Raises:
         Refused: ``/v1`` draws nothing.
     """
+    table = sent.table
+    if not has_commas(table):
+        room_of(visit.request.scope)(_UNFOLDED * len(table))
+        table = await to_thread.run_sync(with_commas, table)
     headers = {"content-type": CSV, "accept": _FILES[sent.ending], "idempotency-key": sent.once}
     # not bounded: the answer is a file, which is not parsed
-    answer = await ask(visit, "POST", path, query=query, content=sent.table, headers=headers, bounded=False)
+    answer = await ask(visit, "POST", path, query=query, content=table, headers=headers, bounded=False)
     if answer.status != 201:
         raise Refused(json.loads(answer.body))
     return answer
@@ -103,19 +116,42 @@ async def show_drawn(visit: Visit, account: str, answer: Answer, sent: SentCount
     path = address("accounts", account, "releases", release)
     found = await get(visit, path, {"with_charge": "true"} | WITHOUT_PLAN)
     encoded = await to_thread.run_sync(base64.b64encode, answer.body)
-    shown: dict[str, Any] = {"release": found, "charged": charged, "name": name}
-    return page(visit.request, "drawn.html", shown | {"file": f"data:{kind};base64,{encoded.decode()}"})
+    names, rows = await to_thread.run_sync(_FIRST_ROWS[sent.ending], answer.body)
+    shown: dict[str, Any] = {"release": found, "charged": charged, "name": name, "names": names, "rows": rows}
+    return page(visit.request, "drawn.html", shown | {"file": f"data:{kind};base64,{encoded.decode()}"}, back=True)
 
 
-def fault_of_file(refused: Refused) -> dict[str, str]:
+def _first_of_csv(table: bytes) -> tuple[list[str], list[list[str]]]:
+    names, *rows = islice(csv.reader(io.TextIOWrapper(io.BytesIO(table), "utf-8", newline="")), _SHOWN + 1)
+    return names, rows
+
+
+def _first_of_parquet(table: bytes) -> tuple[list[str], list[list[str]]]:
+    first = next(pq.ParquetFile(io.BytesIO(table)).iter_batches(_SHOWN))
+    return first.schema.names, [[str(value) for value in row.values()] for row in first.to_pylist()]
+
+
+_FIRST_ROWS = {"csv": _first_of_csv, "parquet": _first_of_parquet}
+"""The functions that read the names of the columns and the first rows of a file of noisy counts, by its ending."""
+
+
+def fault_of_file(refused: Refused, granularity: str | None) -> dict[str, str]:
     """Return the fault of the field ``counts`` in words; empty if the file has none.
+
+    Args:
+        granularity: of the counts, where it is another number than 1.
 
     Raises:
         Refused: the refusal, which is one of no form.
     """
     if refused.status in _NOT_OF_THE_FORM:
         raise refused
-    details = [plain(detail) for pointer, detail in refused.faults.items() if is_of_file(pointer)]
+    number = EXPECTED_COUNT if not granularity else f"expected a multiple of {granularity}"
+    details = [
+        plain(detail.replace(EXPECTED_COUNT, number))
+        for pointer, detail in refused.faults.items()
+        if is_of_file(pointer)
+    ]
     return {"counts": "; ".join(details)} if details else {}
 
 

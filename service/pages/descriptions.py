@@ -22,6 +22,11 @@ _OVERTAKEN = (
     " send it again, it replaces the other user's: "
 )
 _EMPTIED = "(no text)"
+_MEANWHILE = {
+    "type": "/problems/conflict",
+    "title": "Another user has edited the description meanwhile",
+    "detail": "Nothing was saved.",
+}
 
 
 @router.get("/description")
@@ -58,7 +63,7 @@ async def _describe(visit: Visit, account: str, release: str | None, form: Form)
     conflicting = edit.conflicting(present)
     if conflicting:
         faults = {name: _OVERTAKEN + (present[name] or _EMPTIED) for name in conflicting}
-        return await _render(visit, account, release, edit.applied_to(present), faults, status=409)
+        return await _render(visit, account, release, edit.applied_to(present), faults, _MEANWHILE, status=409)
     try:
         await act(visit, "PATCH", path, {"metadata": edit.patch()}, once=text_of(form, "once"))
     except Refused as refused:

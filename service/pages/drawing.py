@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
+from fastapi.responses import RedirectResponse
 
+from service.errors import InvalidInput
 from service.pages.account import AccountStep
 from service.pages.counts_form import (
     NO_FILE,
@@ -23,6 +25,7 @@ from service.pages.drawing_form import (
     FIELDS,
     LONGEST_PURPOSE,
     NOISES,
+    NUMBERS,
     calibration_of,
     faults_of,
     mechanism_of,
@@ -32,7 +35,7 @@ from service.pages.drawing_form import (
 from service.pages.planner.client import Account, account_named
 from service.pages.planner.form import UNREAD
 from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, get, send
-from service.pages.shell.forms import Form, SentFiles, SentForm, text_of
+from service.pages.shell.forms import Form, SentFiles, SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -70,10 +73,28 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentFiles) -> Respon
     try:
         answer = await draw_counts(visit, f"{address('accounts', account)}/draws", query, sent)
     except Refused as refused:
-        faults = fault_of_file(refused) | faults_of(typed, refused.faults)
+        faults = fault_of_file(refused, typed["granularity"]) | faults_of(typed, refused.faults)
         return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, **sent.kept)
     await _describe(visit, account, answer.headers["x-release"], typed["purpose"], sent.once)
     return await show_drawn(visit, account, answer, sent, charged=True)
+
+
+@router.post("/draw/propose")
+async def propose(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+    """Propose the noise that was shown as a release, and redirect to it; once it is approved, its page draws it."""
+    typed, once, found = _typed(form), text_of(form, "once"), await _account(visit, account)
+    try:
+        mechanism = json.loads(text_of(form, "mechanism"))
+    except ValueError:
+        raise InvalidInput.at("/mechanism", "expected the form of the page") from None
+    try:
+        body = release_of(typed, found, mechanism)
+        release = await send(visit, "POST", f"{address('accounts', account)}/releases", body, once=once)
+    except Refused as refused:
+        faults = faults_of(typed, refused.faults)
+        return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, once=once)
+    await _describe(visit, account, release["id"], typed["purpose"], once)
+    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}", 303)
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:
@@ -84,7 +105,7 @@ async def _describe(visit: Visit, account: str, release: str, purpose: str, once
 
 
 def _typed(form: Form) -> dict[str, str]:
-    return {name: text_of(form, name) for name in FIELDS}
+    return {name: number_of(form, name) if name in NUMBERS else text_of(form, name) for name in FIELDS}
 
 
 async def _account(visit: Visit, account: str) -> Account:
@@ -183,4 +204,4 @@ def _show(
         "file": "csv",
         "problem": None if refused is None else problem_in_words(refused),
     }
-    return page(visit.request, "draw.html", shown | context, status=status)
+    return page(visit.request, "draw.html", shown | context, status=status, back=True)

@@ -32,6 +32,8 @@ FIELDS = {
     "periods": "",
 }
 """The fields of the form with their texts at first; the noise depends on the account."""
+NUMBERS = ("figure", "m", "confidence", "sensitivity", "cells", "granularity")
+"""Those of the fields that are numbers."""
 LONGEST_PURPOSE = 10_000
 _LONGEST_WHOLE = 16
 

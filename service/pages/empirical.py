@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Response
 from service.api.http.memory_room import Take, room_of
 from service.errors import Forbidden, InvalidInput
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ask, send
-from service.pages.shell.forms import Form, SentFiles, text_of
+from service.pages.shell.forms import Form, SentFiles, number_of, text_of
 from service.pages.shell.layout import PICTURES_WITHIN, may, page
 from service.pages.shell.number_column import MOST_BYTES, MOST_NUMBERS, as_json, memory_of, read_column
 
@@ -51,7 +51,7 @@ async def start(visit: StewardSignedIn) -> Response:
 @router.post("/empirical/noise")
 async def measure(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the loss that residuals show: the published estimate, the certified lower bound and the picture."""
-    typed = {name: text_of(sent, name) for name in _OF_NOISE}
+    typed = {name: number_of(sent, name) for name in _OF_NOISE}
     faults: dict[str, str] = {}
     columns = await _columns(visit, sent, ("residuals", "counts"), faults)
     if "residuals" not in columns:
@@ -80,7 +80,7 @@ async def measure(visit: StewardSignedIn, sent: SentFiles) -> Response:
 @router.post("/empirical/runs")
 async def compare(visit: StewardSignedIn, sent: SentFiles) -> Response:
     """Render the lower bound on the loss that the outputs of runs on two neighbouring inputs prove."""
-    typed = {name: text_of(sent, name) for name in _OF_RUNS}
+    typed = {name: number_of(sent, name) for name in _OF_RUNS}
     faults: dict[str, str] = {}
     columns = await _columns(visit, sent, _RUNS, faults)
     for name in _RUNS:

@@ -57,10 +57,7 @@ async def draw(account: AccountStep, release: ReleaseStep, visit: SignedIn, form
     try:
         answer = await draw_counts(visit, path, query, sent)
     except Refused as refused:
-        faults = fault_of_file(refused) | _faults_of(refused.faults)
-        return await _show(
-            visit, account, release, typed, status=refused.status, faults=faults, refused=refused, **sent.kept
-        )
+        return await _show(visit, account, release, typed, status=refused.status, refused=refused, **sent.kept)
     return await show_drawn(visit, account, answer, sent, charged=False)
 
 
@@ -89,7 +86,9 @@ async def _show(
     )
     offer = await to_thread.run_sync(offer_of, found, draws["items"], visit.session.role)
     chosen = offer.find(typed["mechanism"])
-    pointers = refused.faults if refused else ()
+    pointers = refused.faults if refused else {}
+    if refused:
+        faults = fault_of_file(refused, chosen.granularity if chosen else None) | _faults_of(refused.faults)
     shown: dict[str, Any] = {
         "release": found,
         "offer": offer,

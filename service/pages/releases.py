@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
+from service.api.publication.noisy_tables import PARQUET
 from service.pages.account import AccountStep, refusal
 from service.pages.drawable import offer_of
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
@@ -75,6 +76,12 @@ async def draw_table(account: AccountStep, draw: Annotated[str, Path()], visit: 
     return Relayed(visit, address("accounts", account, "draws", draw), accept=CSV, download=f"draw-{draw}.csv")
 
 
+@router.get("/draws/{draw}.parquet")
+async def draw_parquet(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
+    """Send a draw's noisy counts as a Parquet file."""
+    return Relayed(visit, address("accounts", account, "draws", draw), accept=PARQUET, download=f"draw-{draw}.parquet")
+
+
 @router.get("/draws/{draw}")
 async def draw(account: AccountStep, draw: Annotated[str, Path()], visit: SignedIn) -> Response:
     """Send a draw's noisy counts as a file."""
@@ -137,7 +144,12 @@ async def _render(
         "given": given or {},
         "done": visit.request.query_params.get("done"),
     }
-    return page(visit.request, "release.html", shown | refusal(refused), status=refused.status if refused else 200)
+    return page(
+        visit.request,
+        "release.html",
+        shown | refusal(refused, ["/reason", "/attestation"]),
+        status=refused.status if refused else 200,
+    )
 
 
 async def _margins(visit: Visit, path: str) -> Any:

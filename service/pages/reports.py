@@ -37,6 +37,7 @@ async def show_report(account: AccountStep, visit: SignedIn) -> Response:
         "confidences": list(CONFIDENCES.items()),
         "report": None,
         "installation": None,
+        "is_over": period.until <= clock.now()[:10],
         "first_page": "cursor" not in visit.request.query_params,
     }
     query, faults = _query(period, confidence)
@@ -68,4 +69,8 @@ def _query(period: _Period, confidence: str) -> tuple[dict[str, str], dict[str, 
             query[name] = moment_of(text)
         except ValueError:
             faults[name] = days.EXPECTED
+    if not faults and period.since > clock.now()[:10]:
+        faults["since"] = "expected a day that has begun"
+    elif not faults and period.since > period.until:
+        faults["until"] = "expected a day that is not before the first one"
     return query, faults

@@ -87,6 +87,11 @@ class Result:
 @router.get("")
 async def show_scenarios(visit: SignedIn) -> Response:
     """Render the scenarios, oldest first."""
+    return await _list(visit)
+
+
+async def _list(visit: Visit, ticked: Sequence[str] | None = None) -> Response:
+    """Render the scenarios; ``ticked`` are the ids of too few or too many to compare."""
     parameters = visit.request.query_params
     query = {"limit": _ROWS, "cursor": parameters.get("cursor"), "account": parameters.get("account") or None}
     found = await get(visit, address("scenarios"), query)
@@ -95,14 +100,19 @@ async def show_scenarios(visit: SignedIn) -> Response:
         "next_cursor": found["next_cursor"],
         "account": query["account"],
         "done": parameters.get("done"),
+        "ticked": ticked,
+        "most": _MOST_COMPARED,
     }
-    return page(visit.request, "scenarios.html", shown | _NAMES)
+    return page(visit.request, "scenarios.html", shown | _NAMES, status=200 if ticked is None else 422)
 
 
 @router.get("/compare")
 async def compare(visit: SignedIn) -> Response:
     """Render two to four scenarios side by side."""
-    results = await _asked(visit, least=2)
+    ids = _ids(visit)
+    if not 2 <= len(ids) <= _MOST_COMPARED:
+        return await _list(visit, ids)
+    results = await _asked(visit)
     targets = list(dict.fromkeys(one["name"] for result in results for one in result.margins))
     by_name = [{one["name"]: one for one in result.margins} for result in results]
     shown = {"results": results, "targets": targets, "by_name": by_name, "query": _query(visit)}
@@ -161,7 +171,7 @@ async def register_scenario(scenario: ScenarioStep, visit: SignedIn, sent: SentF
             return await _show(visit, found, form, status=422, faults=faults)
         if refused.status not in (409, 422):
             raise
-        return await _show(visit, found, form, status=refused.status, refusal=refused.problem)
+        return await _show(visit, found, form, status=refused.status, problem=refused.problem)
     return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
 
 
@@ -189,7 +199,6 @@ async def _show(
         "may_change": scenario["made_by"] == session.name or may(session.role, "steward"),
         "done": visit.request.query_params.get("done"),
         "faults": {},
-        "refusal": None,
         "notice": "",
         "query": f"id={scenario['id']}",
         **shown,
@@ -200,21 +209,25 @@ async def _show(
 _NAMES: dict[str, Any] = {"kinds": KINDS, "mechanisms": MECHANISMS}
 
 
-async def _asked(visit: Visit, least: int = 1) -> list[Result]:
+def _ids(visit: Visit) -> list[str]:
+    return list(dict.fromkeys(visit.request.query_params.getlist("id")))
+
+
+async def _asked(visit: Visit) -> list[Result]:
     """Return the scenarios that the query names, with their results.
 
     Raises:
         InvalidInput: they are too few or too many.
     """
-    ids = list(dict.fromkeys(visit.request.query_params.getlist("id")))
-    if not least <= len(ids) <= _MOST_COMPARED:
-        raise InvalidInput.at("/query/id", f"expected {least} to {_MOST_COMPARED} scenarios: tick them in the list")
+    ids = _ids(visit)
+    if not 1 <= len(ids) <= _MOST_COMPARED:
+        raise InvalidInput.at("/query/id", f"expected 1 to {_MOST_COMPARED} scenarios")
     found = [await _read(visit, one) for one in ids]
     return [await _result(visit, one, form_of_scenario(one)) for one in found]
 
 
 def _query(visit: Visit) -> str:
-    return "&".join(f"id={one}" for one in dict.fromkeys(visit.request.query_params.getlist("id")))
+    return "&".join(f"id={one}" for one in _ids(visit))
 
 
 async def _result(visit: Visit, scenario: Mapping[str, Any], form: Form) -> Result:

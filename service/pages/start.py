@@ -62,6 +62,7 @@ async def sign_in(request: Request) -> Response:
 async def sign_out(visit: SignedIn, _: SentForm) -> Response:
     """Sign out by deleting the cookie."""
     response = RedirectResponse("/", 303)
+    response.headers["Clear-Site-Data"] = '"cache"'  # pages that the browser kept for its way back
     forget(visit.request, response)
     return response
 

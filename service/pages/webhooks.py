@@ -1,7 +1,8 @@
-"""The pages on which stewards list, make, test and delete webhooks, and read the log of their deliveries."""
+"""The pages on which stewards list, make, change, test and delete webhooks, and read the log of their deliveries."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
@@ -9,7 +10,7 @@ from fastapi.responses import RedirectResponse
 from service.ledger.notifications.webhooks import EVENTS
 from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import SentForm, text_of, texts_of, words_of
+from service.pages.shell.forms import Form, SentForm, number_of, text_of, texts_of, words_of
 from service.pages.shell.layout import page
 
 router = APIRouter(prefix="/webhooks", include_in_schema=False)
@@ -29,6 +30,8 @@ _TEXTS = {
     "ledger.stopped": "the ledger was rolled back or altered, and a server stopped writing",
     "ledger.acknowledged": "an operator accepted an older ledger",
 }
+_AT = ["/name", "/url", "/mail", "/accounts", "/below", "/events"]
+"""The pointers that have a field."""
 WebhookStep = Annotated[str, Path()]
 
 
@@ -41,20 +44,14 @@ async def show_webhooks(visit: SignedIn) -> Response:
 @router.post("")
 async def make_webhook(visit: SignedIn, form: SentForm) -> Response:
     """Make a webhook and show its secret only this once; sending the same form again shows the same secret."""
-    fields = {name: text_of(form, name) for name in _NOTHING}
-    events = texts_of(form, "events")
-    body = {
-        "name": fields["name"],
-        "url": fields["url"] or None,
-        "mail": words_of(fields["mail"]) or None,
-        "events": events,
-        "accounts": words_of(fields["accounts"]) or None,
-        "below": fields["below"] or None,
-    }
+    typed = _typed(form)
+    taken = await _taken_name(visit, typed)
+    if taken:
+        return await _render(visit, typed, faults=taken)
     try:
-        made = await send(visit, "POST", address("webhooks"), body, once=text_of(form, "once"))
+        made = await send(visit, "POST", address("webhooks"), typed.body(), once=text_of(form, "once"))
     except Refused as refused:
-        return await _render(visit, fields, events, refused)
+        return await _render(visit, typed, refused)
     return await _render_one(visit, made["id"], made)
 
 
@@ -62,6 +59,22 @@ async def make_webhook(visit: SignedIn, form: SentForm) -> Response:
 async def show_webhook(webhook: WebhookStep, visit: SignedIn) -> Response:
     """Render a webhook with its deliveries, newest first, and the log of their tries."""
     return await _render_one(visit, webhook)
+
+
+@router.post("/{webhook}/change")
+async def change_webhook(webhook: WebhookStep, visit: SignedIn, form: SentForm) -> Response:
+    """Change the name, the target, the events or the accounts of a webhook."""
+    typed = _typed(form)
+    taken = await _taken_name(visit, typed, webhook)
+    if taken:
+        return await _render_one(visit, webhook, typed=typed, faults=taken)
+    try:
+        await send(visit, "PATCH", address("webhooks", webhook), typed.body(), once=text_of(form, "once"))
+    except Refused as refused:
+        if not refused.faults:
+            raise
+        return await _render_one(visit, webhook, typed=typed, refused=refused)
+    return _back(webhook, "changed")
 
 
 @router.post("/{webhook}/test")
@@ -102,11 +115,67 @@ async def retry_delivery(
     return _back(webhook, "retry")
 
 
+class _Typed(NamedTuple):
+    """The texts of a webhook's form, and the chosen events."""
+
+    fields: dict[str, str]
+    events: list[str]
+
+    def body(self) -> dict[str, Any]:
+        """Return the webhook as ``/v1`` takes it; a blank field is null."""
+        lists = {name: words_of(self.fields[name]) or None for name in ("mail", "accounts")}
+        texts = {name: self.fields[name] or None for name in ("url", "below")}
+        return {"name": self.fields["name"], "events": self.events, **lists, **texts}
+
+
+def _typed(form: Form) -> _Typed:
+    fields = {name: text_of(form, name) for name in _NOTHING} | {"below": number_of(form, "below")}
+    return _Typed(fields, texts_of(form, "events"))
+
+
+def _typed_before(webhook: Mapping[str, Any]) -> _Typed:
+    """Return the form that states a webhook as it is."""
+    lists = {name: " ".join(webhook[name] or ()) for name in ("mail", "accounts")}
+    return _Typed(
+        {"name": webhook["name"], "url": webhook["url"] or "", "below": webhook["below"] or "", **lists},
+        webhook["events"],
+    )
+
+
+async def _taken_name(visit: Visit, typed: _Typed, webhook_id: str | None = None) -> dict[str, str]:
+    """Return the fault of a name that another webhook has; a form that is sent again is the same webhook."""
+    body = typed.body()
+    same = ("url", "mail", "events", "accounts")
+    for one in (await get(visit, address("webhooks"), {"limit": _ROWS}))["items"]:
+        is_itself = one["id"] == webhook_id if webhook_id else all(one[name] == body[name] for name in same)
+        if one["name"] == body["name"] and not is_itself:
+            return {"/name": "expected a name that no other webhook of the list has"}
+    return {}
+
+
+def _form(visit: Visit, typed: _Typed, faults: Mapping[str, str] | None, refused: Refused | None) -> dict[str, Any]:
+    """Return the context of a webhook's form."""
+    return {
+        "given": typed.fields,
+        "chosen": typed.events,
+        "events": {event: _TEXTS[event] for event in EVENTS},
+        "mail": visit.request.app.state.settings.smtp_host is not None or bool(typed.fields["mail"]),
+    } | (refusal(refused, _AT) if faults is None else {"faults": faults})
+
+
 def _back(webhook: str, done: str) -> Response:
     return RedirectResponse(f"{address('webhooks', webhook).removeprefix('/v1')}?done={done}", 303)
 
 
-async def _render_one(visit: Visit, webhook_id: str, made: Any = None) -> Response:
+async def _render_one(
+    visit: Visit,
+    webhook_id: str,
+    made: Any = None,
+    *,
+    typed: _Typed | None = None,
+    faults: Mapping[str, str] | None = None,
+    refused: Refused | None = None,
+) -> Response:
     parameters = visit.request.query_params
     query = {"limit": _ROWS, "cursor": parameters.get("cursor")}
     webhook = await get(visit, address("webhooks", webhook_id))
@@ -114,19 +183,22 @@ async def _render_one(visit: Visit, webhook_id: str, made: Any = None) -> Respon
     shown = [one | {"content": json.dumps(one["payload"], indent=2, ensure_ascii=False)} for one in found["items"]]
     listed = {"deliveries": shown, "next_cursor": found["next_cursor"]}
     context = listed | {"webhook": webhook, "made": made, "done": parameters.get("done")}
-    return page(visit.request, "webhook.html", context)
+    context |= _form(visit, typed or _typed_before(webhook), faults, refused)
+    return page(visit.request, "webhook.html", context, status=_status(faults, refused))
 
 
 async def _render(
     visit: Visit,
-    given: dict[str, str] | None = None,
-    chosen: list[str] | None = None,
+    typed: _Typed | None = None,
     refused: Refused | None = None,
+    *,
+    faults: Mapping[str, str] | None = None,
 ) -> Response:
     found = await get(visit, address("webhooks"), {"limit": _ROWS})
     shown = {"webhooks": found["items"], "done": visit.request.query_params.get("done")}
-    chosen = ["release.proposed"] if chosen is None else chosen
-    form = {"given": given or _NOTHING, "chosen": chosen, "events": {event: _TEXTS[event] for event in EVENTS}}
-    mail = visit.request.app.state.settings.smtp_host is not None
-    context = shown | form | {"mail": mail} | refusal(refused)
-    return page(visit.request, "webhooks.html", context, status=refused.status if refused else 200)
+    form = _form(visit, typed or _Typed(_NOTHING, ["release.proposed"]), faults, refused)
+    return page(visit.request, "webhooks.html", shown | form, status=_status(faults, refused))
+
+
+def _status(faults: Mapping[str, str] | None, refused: Refused | None) -> int:
+    return refused.status if refused else 422 if faults else 200

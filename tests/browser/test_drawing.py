@@ -124,7 +124,7 @@ def test_the_pages_are_accessible_and_fit(
     wrong.write_text("county,count\n001,x\n")
     page.get_by_label("The file of true counts").set_input_files(wrong)
     page.get_by_role("button", name="Charge the account and draw").click()
-    expect(page.get_by_text("row 2, column 2")).to_be_visible()
+    expect(page.locator("#counts-fault")).to_be_visible()
     _assert_shown(page, f"draw-refused-{name}")
     right = tmp_path / "right.csv"
     right.write_text("county,count\n001,54571\n")
@@ -143,7 +143,7 @@ def test_the_pages_are_accessible_and_fit(
     _assert_shown(page, f"release-draw-{name}")
     page.get_by_label("The file of true counts").set_input_files(wrong)
     page.get_by_role("button", name="Draw", exact=True).click()
-    expect(page.get_by_text("row 2, column 2")).to_be_visible()
+    expect(page.locator("#counts-fault")).to_be_visible()
     _assert_shown(page, f"release-draw-refused-{name}")
     page.goto("/accounts/persons/report")
     assert_accessible(page)

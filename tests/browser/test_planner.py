@@ -230,3 +230,15 @@ def test_an_auditor_plans_and_cannot_register(page: Page, served: Served) -> Non
     expect(page.get_by_text("Registering takes a key with the role pipeline or steward.")).to_be_visible()
     expect(page.get_by_role("button", name="Register")).to_have_count(0)
     expect(page.get_by_role("link", name="Empirical loss")).to_have_count(0)
+
+
+def test_the_way_back_shows_the_result_again(steward: Page) -> None:
+    page = steward
+    page.goto("/plan")
+    state_targets(page)
+    work_out(page)
+    page.get_by_role("link", name="Saved scenarios").click()
+    page.get_by_role("heading", name="Scenarios").wait_for()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Plan and cost")).to_be_visible()
+    expect(page.get_by_label("Margin of error").nth(1)).to_have_value("11")

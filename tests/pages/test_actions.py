@@ -389,9 +389,9 @@ def test_entries_of_the_registry_are_files_or_say_what_is_missing(steward: Clien
     ]
     path = f"/accounts/persons/releases/{found['id']}"
     for place in ("/accounts/persons", path):
-        assert f'href="{place}/registry-entry"' in steward.get(place).text
+        assert f'href="{place}/description#entry"' in steward.get(place).text
         missing = steward.get(f"{place}/registry-entry")
-        assert (missing.status_code, "intended_use" in missing.text) == (409, True)
+        assert (missing.status_code, "Intended use" in missing.text) == (409, True)
         assert missing.headers["Content-Type"].startswith("text/html")
     people = {
         "data_curators": ["The office"],
@@ -491,3 +491,37 @@ def test_the_first_page_says_that_more_may_wait(api: Client, steward: Client, mo
     shown = steward.get("/").text
     assert "More may wait than is shown here" in shown
     assert "More of your proposals are on the pages of the accounts." in shown
+    assert "a large table" not in shown
+
+
+def test_a_refused_form_links_to_its_field_and_keeps_its_tab(steward: Client) -> None:
+    answer = submit(steward, "/accounts/empty", "/accounts/empty/budget", cap="x")
+    assert answer.status_code == 422
+    summary, _, rest = answer.text.partition("<h1>")
+    assert "One field is wrong" in summary
+    assert '<a href="#cap">Cap on ε</a>: expected a number such as 0.5, 0,5 or 1/3' in summary
+    assert 'id="cap-fault"' in rest
+    assert '<a href="/accounts/empty" aria-current="page">Overview</a>' in rest
+    assert answer.headers["Cache-Control"] == "private, no-cache"
+
+
+def test_a_budget_may_have_a_decimal_comma(api: Client, steward: Client) -> None:
+    assert submit(steward, "/accounts/empty", "/accounts/empty/budget", cap="1,5").status_code == 303
+    assert json_of(api.get("/v1/accounts/empty"))["budget"]["epsilon"] == "1.5"
+
+
+def test_a_key_is_never_kept_by_the_browser(steward: Client) -> None:
+    made = submit(steward, "/keys", "/keys", name="somebody", role="auditor")
+    assert made.headers["Cache-Control"] == "no-store"
+
+
+def test_signing_out_deletes_what_the_browser_keeps(steward: Client) -> None:
+    answer = steward.post("/sign-out", data={"csrf": hidden(steward.get("/").text, "csrf")})
+    assert answer.headers["Clear-Site-Data"] == '"cache"'
+
+
+def test_the_way_to_the_registry_entry_is_a_page_that_says_what_is_missing(steward: Client) -> None:
+    assert 'href="/accounts/empty/description#entry"' in steward.get("/accounts/empty").text
+    shown = steward.get("/accounts/empty/description").text
+    assert "The description lacks:" in shown
+    assert '<a href="#data_curators">Data curators</a>' in shown

@@ -48,7 +48,7 @@ def test_every_field_of_the_contract_is_asked_once() -> None:
 
 def test_a_description_is_saved_shown_and_becomes_an_entry(steward: Client, api: Client) -> None:
     before = steward.get(_AT).text
-    assert "the metadata lack" in before
+    assert "The description lacks:" in before
     assert '<a href="#intended_use">Intended use</a>' in before
     answer = _save(steward, _NEEDED)
     assert (answer.status_code, answer.headers["Location"]) == (303, f"{_AT}?done=described")

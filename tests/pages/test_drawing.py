@@ -52,7 +52,9 @@ def test_from_a_margin_to_noisy_counts(api: Client, steward: Client) -> None:
     assert _released(api) == []
     answer = _draw(steward, shown)
     assert "<h1>Drawn and charged</h1>" in answer.text
-    assert answer.headers["Cache-Control"] == "no-store"
+    assert (
+        answer.headers["Cache-Control"] == "private, no-cache"
+    )  # its labels are stored nowhere: the way back keeps it
     assert "data:" not in answer.headers["Content-Security-Policy"]
     rows = list(csv.DictReader(io.StringIO(saved(answer.text).decode(), newline="")))
     assert [(row["county"], row["moe"]) for row in rows] == [("001", "11"), ("002", "11")]
@@ -204,11 +206,16 @@ def test_noise_that_does_not_fit(api: Client, steward: Client) -> None:
     assert _released(api) == []
 
 
-def test_a_release_that_needs_a_second_person_is_not_drawn(steward: Client) -> None:
+def test_a_release_that_needs_a_second_person_is_proposed_and_not_drawn(api: Client, steward: Client) -> None:
     page = "/accounts/persons/draw"
-    shown = _preview(steward, page, noise="discrete_gaussian rho", figure="0.25", name="n")
-    assert "waits for approval" in shown.text
-    assert f'action="{page}/counts"' not in shown.text
+    shown = _preview(steward, page, noise="discrete_gaussian rho", figure="0,25", name="n", purpose="Schools")
+    assert "waits for the approval of" in shown.text
+    assert f'action="{page}/counts' not in shown.text
+    fields = form_of(shown, f"{page}/propose").fields
+    sent = [steward.post(f"{page}/propose", data=fields) for _ in range(2)]
+    (proposed,) = [one for one in _released(api, "persons") if one["state"] == "proposed" and one["name"] == "n"]
+    assert {answer.headers["Location"] for answer in sent} == {f"/accounts/persons/releases/{proposed['id']}"}
+    assert (proposed["name"], proposed["metadata"]["intended_use"]) == ("n", "Schools")
 
 
 def test_an_account_with_periods_asks_for_them(api: Client, steward: Client) -> None:
@@ -283,3 +290,21 @@ def test_noisy_counts_are_saved_as_parquet(api: Client, steward: Client, wide: s
     refused = steward.post(f"{wide}/counts", data=form.with_texts({"file": "parquet"}), files={})
     assert 'value="parquet" checked' in refused.text
     assert steward.post(f"{wide}/counts", data=form.with_texts({"file": "pdf"}), files=files).status_code == 422
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_first_rows_are_shown_beside_the_file(steward: Client, wide: str, ending: str) -> None:
+    form = form_of(_preview(steward, wide, **_NEARLY_NONE), f"{wide}/counts")
+    table = "county;count\r\n" + "".join(f"{number:03};{number}\r\n" for number in range(20))
+    files = {"counts": ("counts.csv", table, "text/csv")}
+    shown = steward.post(f"{wide}/counts", data=form.with_texts({"file": ending}), files=files).text
+    cells = re.findall(r'<th role="rowheader"[^>]*>(\d+)</th>\s*<td[^>]*>(\d+)</td>', shown)
+    assert cells == [(f"{number:03}", str(number)) for number in range(8)]
+
+
+def test_a_stored_draw_is_saved_as_parquet(api: Client, steward: Client, wide: str) -> None:
+    _draw(steward, _preview(steward, wide, **_NEARLY_NONE), page=wide)
+    (made,) = _released(api, "wide")
+    shown = steward.get(f"/accounts/wide/releases/{made['id']}").text
+    (link,) = re.findall(r'href="([^"]+\.parquet)"', shown)
+    assert pq.read_table(io.BytesIO(steward.get(link).content)).column("noisy").to_pylist() == [12, 918273645]

@@ -178,7 +178,7 @@ def test_each_repetition_is_drawn_once(api: Client, steward: Client) -> None:
 def test_counts_with_a_granularity(api: Client, steward: Client) -> None:
     at = _registered(api, _NEARLY_NONE | {"granularity": "0.5", "scale": "0.001"})
     assert "multiples of 0.5" in steward.get(f"{at}/draw").text
-    assert "row 2, column 1: expected a whole number, or" in _draw(steward, at, "count\n1.5x\n").text
+    assert "row 2, column 1: expected a multiple of 0.5" in _draw(steward, at, "count\n1.5x\n").text
     assert b"1.5" in saved(_draw(steward, at, "count\n1.5\n").text)
 
 

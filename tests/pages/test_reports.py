@@ -45,7 +45,7 @@ def test_every_account_has_a_report(steward: Client, account: str) -> None:
         ({"until": "<b>"}, "until"),
         ({"since": "2026-13-01"}, "since"),
         ({"until": "2001-01-01", "since": ""}, "until"),
-        ({"since": "9998-01-01"}, "until"),
+        ({"since": "9998-01-01"}, "since"),
         ({"since": "2001-01-02", "until": "2001-01-01"}, "until"),
         ({"until": "9999-12-31"}, "until"),
     ],
@@ -85,3 +85,17 @@ def test_an_unknown_table_or_query(steward: Client) -> None:
     assert steward.get("/accounts/persons/report.csv", params={"nothing": "x"}).status_code == 422
     assert steward.get("/accounts/nobody/report.csv").status_code == 404
     assert steward.get("/accounts/nobody/report").status_code == 404
+
+
+def test_a_refused_period_is_told_in_days(steward: Client) -> None:
+    shown = steward.get("/accounts/persons/report?since=2999-01-01").text
+    assert '<a href="#since">From</a>: expected a day that has begun' in shown
+    shown = steward.get("/accounts/persons/report?since=2026-02-01&until=2026-01-31").text
+    assert '<a href="#until">To the end of</a>: expected a day that is not before the first one' in shown
+
+
+def test_a_period_that_is_not_over_is_said_to_be_so(steward: Client) -> None:
+    words = _words(steward.get("/accounts/persons/report?until=2999-12-31").text)
+    assert "The period is not over: the figures are those of now." in words
+    assert "At the end" not in words.partition("Releases of the period")[0]
+    assert "The period is not over" not in _words(steward.get("/accounts/persons/report").text)

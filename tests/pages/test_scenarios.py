@@ -229,3 +229,21 @@ def test_an_uploaded_file_is_read(visit: TestClient) -> None:
     wrong = visit.post("/plan", data=form, files={"file": ("targets.csv", b"\xff\xfe,")})
     assert wrong.status_code == 422
     assert "UTF-8" in wrong.text
+
+
+def test_too_few_or_too_many_keep_the_visitor_on_the_list(visit: TestClient) -> None:
+    ids = [_save(visit, "geometric", account="zcdp", scenario_name=f"s{number}") for number in range(5)]
+    answer = visit.get("/scenarios/compare")
+    assert answer.status_code == 422
+    assert "Tick at least two scenarios to compare them." in answer.text
+    one = visit.get("/scenarios/compare", params={"id": ids[0]}).text
+    assert f'value="{ids[0]}" checked' in one
+    assert f'value="{ids[1]}" checked' not in one
+    assert (
+        "5 scenarios are ticked, and at most 4 are compared."
+        in visit.get("/scenarios/compare", params={"id": ids}).text
+    )
+
+
+def test_scenarios_are_pages_of_the_planner(visit: TestClient) -> None:
+    assert '<a href="/plan" aria-current="page">' in visit.get("/scenarios").text

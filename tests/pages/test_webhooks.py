@@ -1,11 +1,12 @@
-"""The pages of webhooks: made, shown once, tested, paused, rotated and deleted."""
+"""The pages of webhooks: made, shown once, changed, tested, paused, rotated and deleted."""
 
+import re
 from typing import Any
 
 from sqlalchemy import text
 
 from tests.api.calls import Client, json_of, make_key
-from tests.pages.visits import sign_in, submit
+from tests.pages.visits import hidden, sign_in, submit
 
 _FIELDS = {"name": "approvals", "url": "https://hooks.agency.example/", "events": ["release.proposed", "budget.below"]}
 
@@ -84,6 +85,64 @@ def test_a_message_that_failed_is_tried_again(api: Client, steward: Client) -> N
     action = f"{page}/deliveries/{sent['id']}/retry"
     assert submit(steward, page, action).headers["Location"] == f"{page}?done=retry"
     assert json_of(api.get(f"/v1{page}/deliveries"))["items"][0]["state"] != "failed"
+
+
+def test_a_webhook_is_changed(api: Client, steward: Client) -> None:
+    _make(steward, accounts="persons")
+    (made,) = _listed(api)
+    page = f"/webhooks/{made['id']}"
+    fields = {"name": "team", "url": "https://other.agency.example/", "events": ["change.proposed"], "below": ""}
+    answer = submit(steward, page, f"{page}/change", **fields)
+    assert answer.headers["Location"] == f"{page}?done=changed"
+    (changed,) = _listed(api)
+    assert (changed["name"], changed["url"], changed["events"]) == ("team", fields["url"], fields["events"])
+    assert (changed["below"], changed["accounts"]) == (None, None)
+    answer = submit(steward, page, f"{page}/change", **fields | {"url": "https://10.0.0.8/"})
+    assert answer.status_code == 422
+    assert '<a href="#url">Address</a>: expected another host' in answer.text
+    assert 'value="https://10.0.0.8/"' in answer.text
+    assert "<details open>" in answer.text
+
+
+def test_a_share_may_be_a_percentage(api: Client, steward: Client) -> None:
+    _make(steward, below="20 %")
+    assert _listed(api)[0]["below"] == "0.2"
+
+
+def test_two_webhooks_have_two_names(api: Client, steward: Client) -> None:
+    _make(steward)
+    answer = _make(steward, url="https://other.agency.example/")
+    assert (answer.status_code, len(_listed(api))) == (422, 1)
+    assert "no other webhook" in answer.text
+    _make(steward, name="second")
+    page = f"/webhooks/{_listed(api)[1]['id']}"
+    assert submit(steward, page, f"{page}/change", **_FIELDS).status_code == 422
+    assert [one["name"] for one in _listed(api)] == ["approvals", "second"]
+
+
+def test_a_form_that_is_sent_twice_makes_one_webhook(api: Client, steward: Client) -> None:
+    shown = steward.get("/webhooks").text
+    sent = {name: hidden(shown, name) for name in ("csrf", "once")} | _FIELDS | {"below": "0.2"}
+    first, second = (steward.post("/webhooks", data=sent) for _ in range(2))
+    assert re.findall(r"whsec_[^<]*", first.text) == re.findall(r"whsec_[^<]*", second.text)
+    assert len(_listed(api)) == 1
+
+
+def test_a_mistyped_account_and_failures_are_shown(api: Client, steward: Client) -> None:
+    shown = _make(steward, accounts="persons, labour-2072").text
+    assert "No account has the name labour-2072." in shown
+    assert "not open: labour-2072" in steward.get("/webhooks").text
+    (made,) = _listed(api)
+    assert "none yet" in steward.get(f"/webhooks/{made['id']}").text
+    submit(steward, f"/webhooks/{made['id']}", f"/webhooks/{made['id']}/test")
+    app: Any = steward.app  # type: ignore[attr-defined]
+    failed = text(
+        "INSERT INTO delivery_tries (delivery_id, number, at, milliseconds, reason)"
+        " SELECT id, 1, created_at, 5, 'refused' FROM deliveries"
+    )
+    app.state.database.write(lambda connection: connection.execute(failed), is_committed=lambda *_: False)
+    assert "failing since" in steward.get("/webhooks").text
+    assert "failing since" in steward.get(f"/webhooks/{made['id']}").text
 
 
 def test_only_stewards_see_them(api: Client, visitor: Client) -> None:

@@ -181,13 +181,12 @@ def bulk_body(example: dict[str, Any], query: dict[str, Any], *, table: bool = F
 def bulk_answer(status: int, *, table: bool = False, charged: bool = False) -> dict[int | str, dict[str, Any]]:
     """Return an operation's answer that may be an Arrow stream, or with ``table`` a table too, for ``responses``.
 
-    A table that is drawn is answered as Parquet where the request asks for it. With ``charged`` the draw charges a
-    release, whose charge the request may ask for.
+    A table is answered as Parquet where the request asks for it. With ``charged`` the draw charges a release, whose
+    charge the request may ask for.
     """
     content: dict[str, dict[str, Any]] = {streams.MEDIA_TYPE: _STREAM}
     if table:
         content |= {csv_answers.MEDIA_TYPE: csv_answers.ANSWER[csv_answers.MEDIA_TYPE] | {"example": _NOISY_TABLE}}
-    if table and status == HTTPStatus.CREATED:
         content |= {PARQUET: _PARQUET}
     return {status: {"content": content, "headers": _IDENTITY | (_CHARGED if charged else {})}}
 

@@ -92,6 +92,14 @@ def as_parquet(schema: pa.Schema, tables: Iterable[pa.Table]) -> Iterator[bytes]
     yield parts.taken()
 
 
+def stored_as_parquet(record: DrawRecord) -> Iterator[bytes]:
+    """Yield a stored draw as one Parquet file, with the columns of a publication package."""
+    if record.layout is not None:
+        return as_parquet(GROUPS, [groups_of(record, record.layout)])
+    schema = schema_of(unit_of(record.mechanism) == 1)
+    return as_parquet(schema, [counts_of(schema)(record)])
+
+
 def drawn_as_parquet(
     names: Sequence[str], parts: Iterable[Sequence[Sequence[object]]], *, whole: bool
 ) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from service.errors import Conflict, Forbidden, InvalidInput
 from service.ledger.access.authentication import Principal
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.idempotent_write import Operation
-from service.ledger.notifications import deliveries, webhook_changes, webhooks
+from service.ledger.notifications import deliveries, targets, webhook_changes, webhooks
 from service.ledger.notifications.deliveries import DeliveryRecord, Message, Try
 from service.ledger.notifications.webhooks import OF_LEDGER, Event, WebhookRecord
 from service.ledger.storage import clock
@@ -118,6 +118,16 @@ class WebhookBody(BaseModel):
     created_by: str
 
 
+class ListedWebhook(WebhookBody):
+    """A webhook with what became of its messages."""
+
+    accounts_missing: list[str] = Field(description="Those of its accounts that do not exist, or not yet.")
+    delivered_at: str | None = Field(description="When a message was last delivered; null: none of the last ones was.")
+    failing_since: str | None = Field(
+        description=f"The first failed try since then, among the last {deliveries.LOOKED_AT} messages; null: none."
+    )
+
+
 class MadeWebhook(WebhookBody):
     """A webhook with its secret, which is shown only in this answer."""
 
@@ -127,7 +137,7 @@ class MadeWebhook(WebhookBody):
 class WebhookPage(BaseModel):
     """A page of webhooks."""
 
-    items: list[WebhookBody]
+    items: list[ListedWebhook]
     next_cursor: str | None
 
 
@@ -178,6 +188,7 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
     """
     require(change.principal, "steward")
     stated = _stated(body.model_dump()) | {"active": True}
+    _check_address(stated["url"], request)
     _check(stated, change.principal, request)
     seen = see_keys(change.database, change.secret)
 
@@ -204,11 +215,12 @@ def list_webhooks(
     require(principal, "steward")
     with database.read() as connection:
         found = webhooks.list_webhooks(connection, secret, read_cursor(cursor), limit, principal.accounts)
+        shown = [_listed(connection, one) for one in found]
     last = found[-1].id if found.more else None
-    return answer_list(accept, [_body(one) for one in found], last, tuple(WebhookBody.model_fields))
+    return answer_list(accept, shown, last, tuple(ListedWebhook.model_fields))
 
 
-@router.get("/{webhook}", response_model=WebhookBody)
+@router.get("/{webhook}", response_model=ListedWebhook)
 def read_webhook(
     webhook: WebhookPath, database: CurrentDatabase, secret: CurrentSecret, principal: CurrentPrincipal
 ) -> Response:
@@ -216,8 +228,8 @@ def read_webhook(
     require(principal, "steward")
     with database.read() as connection:
         found = webhooks.read_webhook(connection, secret, webhook)
-    _require_reach(principal, found)
-    return ok(_body(found))
+        _require_reach(principal, found)
+        return ok(_listed(connection, found))
 
 
 @router.patch("/{webhook}", response_model=WebhookBody, openapi_extra=examples.body(examples.WEBHOOK_CHANGE))
@@ -233,6 +245,7 @@ def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, 
     for name in ("name", "events", "active"):
         if name in given and given[name] is None:
             raise InvalidInput.at(f"/{name}", "expected a value")
+    _check_address(given.get("url"), request)
     _check(_changeable(present) | _stated(given), change.principal, request)
     seen = see_keys(change.database, change.secret)
 
@@ -372,6 +385,13 @@ def _changeable(webhook: WebhookRecord) -> dict[str, Any]:
     return {name: getattr(webhook, name) for name in ChangeWebhook.model_fields}
 
 
+def _check_address(url: str | None, request: Request) -> None:
+    """Refuse a URL that states an address to which no request may go; names are looked up at each delivery."""
+    address = None if url is None else targets.stated_address(urlsplit(url).hostname or "")
+    if address is not None and not targets.is_allowed(address, request.app.state.settings.resolved_webhook_networks):
+        raise InvalidInput.at("/url", f"expected another host: {targets.EXPECTED}")
+
+
 def _check(stated: Mapping[str, Any], principal: Principal, request: Request) -> None:
     """Refuse fields that do not fit together, or that the caller or the operator does not allow."""
     accounts, events = stated["accounts"], stated["events"]
@@ -413,6 +433,12 @@ def _answer(status: int, body: dict[str, Any]) -> Answer:
 
 def _body(webhook: WebhookRecord) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(webhook).items()}
+
+
+def _listed(connection: Connection, webhook: WebhookRecord) -> dict[str, Any]:
+    missing = webhooks.missing_accounts(connection, webhook)
+    standing = deliveries.standing_of(connection, webhook.id, webhook.accounts)
+    return _body(webhook) | {"accounts_missing": missing} | standing._asdict()
 
 
 def _delivery_body(delivery: DeliveryRecord, tries: list[Try]) -> dict[str, Any]:

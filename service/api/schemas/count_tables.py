@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import LARGEST_INTEGER
 from service.api.schemas.granularity import EXPECTED_COUNT, count_text, json_counts, units_of
-from service.errors import InvalidInput, TooLarge
+from service.errors import Fault, InvalidInput, TooLarge
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.partitions import EXPECTED_NAME, first_unclear
 
 COUNT, NOISY, MARGIN, CONFIDENCE = "count", "noisy", "moe", "confidence"
 MOST_COLUMNS = 100
+MOST_FAULTS = 10  # that a refusal names: the first ones, by their lines
 
 _ADDED = (NOISY, MARGIN, CONFIDENCE)
 _WHOLE = re.compile(r"-?[0-9]{1,16}")
@@ -90,10 +91,12 @@ def read_table(body: bytes | bytearray, most_values: int, take: Take) -> CountTa
     try:
         columns = next(lines, [])
         place = _place_of_counts(columns)
-        table = CountTable(columns, place, *_read_rows(lines, columns, place))
+        table, faults = _read_rows(lines, columns, place)
     except csv.Error:  # the message of the error may quote the text
         raise _refused(lines.line_num, None, "expected values separated by commas, quoted by RFC 4180") from None
-    _check_labels(table)
+    faults += _faults_of_labels(table)
+    if faults:
+        raise InvalidInput([fault for _, fault in sorted(faults)[:MOST_FAULTS]])
     return table
 
 
@@ -130,59 +133,77 @@ def _place_of_counts(columns: Sequence[str]) -> int:
     return columns.index(COUNT)
 
 
-def _read_rows(
-    lines: Iterator[list[str]], columns: Sequence[str], place: int
-) -> tuple[list[list[str]], list[int | Fraction], Sequence[int]]:
+_Found = tuple[int, Fault]
+"""A fault with its line."""
+
+
+def _read_rows(lines: Iterator[list[str]], columns: Sequence[str], place: int) -> tuple[CountTable, list[_Found]]:
+    """Return the rows that are read, and the faults of the others."""
     rows, counts, numbers = list[list[str]](), list[int | Fraction](), array("Q")
+    faults: list[_Found] = []
     for row in lines:
         number: int = lines.line_num  # type: ignore[attr-defined] # of the reader
+        if len(faults) == MOST_FAULTS:
+            break
         if len(row) != len(columns):
-            raise _refused(number, None, f"expected {len(columns)} values, as the first line has names")
-        counts.append(_count_of(row[place], number, place))
+            detail = f"expected {len(columns)} values, as the first line has names"
+            faults.append((number, _fault(number, None, detail)))
+            continue
+        count = _count_of(row[place])
+        if count is None:
+            faults.append((number, _fault(number, place, EXPECTED_COUNT)))
+        counts.append(count or 0)
         row[place] = ""
         rows.append(row)
         numbers.append(number)
-    if not rows:
+    if not rows and not faults:
         raise _refused(2, None, "expected at least one row of labels and a count")
-    return rows, counts, numbers
+    return CountTable(columns, place, rows, counts, numbers), faults
 
 
-def _count_of(text: str, line: int, place: int) -> int | Fraction:
+def _count_of(text: str) -> int | Fraction | None:
+    """Return the count that a text states; None if it states none."""
     if _WHOLE.fullmatch(text) and text.isascii():
         count = int(text)
-        if abs(count) <= LARGEST_INTEGER:
-            return count
-    else:
-        try:
-            return parse_exact.__wrapped__(text)  # without its cache: counts are secret
-        except ValueError:
-            pass
-    raise _refused(line, place, EXPECTED_COUNT)
+        return count if abs(count) <= LARGEST_INTEGER else None
+    try:
+        return parse_exact.__wrapped__(text)  # without its cache: counts are secret
+    except ValueError:
+        return None
 
 
-def _check_labels(table: CountTable) -> None:
-    """Refuse labels that are spelt in another way than partitions, and two rows with the same labels."""
+def _faults_of_labels(table: CountTable) -> list[_Found]:
+    """Return the first label of each column that is spelt in another way than partitions, and repeated labels."""
+    faults: list[_Found] = []
     for place in range(len(table.columns)):
         if place != table.place:
             unclear = first_unclear([row[place] for row in table.rows])
             if unclear is not None:
-                raise _refused(table.lines[unclear], place, EXPECTED_NAME)
+                line = table.lines[unclear]
+                faults.append((line, _fault(line, place, EXPECTED_NAME)))
     if len(table.columns) == 1:
-        return
+        return faults
     seen: set[tuple[str, ...]] = set()
     for number, row in enumerate(table.rows):
         labels = tuple(row)
         if labels in seen:
             detail = "expected each combination of labels once: each row counts records of its own"
-            raise _refused(table.lines[number], None, detail)
+            faults.append((table.lines[number], _fault(table.lines[number], None, detail)))
+            if len(faults) >= MOST_FAULTS:
+                break
         seen.add(labels)
+    return faults
 
 
 def _refused(line: int, place: int | None, detail: str) -> InvalidInput:
     """Return the refusal of a line, or of a value in it; columns are counted from 1."""
+    return InvalidInput([_fault(line, place, detail)])
+
+
+def _fault(line: int, place: int | None, detail: str) -> Fault:
     if place is None:
-        return InvalidInput.at(f"/{line}", f"line {line}: {detail}")
-    return InvalidInput.at(f"/{line}/{place + 1}", f"line {line}, column {place + 1}: {detail}")
+        return Fault(f"/{line}", f"line {line}: {detail}")
+    return Fault(f"/{line}/{place + 1}", f"line {line}, column {place + 1}: {detail}")
 
 
 def names_with_noisy(table: CountTable) -> list[str]:

@@ -44,6 +44,8 @@ PAUSES = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 5 * 60, 30 * 6
 """The pauses between the tries of a message: eight tries within a day."""
 LONGEST_ANSWER = 200  # characters of an answer that the log keeps
 _CLAIM = timedelta(minutes=2)  # for which a server may try it; if the server dies, another one does afterwards
+LOOKED_AT = 100
+"""The messages of a webhook, the last ones, that say how its deliveries go."""
 _AT_ONCE = 500
 _PURPOSE = "webhook-delivery"
 _FIXED = (
@@ -245,6 +247,33 @@ def tries_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, l
     for row in connection.execute(query.order_by(DeliveryTry.delivery_id, DeliveryTry.number)):
         found[row.delivery_id].append(Try(row.at, row.milliseconds, row.status, row.reason, row.answer))
     return found
+
+
+class Standing(NamedTuple):
+    """The outcome of a webhook's last messages.
+
+    Attributes:
+        delivered_at: the last try that delivered one.
+        failing_since: the first try since then that failed.
+    """
+
+    delivered_at: str | None
+    failing_since: str | None
+
+
+def standing_of(connection: Connection, webhook_id: str, only: Collection[str] | None) -> Standing:
+    """Return what became of the last messages of a webhook; ``only`` is as in ``read_delivery``."""
+    mine = select(Delivery.id).where(Delivery.webhook_id == webhook_id, _about(only))
+    last = mine.order_by(*(column.desc() for column in _ORDER)).limit(LOOKED_AT).subquery()
+    tries = select(DeliveryTry.at, DeliveryTry.reason).where(DeliveryTry.delivery_id.in_(select(last.c.id)))
+    delivered_at: str | None = None
+    failing_since: str | None = None
+    for row in connection.execute(tries.order_by(DeliveryTry.at)):
+        if row.reason is None:
+            delivered_at, failing_since = row.at, None
+        else:
+            failing_since = failing_since or row.at
+    return Standing(delivered_at, failing_since)
 
 
 def retry(

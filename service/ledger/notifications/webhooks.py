@@ -26,7 +26,7 @@ from service.ledger.storage.group_commit import INSTALLATION
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.paging import Page
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Webhook
+from service.ledger.storage.tables import Account, Webhook
 from service.ledger.storage.transaction import DATABASE, require_present
 
 Event = Literal[
@@ -244,6 +244,13 @@ def list_webhooks(
 def is_within(webhook: WebhookRecord, only: Collection[str] | None) -> bool:
     """Return whether a webhook sends nothing about others than these accounts; None: all, and the installation."""
     return only is None or (webhook.accounts is not None and set(webhook.accounts) <= set(only))
+
+
+def missing_accounts(connection: Connection, webhook: WebhookRecord) -> list[str]:
+    """Return those of a webhook's accounts that do not exist, or not yet."""
+    named = webhook.accounts or ()
+    known = set(connection.execute(select(Account.name).where(Account.name.in_(named))).scalars()) if named else ()
+    return [name for name in named if name not in known]
 
 
 def has_webhook(connection: Connection, webhook: WebhookRecord, *, lock: bool = False) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from service.api.schemas.guarantees import usual_delta_text
 from service.pages.budget_form import budget_of
 from service.pages.planner.form import (
+    COLUMNS,
     UNREAD,
     Form,
     FormFaults,
@@ -18,6 +19,7 @@ from service.pages.planner.form import (
     field_of_budget,
     field_of_question,
     field_of_release,
+    filled,
     is_supposed,
     periods_member,
     plan_of,
@@ -148,6 +150,9 @@ async def ask_plan(
     """
     if account["capped"] and not form["reads"]:
         raise FormFaults({"reads": f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'})
+    if not filled(form):
+        first = COLUMNS[form.kind][0]
+        raise FormFaults({f"{first.name}-0": "expected at least one row that is filled in"})
     requests = questions(form, mechanism, account, delta_of(form, account))
     answers: list[Mapping[str, Any]] = []
     faults: dict[str, str] = {}

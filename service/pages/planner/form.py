@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from service.pages import budget_form
 from service.pages.shell.period_texts import stated_periods
+from service.pages.shell.typed_numbers import duration_text, number_text
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 Kind = Literal["margins", "variances", "relative_errors", "weights", "safetab"]
@@ -55,6 +56,10 @@ class Column(NamedTuple):
     initial: str = ""
     numeric: bool = False
 
+    def text(self, typed: str) -> str:
+        """Return the text of a field or of a cell."""
+        return number_text(typed) if self.numeric else typed.strip()
+
 
 _NAMES = (Column("table", "Table"), Column("geography", "Geography"))
 _MOE = Column("moe", "Margin of error", numeric=True)
@@ -88,6 +93,7 @@ SINGLE: dict[Kind, dict[str, str]] = {
 SUPPOSED = {"unit": "person", "neighbouring": "add_remove", "definition": "zcdp", "cap": "", "alpha": ""}
 """The fields of an account that is supposed, with their initial texts."""
 _OF_ALL = ("account", "periods", "delta", "release", "tags", "reads", "reserve_for", "scenario", "scenario_name")
+_NUMBERS = ("cap", "alpha", "delta", "divided", "confidence", "stability", "stage_1_fraction")
 _ROWS_AT_FIRST = 3
 
 
@@ -124,11 +130,15 @@ def form_of(kind: Kind, texts: Callable[[str], Sequence[str]]) -> Form:
     columns = {column.name: texts(column.name)[:MOST_ROWS] for column in COLUMNS[kind]}
     height = max(map(len, columns.values()))
     rows = tuple(
-        {name: sent[number].strip() if number < len(sent) else "" for name, sent in columns.items()}
+        {
+            column.name: column.text(columns[column.name][number]) if number < len(columns[column.name]) else ""
+            for column in COLUMNS[kind]
+        }
         for number in range(height)
     )
     single = empty_form(kind).fields
-    return Form(kind, rows, {name: texts(name)[0].strip() if texts(name) else "" for name in single})
+    fields = {name: texts(name)[0].strip() if texts(name) else "" for name in single}
+    return Form(kind, rows, fields | {name: number_text(fields[name]) for name in _NUMBERS if name in fields})
 
 
 def empty_row(kind: Kind) -> dict[str, str]:
@@ -350,7 +360,8 @@ def periods_member(form: Form, account: Mapping[str, Any]) -> dict[str, Any]:
 def release_of(form: Form, account: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that registers the plan; without a typed delta, ``/v1`` uses the account's."""
     body = {"name": form["release"], "plan": plan, "tags": listed(form["tags"])} | periods_member(form, account)
-    return body | {name: form[name] for name in ("delta", "reserve_for") if form[name]}
+    body |= {"delta": form["delta"]} if form["delta"] else {}
+    return body | ({"reserve_for": duration_text(form["reserve_for"])} if form["reserve_for"] else {})
 
 
 def digest_of(account: str, plan: Mapping[str, Any], periods: Mapping[str, Any]) -> str:

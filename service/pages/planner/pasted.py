@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from service.pages.planner.form import COLUMNS, MOST_ROWS, Column, Form, FormFaults, empty_row, filled
+from service.pages.shell.separated_text import separator_of
 
 LONGEST_TABLE = 1 << 17  # characters, and bytes of a file
 _MOST_LINES = 10 * MOST_ROWS  # with blank ones
@@ -17,7 +18,7 @@ def with_pasted(form: Form, text: str) -> Form:
     """Return the form with the rows of a table after its own; rows of it that were empty are dropped.
 
     Columns are separated by tabs, semicolons or commas. Their order is the form's, unless the first line names them. An
-    empty cell has the column's initial text. Where commas do not separate, they may be decimal commas.
+    empty cell has the column's initial text. Numbers may have decimal commas.
 
     Raises:
         FormFaults: the text is no such table, or has too many rows.
@@ -29,7 +30,7 @@ def with_pasted(form: Form, text: str) -> Form:
         raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
     if not lines:
         raise FormFaults({_FIELD: "expected rows that were copied from a spreadsheet, or a CSV file"})
-    separator = next((one for one in "\t;" if one in lines[0]), ",")
+    separator = separator_of(lines[0])
     if text.count(separator) > _MOST_SEPARATORS:
         raise FormFaults({_FIELD: f"expected at most {len(COLUMNS[form.kind])} columns in each row"})
     try:
@@ -45,11 +46,7 @@ def with_pasted(form: Form, text: str) -> Form:
     for number, cells in enumerate(table, 1):
         if len(cells) > len(columns) and any(cell.strip() for cell in cells[len(columns) :]):
             raise FormFaults({_FIELD: f"expected at most {len(columns)} columns in row {number} of the table"})
-        given = {
-            column.name: _cell(column, cell, decimal_commas=separator != ",")
-            for column, cell in zip(columns, cells, strict=False)
-            if cell.strip()
-        }
+        given = {column.name: column.text(cell) for column, cell in zip(columns, cells, strict=False) if cell.strip()}
         rows.append(empty_row(form.kind) | given)
     if len(rows) > MOST_ROWS:
         raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
@@ -71,8 +68,3 @@ def _named(form: Form, first: Sequence[str]) -> list[Column] | None:
         expected = ", ".join(column.label for column in COLUMNS[form.kind])
         raise FormFaults({_FIELD: f"expected a first line with some of: {expected}; each once and nothing else"})
     return found
-
-
-def _cell(column: Column, cell: str, *, decimal_commas: bool) -> str:
-    text = cell.strip()
-    return text.replace(",", ".") if column.numeric and decimal_commas and text.count(",") == 1 else text

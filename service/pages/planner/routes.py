@@ -170,14 +170,13 @@ async def _show(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> 
         "chosen": planning.chosen,
         "may_register": may(planning.visit.session.role, "pipeline"),
         "faults": {},
-        "refusal": None,
         "notice": "",
         "delta": "",
         **dict.fromkeys(("sides", "noise", "levels", "analyses"), ()),
         **shown,
     }
     context["labels"] = {name: label_of(planning.form, name) for name in context["faults"]}
-    return page(planning.visit.request, "plan.html", context, status=status)
+    return page(planning.visit.request, "plan.html", context, status=status, back=True)
 
 
 async def _show_plans(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> Response:
@@ -220,7 +219,7 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
             faults = faults_of(refused, partial(field_of_release, form))
             return await _show_plans(planning, status=422, faults=faults)
         if refused.status in (409, 422):
-            return await _show_plans(planning, status=refused.status, refusal=refused.problem)
+            return await _show_plans(planning, status=refused.status, problem=refused.problem)
         raise
     return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
 
@@ -240,7 +239,7 @@ async def _save(planning: _PlannerVisit, mechanism: Mechanism, idempotency_key: 
             taken = "expected a name that none of your scenarios has"
             return await _show_plans(planning, status=409, faults={"scenario_name": taken})
         if not refused.faults:
-            return await _show_plans(planning, status=refused.status, refusal=refused.problem)
+            return await _show_plans(planning, status=refused.status, problem=refused.problem)
         faults = faults_of(refused, partial(field_of_scenario, form))
         return await _show_plans(planning, status=422, faults=faults)
     return RedirectResponse(f"/scenarios/{saved['id']}?done=saved", 303)

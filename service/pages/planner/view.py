@@ -138,7 +138,7 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
                 "name": queries[0]["name"],
                 "moe": form.rows[row].get("moe"),
                 "confidence": form.rows[row].get("confidence") or form["confidence"],
-                "cells": queries[0]["mechanism"]["cells"],
+                "cells": form.rows[row]["cells"],
                 "noise": [noise_of(query, whole) for query in queries],
             }
         )

@@ -11,10 +11,14 @@ _PLAIN = tuple(
     (re.compile(detail), text)
     for detail, text in (
         (r"\bline (?=\d)", "row "),  # as a spreadsheet numbers it
-        (re.escape(EXPECTED_COUNT), "expected a whole number, or a multiple of the granularity if there is one"),
-        (re.escape(EXPECTED_NUMBER), "expected a number such as 0.5 or 1/3"),
+        (re.escape(EXPECTED_COUNT), "expected a whole number"),
+        (
+            re.escape(EXPECTED_NUMBER),
+            "expected a number such as 0.5, 0,5 or 1/3, and thousands without a mark, such as 12000",
+        ),
         (re.escape(EXPECTED_NAME), _NAME),
         (r", quoted by RFC 4180", ", with closed quotation marks"),
+        (r"and not in SERVICE_WEBHOOK_NETWORKS", "and the operator has not allowed its network"),
         (r"expected text with a length of at least 1", "expected a text"),
         (r"expected text with a length of at most (\d+)", r"expected at most \1 characters"),
     )

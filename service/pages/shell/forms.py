@@ -26,6 +26,7 @@ from service.errors import Forbidden, InvalidInput, TooLarge, UnsupportedMediaTy
 from service.pages.shell.api_client import SignedIn, Visit
 from service.pages.shell.figures import in_words
 from service.pages.shell.session import csrf_token
+from service.pages.shell.typed_numbers import number_text
 
 URL_ENCODED = "application/x-www-form-urlencoded"
 LARGEST_TEXT = 1 << 21
@@ -132,6 +133,11 @@ def text_of(form: Form, name: str, longest: int | None = None) -> str:
         InvalidInput: the text is longer.
     """
     return _bounded(name, form.texts.get(name, [""])[-1], longest)
+
+
+def number_of(form: Form, name: str) -> str:
+    """Return the text of a field for a number, as ``/v1`` takes numbers; raise as ``text_of``."""
+    return number_text(text_of(form, name))
 
 
 def texts_of(form: Form, name: str) -> list[str]:

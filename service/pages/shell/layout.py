@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from anyio import to_thread
 from fastapi import Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.types import Receive, Scope, Send
 
 from service import __version__
 from service.ledger.access.key_records import Role, includes
-from service.pages.shell import approval_texts, figures, period_texts
+from service.pages.shell import approval_texts, fault_texts, figures, period_texts
 from service.pages.shell.session import Session, csrf_token, session_of
 
 WEB = Path(__file__).parents[2] / "web"
@@ -33,17 +34,23 @@ class Entry(NamedTuple):
     Attributes:
         role: the lowest role that sees it; None: every visitor, signed in or not.
         limited: those see it too whose key is limited to some accounts.
+        below: the beginnings of the other paths of its pages.
     """
 
     path: str
     label: str
     role: Role | None = None
     limited: bool = True
+    below: tuple[str, ...] = ()
+
+    def is_of(self, path: str) -> bool:
+        """Return whether a page is one of this link's."""
+        return any(path == one or (one != "/" and path.startswith(f"{one}/")) for one in (self.path, *self.below))
 
 
 NAVIGATION = (
-    Entry("/", "Accounts", "auditor"),
-    Entry("/plan", "Planner", "auditor"),
+    Entry("/", "Accounts", "auditor", below=("/accounts", "/new-account")),
+    Entry("/plan", "Planner", "auditor", below=("/scenarios",)),
     Entry("/empirical", "Empirical loss", "steward"),
     Entry("/keys", "Keys", "steward", limited=False),
     Entry("/webhooks", "Notifications", "steward"),
@@ -59,8 +66,12 @@ def page(
     *,
     status: int = 200,
     policy: str = POLICY,
+    back: bool = False,
 ) -> Response:
-    """Return a template as a page. It is never cached, since the next visitor may be another user.
+    """Return a template as a page. It is never stored, since the next visitor may be another user.
+
+    The answer to a form is the exception where ``back`` says so, and where the form is refused: it has no address to
+    read it again from, so the browser may keep it for its way back. Signing out deletes what it keeps.
 
     Args:
         request: the request.
@@ -68,8 +79,9 @@ def page(
         context: its variables.
         status: the HTTP status.
         policy: the Content-Security-Policy.
+        back: the browser may show it again on the way back; so it has no key, and no figure that is not protected.
     """
-    session = session_of(request)
+    session, sent = session_of(request), request.method == "POST"
     surroundings = {
         "session": session,
         "csrf": "" if session is None else csrf_token(request.app.state.secret, session),
@@ -78,11 +90,15 @@ def page(
         "here": request.url.path,
         "version": __version__,
         "banner": request.app.state.settings.notice,
+        "sent": sent,
         "problem": None,
+        "shown_at": (),
+        "wrong_fields": [],  # those that the macros of the page's fields find
     }
     render = partial(_ENVIRONMENT.get_template(template).render, surroundings | (context or {}))
     # With no-referrer, browsers would not state the site from which a form comes.
-    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
+    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
+    headers["Cache-Control"] = "private, no-cache" if sent and (back or (session and status >= 400)) else "no-store"
     return _Page(render, status, headers)
 
 
@@ -111,6 +127,11 @@ def may(role: Role | None, least: Role) -> bool:
     return role is not None and includes(role, least)
 
 
+def breakable(name: str) -> Markup:
+    """Return the name of a table at a geography with places at which a line may break, so that it breaks no word."""
+    return escape(name).replace("/", Markup("/<wbr>"))
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(WEB / "templates"),
@@ -121,6 +142,8 @@ def _environment() -> Environment:
         extensions=["jinja2.ext.do"],
     )
     environment.filters |= {
+        "plain": fault_texts.plain,
+        "breakable": breakable,
         "up": figures.up,
         "down": figures.down,
         "near": figures.near,

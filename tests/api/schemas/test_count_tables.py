@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from service.api.http import csv_answers
-from service.api.schemas.count_tables import MOST_COLUMNS, CountTable, names_with_noisy, read_table, rows_with_noisy
+from service.api.schemas.count_tables import (
+    MOST_COLUMNS,
+    MOST_FAULTS,
+    CountTable,
+    names_with_noisy,
+    read_table,
+    rows_with_noisy,
+)
 from service.errors import InvalidInput, TooLarge
 
 _SECRET = "918273645"  # a count that no error may repeat
@@ -114,10 +121,19 @@ def test_counts_with_a_granularity() -> None:
 def test_refusals_name_a_place(text: bytes, pointer: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         _table(text)
-    (fault,) = refused.value.faults
+    fault = refused.value.faults[0]
     assert fault.pointer == pointer
     assert fault.detail.startswith(f"line {pointer.split('/')[1]}")
     assert _SECRET not in str(refused.value) + fault.detail
+
+
+def test_a_refusal_names_the_first_faults_in_the_order_of_the_rows() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        _table("place,area,count\na,b,x\na, b,1\na,c\n c,d,1\nd,e,y\n")
+    assert [fault.pointer for fault in refused.value.faults] == ["/2/3", "/3/2", "/4", "/5/1", "/6/3"]
+    with pytest.raises(InvalidInput) as refused:
+        _table("count\n" + "x\n" * 2 * MOST_FAULTS)
+    assert len(refused.value.faults) == MOST_FAULTS
 
 
 def test_two_spellings_of_a_place_are_two_rows_only_if_both_are_clear() -> None:

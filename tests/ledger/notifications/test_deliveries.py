@@ -289,3 +289,27 @@ def test_the_age_of_nothing_is_nothing(database: Database) -> None:
     queued(database, made.id)
     run(database, "UPDATE deliveries SET created_at = 'long ago'")
     assert deliveries.oldest_age(database) == 0
+
+
+def test_the_standing_is_that_of_the_last_messages(database: Database) -> None:
+    webhook = make_webhook(database)
+
+    def standing() -> deliveries.Standing:
+        with database.read() as connection:
+            return deliveries.standing_of(connection, webhook.id, webhook.accounts)
+
+    def tried(at: str, reason: str | None) -> None:
+        queued(database, webhook.id)
+        for one in due(database):
+            deliveries.record(database, one, Try(at, 5, None, reason, None))
+
+    assert standing() == (None, None)
+    day = [f"2026-11-0{number}T00:00:00.000000Z" for number in range(1, 6)]
+    tried(day[0], "refused")
+    tried(day[1], "refused")
+    assert standing() == (None, day[0])
+    tried(day[2], None)
+    assert standing() == (day[2], None)
+    tried(day[3], "refused")
+    tried(day[4], "refused")
+    assert standing() == (day[2], day[3])

@@ -464,3 +464,36 @@ def test_another_kind_of_plan_keeps_what_both_ask_for(reader: TestClient) -> Non
     unknown = _press(reader, "kind-lottery")
     assert unknown.status_code == 422
     assert "lottery" not in unknown.text
+
+
+def test_decimal_commas_and_percentages_are_numbers(visit: TestClient) -> None:
+    texts = {"do": "plan", "account": "zcdp", "moe": ["12,0", "50"], "confidence": ["95 %", "0,9"]}
+    shown = visit.post("/plan", data=form_of(visit.get("/plan"), "/plan").with_texts(_ROWS | _USUAL | texts)).text
+    assert "Plan and cost" in shown
+    assert 'value="12.0"' in shown
+    assert 'value="0.9"' in shown
+    texts["moe"] = ["1,000", "50"]
+    shown = visit.post("/plan", data=form_of(visit.get("/plan"), "/plan").with_texts(_ROWS | _USUAL | texts)).text
+    assert '<a href="#moe-0">Margin of error of row 1</a>: expected a number such as 0.5, 0,5 or 1/3' in shown
+
+
+def test_a_form_without_targets_says_what_it_lacks(visit: TestClient) -> None:
+    form = form_of(visit.get("/plan"), "/plan")
+    shown = visit.post("/plan", data=form.with_texts({"do": "plan", "account": "zcdp"})).text
+    assert '<a href="#table-0">Table of row 1</a>: expected at least one row that is filled in' in shown
+
+
+def test_a_result_may_be_shown_again_on_the_way_back(visit: TestClient) -> None:
+    form = form_of(visit.get("/plan"), "/plan")
+    answer = visit.post("/plan", data=form.with_texts(_ROWS | _USUAL | {"do": "plan", "account": "zcdp"}))
+    assert answer.headers["Cache-Control"] == "private, no-cache"
+    assert visit.get("/plan").headers["Cache-Control"] == "no-store"
+
+
+def test_a_plan_is_held_for_a_week_in_words(client: TestClient, visit: TestClient) -> None:
+    form = form_of(visit.get("/plan"), "/plan")
+    planned = visit.post("/plan", data=form.with_texts(_ROWS | _USUAL | {"do": "plan", "account": "zcdp"}))
+    texts = {"do": "register-geometric", "release": "held", "reserve_for": "1 week"}
+    visit.post("/plan", data=form_of(planned, "/plan").with_texts(texts))
+    (held,) = json_of(client.get("/v1/accounts/zcdp/releases"))["items"]
+    assert held["state"] == "reserved"

@@ -32,6 +32,7 @@ from service.api.http.paging import Cursor, Limit, read_seq, write_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import contract, examples
+from service.api.publication.noisy_tables import PARQUET, stored_as_parquet
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import prepared
 from service.api.routes.releases import ReleasePath
@@ -347,21 +348,22 @@ def read_draw(
     accept: Annotated[
         str,
         Header(
-            description=f"{streams.MEDIA_TYPE} for an Arrow IPC stream of one column, {CSV} for a table; else JSON."
+            description=f"{streams.MEDIA_TYPE} for an Arrow IPC stream of one column, {CSV} for a table,"
+            f" {PARQUET} for a table with the columns of a publication package; else JSON."
         ),
     ] = "application/json",
 ) -> Response:
     """Read a draw.
 
-    The answer has the stored noisy counts, as JSON, Arrow or CSV; they never change. An operator can have them removed
-    some days after the draw. The answer is 410 from then on, and a second draw stays refused.
+    The answer has the stored noisy counts, as JSON, Arrow, CSV or Parquet; they never change. An operator can have them
+    removed some days after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
     with database.read() as connection:
         account_id = accounts.read_account(connection, account).id
         release, size = drawn.release_and_size(connection, account_id, draw)
         take(_A_COUNT * size)
-        kind = preferred(accept, (streams.MEDIA_TYPE, CSV))
+        kind = preferred(accept, (streams.MEDIA_TYPE, CSV, PARQUET))
         if kind != streams.MEDIA_TYPE:
             _leave_large(request, size)
         text = _plan_text(request, connection, release)
@@ -372,6 +374,8 @@ def read_draw(
         return Streamed(stream_of(record), headers=identity_of(record), media_type=kind)
     if kind == CSV:
         return Streamed(csv_of(record), headers=identity_of(record), media_type=kind)
+    if kind == PARQUET:
+        return Streamed(stored_as_parquet(record), headers=identity_of(record), media_type=kind)
     return Streamed(json_of(record), media_type="application/json")
 
 

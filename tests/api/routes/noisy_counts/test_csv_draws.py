@@ -306,3 +306,17 @@ def test_other_requests_are_not_answered_as_parquet(client: Client) -> None:
     headers = {"Content-Type": "text/csv", "Accept": "*/*"}
     query = {"name": "e", "mechanism": json.dumps(NEARLY_NONE)}
     assert _rows(client.post("/v1/accounts/people/draws", content=_TABLE, params=query, headers=headers))
+
+
+@pytest.mark.parametrize(("granularity", "count", "kind"), [("1", 12, "int64"), ("0.5", "12.0", "string")])
+def test_a_stored_draw_is_read_as_parquet(client: Client, granularity: str, count: object, kind: str) -> None:
+    open_account(client, budget=_WIDE)
+    made = release(client, {**NEARLY_NONE, "granularity": granularity, "name": "m"})
+    body = {"mechanism": "m", "counts": [12]}
+    drawn = json_of(client.post(f"/v1/accounts/people/releases/{made['id']}/draws", json=body), 201)
+    answer = client.get(f"/v1/accounts/people/draws/{drawn['draw']}", headers={"Accept": PARQUET})
+    assert (answer.headers["Content-Type"], answer.headers["X-Draw"]) == (PARQUET, drawn["draw"])
+    table = pq.read_table(io.BytesIO(answer.content))
+    assert str(table.schema.field("noisy").type) == kind
+    (row,) = table.to_pylist()
+    assert (row["draw"], row["mechanism"], row["place"], row["noisy"]) == (drawn["draw"], "m", 0, count)

@@ -1,0 +1,54 @@
+"""Numbers and durations as people type them."""
+
+import pytest
+
+from service.pages.shell.typed_numbers import duration_text, number_text, with_point
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [
+        ("12,5", "12.5"),
+        (" 0,95 ", "0.95"),
+        (",5", "0.5"),
+        ("-0,5", "-0.5"),
+        ("0,125", "0.125"),
+        ("1,5e-3", "1.5e-3"),
+        ("12 000", "12000"),
+        ("1\u202f234\u00a0567,5", "1234567.5"),
+        ("20 %", "0.2"),
+        ("12,5%", "0.125"),
+        ("1/3", "1/3"),
+        ("0.1", "0.1"),
+        ("", ""),
+        ("1,000", "1,000"),  # one, or a thousand
+        ("12,500 %", "12,500 %"),
+        ("1,2,3", "1,2,3"),
+        ("1.000,5", "1.000,5"),
+        ("twelve", "twelve"),
+        ("%", "%"),
+    ],
+)
+def test_numbers(typed: str, number: str) -> None:
+    assert number_text(typed) == number
+
+
+def test_a_count_is_no_percentage() -> None:
+    assert with_point("20 %") == "20 %"
+
+
+@pytest.mark.parametrize(
+    ("typed", "duration"),
+    [
+        ("24 hours", "PT24H"),
+        ("1 hour", "PT1H"),
+        ("7 days", "P7D"),
+        ("1 Week", "P7D"),
+        ("2weeks", "P14D"),
+        ("PT24H", "PT24H"),
+        ("a while", "a while"),
+        ("", ""),
+    ],
+)
+def test_durations(typed: str, duration: str) -> None:
+    assert duration_text(typed) == duration
