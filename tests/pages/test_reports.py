@@ -5,8 +5,10 @@ import io
 import re
 
 import pytest
+from fastapi.testclient import TestClient
 
-from tests.api.calls import Client, json_of
+from tests.api.calls import Client, concentrated, json_of, open_account, release
+from tests.pages.forms import signed_in
 
 
 def _words(text: str) -> str:
@@ -22,7 +24,7 @@ def test_the_report_is_shown(api: Client, steward: Client) -> None:
         assert one["name"] in words
     assert f"{report['head']['seq']}:{report['head']['hash']}" in words
     assert "In words: suppose an outsider" in words
-    assert "3 releases have an entry in the period" in words
+    assert "own releases have an entry in the period: 3 were registered" in words
     assert "Account opened: ρ = 0.5" in words
 
 
@@ -30,6 +32,8 @@ def test_parts_of_accounts_below(steward: Client) -> None:
     words = _words(steward.get("/accounts/nation/report").text)
     assert "Accounts under it" in words
     assert "persons" in words
+    assert "Voided and expired releases are not counted." in words
+    assert "Releases of accounts under it are in their own reports." in words
 
 
 @pytest.mark.parametrize("account", ["nation", "households", "empty"])
@@ -72,3 +76,28 @@ def test_an_unknown_table_or_query(steward: Client) -> None:
     assert steward.get("/accounts/persons/report.csv", params={"nothing": "x"}).status_code == 422
     assert steward.get("/accounts/nobody/report.csv").status_code == 404
     assert steward.get("/accounts/nobody/report").status_code == 404
+
+
+def test_a_voided_release_takes_no_part_of_the_budget(embedded: TestClient) -> None:
+    open_account(embedded)
+    held = release(embedded, concentrated("0.25"), reserve_for="PT1H")
+    json_of(embedded.post(f"/v1/accounts/people/releases/{held['id']}/void", json={"reason": "too fine"}))
+    visit = signed_in(embedded)
+    for path in ("/accounts/people/report", "/accounts/people/releases"):
+        words = _words(visit.get(path).text)
+        assert "no longer charged" in words
+        assert "25 %" not in words
+
+
+def test_the_parts_of_an_approximate_budget_are_explained(embedded: TestClient) -> None:
+    open_account(embedded, budget={"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
+    release(embedded, concentrated("0.01"))
+    visit = signed_in(embedded)
+    for path in ("/accounts/people/report", "/accounts/people/releases"):
+        assert "a release with the greater ε can take the smaller part" in _words(visit.get(path).text)
+    first, _, analyses = visit.get("/accounts/people/report").text.partition("All analyses")
+    assert ">Spent<" not in first.partition("Spent, held and left</h2>")[2]
+    assert ">Spent<" in analyses
+    home = _words(visit.get("/").text)
+    assert " % of the declared" not in home
+    assert "ε = 3." not in home

@@ -10,7 +10,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
-from service.api.schemas.exact_numbers import Exact, Positive, Strict, number_down, number_up, stated
+from service.api.schemas.exact_numbers import Exact, Positive, Strict, number_down, number_up
 from service.api.schemas.granularity import count_text, unit_of
 from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import mechanism_of
@@ -123,4 +123,4 @@ def margin_body(noise: ContinuousSum | NoiseSum, confidence: Fraction, unit: Fra
     """Return a margin as JSON; ``unit``: the granularity of the noise."""
     margin, covered = noise.margin(confidence)
     moe = count_text(margin, unit) if isinstance(margin, int) else number_up(margin)
-    return {"confidence": stated(confidence, number_down), "moe": moe, "coverage": covered}
+    return {"confidence": number_down(confidence), "moe": moe, "coverage": covered}

@@ -14,7 +14,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
-from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
+from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down
 from service.errors import InvalidInput
 from service.noise import Keystream, sample
 from service.privacy.laws.noise_law import NoiseLaw
@@ -86,7 +86,7 @@ def draw_curve(body: CurveQuestion, request: Request, _: CurrentPrincipal) -> Re
         raise InvalidInput.at("/counts", "expected a count above 0: the accuracy is relative to the total")
     points = [
         _point(body.sensitivity / epsilon, len(counts), whole, norm, f"/epsilons/{number}")
-        | {"epsilon": stated(epsilon, number_down)}
+        | {"epsilon": number_down(epsilon)}
         for number, epsilon in enumerate(epsilons)
     ]
     kind = pictures.wanted_type(request)

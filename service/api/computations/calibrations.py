@@ -10,7 +10,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
-from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
+from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down
 from service.api.schemas.guarantees import GuaranteeBody, cost_of
 from service.api.schemas.plan_models import Mechanism
 from service.api.schemas.plans import law_of
@@ -75,7 +75,7 @@ def calibrate_to_margin(body: MarginTarget, _: CurrentPrincipal) -> Response:
         {
             "mechanism": write_plan(mechanism),
             "moe": _number(parse_exact(body.moe)),
-            "confidence": stated(confidence, number_down),
+            "confidence": number_down(confidence),
             "coverage": coverage(law_of(mechanism, "/mechanism"), margin),
             "method": body.method,
             "cost": cost_of(mechanism, Neighbouring.ADD_REMOVE),

@@ -12,7 +12,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
-from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, stated
+from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up
 from service.api.schemas.guarantees import read_deltas
 from service.api.schemas.plan_models import OffsetTails as StatedOffsetTails
 from service.api.schemas.plans import mechanism_of
@@ -161,7 +161,7 @@ def _round(value: Fraction) -> Fraction:
 
 def _pair(at: str, pair: ComparedFigures) -> dict[str, Any]:
     return {
-        at: stated(pair.at, number_down),
+        at: number_down(pair.at),
         "offset_tails": number_up(pair.offset_tails),
         "gaussian": number_up(pair.gaussian),
     }
@@ -173,7 +173,7 @@ def _equal_privacy(
     return {
         "cells": cells,
         "epsilon": number_up(epsilon),
-        "delta": stated(delta, number_up),
+        "delta": number_up(delta),
         "variance": number_up(variance),
         "gaussian_variance": number_up(comparison.gaussian_variance(mechanism, epsilon, delta, cells)),
     }

@@ -15,7 +15,7 @@ from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
-from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down, stated
+from service.api.schemas.exact_numbers import LARGEST_INTEGER, Exact, Positive, Strict, number_down
 from service.empirical.bounds import (
     BoundMethod,
     bound_from_outputs,
@@ -229,7 +229,7 @@ def bound_from_below(body: BoundQuestion, request: Request, principal: CurrentPr
         "delta_lower_bound": bound.value if of_delta else None,
         "delta": None if of_delta else _shown(body.delta or "0"),
         "epsilon": _shown(body.epsilon) if body.epsilon is not None else None,
-        "confidence": stated(confidence, number_down),
+        "confidence": number_down(confidence),
         "event": event_json(bound),
         "holds_for": _FOR_RUNS if second else _FOR_NOISE,
         "protected": False,
@@ -300,4 +300,4 @@ def _samples(body: BoundQuestion) -> dict[str, NDArray[np.float64]]:
 
 
 def _shown(text: str) -> float | None:
-    return stated(parse_exact(text), number_down)
+    return number_down(parse_exact(text))

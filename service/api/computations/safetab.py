@@ -12,7 +12,7 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
 from service.api.schemas import patterns
-from service.api.schemas.exact_numbers import Exact, Strict, number_up, stated
+from service.api.schemas.exact_numbers import Exact, Strict, number_up
 from service.api.schemas.guarantees import cost_of, guarantee_body, read_deltas
 from service.api.schemas.plan_models import Plan
 from service.api.schemas.plans import law_of
@@ -172,7 +172,7 @@ def _level(design: Design, level: TargetLevel, noise: LevelNoise) -> dict[str, A
 
 def _printed(printed: SafeTabAnalysis) -> dict[str, Any]:
     shown = number_up(printed.epsilon) if printed.sound else float(printed.epsilon)
-    return {"name": printed.name, "epsilon": shown, "delta": stated(printed.delta, number_up), "sound": printed.sound}
+    return {"name": printed.name, "epsilon": shown, "delta": number_up(printed.delta), "sound": printed.sound}
 
 
 def _analyses(plan: Sequence, delta: Fraction) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ No message repeats an input's values: an input may be a true count.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
@@ -21,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from service import errors
 from service.api.http.field_names import fields_at, unknown
+from service.api.schemas.exact_numbers import number_down, number_up
 from service.api.schemas.patterns import IN_WORDS
 from service.api.schemas.plan_models import NODE_TYPES
 from service.errors import Fault, Overrun, ServiceError
@@ -216,8 +216,8 @@ def _overrun_body(failure: Overrun) -> dict[str, Any]:
         "account": failure.account,
         "definition": failure.definition,
         "cap": failure.cap,
-        "requested": None if failure.requested == math.inf else failure.requested,  # beyond the doubles
-        "remaining": failure.remaining,
+        "requested": None if failure.requested is None else number_up(failure.requested),
+        "remaining": None if failure.remaining is None else number_down(failure.remaining),
         **{name: value for name, value in part.items() if value is not None},
     }
 

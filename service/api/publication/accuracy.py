@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from service.api.schemas.count_accuracy import CountAccuracy, count_accuracies
-from service.api.schemas.exact_numbers import number_down, stated
+from service.api.schemas.exact_numbers import number_down
 from service.api.schemas.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta
@@ -48,6 +48,9 @@ class AccuracyStatement(BaseModel):
         " Rounded up; null: infinite."
     )
     delta: float
+    pure: float | None = Field(
+        description="The epsilon without a delta, which also holds under adaptive choice. Rounded up; null: infinite."
+    )
     rho: float | None = Field(description="Rounded up; null: infinite.")
     confidence: float
     mechanisms: list[MechanismAccuracy]
@@ -102,8 +105,9 @@ def statement_of(
         "neighbouring": owner.neighbouring.value,
         "epsilon": guarantee.get("epsilon"),
         "delta": best["delta"],
+        "pure": None if cost["pure"] is None else cost["pure"]["epsilon"],
         "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
-        "confidence": stated(confidence, number_down),
+        "confidence": number_down(confidence),
         "mechanisms": _with_partitions(runs_of(release.plan), drawn, confidence),
     }
 

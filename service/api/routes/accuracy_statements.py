@@ -24,7 +24,7 @@ from service.api.publication.accuracy import (
 )
 from service.api.routes.accounts import AccountPath
 from service.api.routes.releases import ReleasePath
-from service.api.schemas.exact_numbers import Exact, Label, number_down, stated
+from service.api.schemas.exact_numbers import Exact, Label, number_down
 from service.api.schemas.moments import Moment
 from service.errors import InvalidInput
 from service.ledger.accounts import accounts
@@ -139,5 +139,5 @@ def state_family_accuracy(
         return Streamed(csv_answers.written(*table_of_family(statements, joint)), media_type=csv_answers.MEDIA_TYPE)
     listed = [statement | {"mechanisms": list(statement["mechanisms"])} for statement in statements]
     facts = {"unit": owner.unit, "neighbouring": owner.neighbouring.value, "budget": write_budget(owner.budget)}
-    stated_confidence = stated(asked, number_down)
+    stated_confidence = number_down(asked)
     return ok({"account": account, **facts, "confidence": stated_confidence, "joint": joint, "releases": listed})

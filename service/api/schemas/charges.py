@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import BaseModel, Field
 
-from service.api.schemas.exact_numbers import number_down, number_up, short_exact, stated
+from service.api.schemas.exact_numbers import number_down, number_up, short_exact
 from service.ledger.accounts.accounts import AccountRecord
 from service.privacy.accounting.capacity import share_alone
 from service.privacy.accounting.pricing import MEMOISED_SIZE, Price, price
@@ -71,7 +71,7 @@ def charge_body(budget: Budget, weights: Weights, amount: Price, cost: Mapping[s
     """
     body: dict[str, Any] = {"definition": budget.definition.value}
     if budget.alpha is not None:
-        body["alpha"] = stated(budget.alpha, number_down)
+        body["alpha"] = number_down(budget.alpha)
     if budget.definition is Definition.APPROXIMATE:
         if cost is None:
             raise TypeError("expected the guarantee of the release")

@@ -104,29 +104,27 @@ Duration = Annotated[
 
 
 def number_up(value: Fraction) -> float | None:
-    """Return the double to show for an upper bound: neither it nor its decimal text is below; None is infinity."""
-    return _shown(double_up(value), math.inf, lambda text: text >= value)
+    """Return the double to show for an upper bound: its decimal text is the value, or else above; None is infinity.
+
+    A JSON number is its decimal text. So 3/10 is shown as 0.3, although the double that a client may read it into is a
+    little below. Where no double has the value's text, neither the double nor its text is below the value.
+    """
+    return _shown(value, double_up(value), math.inf, lambda text: text >= value)
 
 
 def number_down(value: Fraction) -> float:
-    """Return the double to show for a remaining amount: neither it nor its decimal text is above."""
-    shown = _shown(double_down(value), -math.inf, lambda text: text <= value)
+    """Return the double to show for a remaining amount: its decimal text is the value, or else below."""
+    shown = _shown(value, double_down(value), -math.inf, lambda text: text <= value)
     return 0.0 if shown is None else shown
 
 
-def _shown(double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
-    # A reader with decimals takes the number for its text, which is not always on the double's side.
+def _shown(value: Fraction, double: float, away: float, safe: Callable[[Fraction], bool]) -> float | None:
+    beside = math.nextafter(double, -away)
+    if math.isfinite(beside) and Fraction(repr(beside)) == value:  # the double itself has that text, or this one
+        return beside
     while math.isfinite(double) and not safe(Fraction(repr(double))):
         double = math.nextafter(double, away)
     return double if math.isfinite(double) else None
-
-
-def stated(value: Fraction, otherwise: Callable[[Fraction], float | None]) -> float | None:
-    """Return the double to show for a client's number: of the same decimal text, or else rounded as requested."""
-    for double in (double_down(value), double_up(value)):
-        if math.isfinite(double) and Fraction(repr(double)) == value:
-            return double
-    return otherwise(value)
 
 
 _LONGEST_BITS = 13_000  # Python writes no number with more than 4,300 digits

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, short_exact, stated
+from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, short_exact
 from service.errors import InvalidInput
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import read_budget, usual_delta
@@ -201,12 +201,12 @@ def guarantee_body(cost: Guarantee) -> dict[str, Any]:
 
 
 def _delta_number(delta: Fraction) -> float | None:
-    return stated(delta, number_up)
+    return number_up(delta)
 
 
 def _order(alpha: Fraction) -> float | None:
     """Round an order down: a bound at an order also holds at lower orders."""
-    return stated(alpha, number_down)
+    return number_down(alpha)
 
 
 def _up(loss: Loss) -> float | None:

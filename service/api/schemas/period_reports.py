@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from service.api.schemas.charges import ChargeBody
 from service.api.schemas.count_accuracy import CountAccuracy
-from service.api.schemas.exact_numbers import number_down, number_up, short_exact, stated
+from service.api.schemas.exact_numbers import number_down, number_up, short_exact
 from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
 from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.reservation_rows import State
@@ -237,7 +237,7 @@ def standing_body(standing: Standing) -> dict[str, Any]:
         "head": head_body(standing.head),
         "at": spending.at,
         "budget": write_budget(standing.budget),
-        "cap": stated(spending.cap, number_down),
+        "cap": number_down(spending.cap),
         **figure("spent", spending.committed),
         **figure("held", _held(standing)),
         **_rest("left", spending.remaining),
@@ -261,7 +261,7 @@ def change_body(beginning: Standing | None, end: Standing) -> dict[str, Any]:
         spending = beginning.spending
         before = (spending.cap, spending.committed, _held(beginning), spending.remaining)
     return {
-        "cap": stated(end.spending.cap - before[0], number_down),
+        "cap": number_down(end.spending.cap - before[0]),
         **figure("spent", less(end.spending.committed, before[1])),
         **figure("held", less(_held(end), before[2])),
         **_rest("left", end.spending.remaining - before[3]),

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
-from service.api.schemas.exact_numbers import number_down, number_up, stated
+from service.api.schemas.exact_numbers import number_down, number_up
 from service.api.schemas.guarantees import BudgetModel, HeadBody, head_body
 from service.errors import NotFound
 from service.ledger.accounts.accounts import AccountRecord
@@ -89,7 +89,7 @@ def _point(step: SpendingPoint) -> dict[str, Any]:
         "kind": step.kind,
         "name": step.name,
         "at": step.at,
-        "cap": stated(step.cap, number_down),
+        "cap": number_down(step.cap),
         "spent": None if step.committed is None else number_up(step.committed),
         "counted": None if step.counted is None else number_up(step.counted),
         "remaining": number_down(step.remaining),
