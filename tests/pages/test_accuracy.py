@@ -99,8 +99,8 @@ def test_a_family_names_the_accounts_under_it_that_it_leaves_out(api: Client, st
     number = {child["name"]: child["gauge"]["releases"] for child in below}["persons"]
     shown = " ".join(steward.get("/accounts/nation/accuracy").text.split())
     assert "This is the one committed release of nation itself." in shown
-    assert f'<a href="/accounts/persons/accuracy">persons</a> with {number}' in shown
-    assert "The budget counts its own releases and those under it: ρ = " in shown
+    assert f'<a href="/accounts/persons/accuracy">persons</a> ({number} releases)' in shown
+    assert 'The budget counts all of them: <span class="whole">ρ = ' in shown
     assert "Not in this statement" not in steward.get("/accounts/persons/accuracy").text
 
 

@@ -80,7 +80,7 @@ def test_an_unknown_table_or_query(steward: Client) -> None:
 
 def test_a_voided_release_takes_no_part_of_the_budget(embedded: TestClient) -> None:
     open_account(embedded)
-    held = release(embedded, concentrated("0.25"), reserve_for="PT1H")
+    held = release(embedded, {"type": "discrete_gaussian", "sigma_squared": "2"}, reserve_for="PT1H")
     json_of(embedded.post(f"/v1/accounts/people/releases/{held['id']}/void", json={"reason": "too fine"}))
     visit = signed_in(embedded)
     for path in ("/accounts/people/report", "/accounts/people/releases"):

@@ -8,6 +8,7 @@ from fastapi import Response
 from service.api.charts import pictures
 from service.api.charts.charts import WIDTH
 from service.api.charts.pictures import Caption, Region
+from service.privacy.mechanisms import mechanism_label
 from service.rounding import percent, up
 
 _ROW, _AROUND = 0.26, 0.95  # inches of a bar, and of title and axis
@@ -19,7 +20,7 @@ def part_label(by: str, part: dict[str, Any]) -> str:
     """Return a part of ``/shares`` in words."""
     if "number" in part:
         return f"{part['number']} more" + (" and its own" if part["with_own"] else "")
-    names = " + ".join(part["names"])
+    names = " + ".join(map(mechanism_label, part["names"]) if by == "mechanism" else part["names"])
     if part["allotted"]:
         return f"{names} (allotted)" if names else "allotted budgets"
     return names or {"account": "its own releases", "tag": "without a tag"}.get(by, "nothing")
