@@ -13,7 +13,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 from fractions import Fraction
 
 _DIGITS, _WHOLE, _OF_PERCENT = 4, 6, 3
-STATED = 20
+STATED = 12
 _NOTHING = Fraction(1, 10**9)  # of a cap: what is left below it buys no noise that anybody would want
 
 
