@@ -5,7 +5,10 @@ was expected and what was received, and never contain a count.
 """
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import NamedTuple
+
+from service.rounding import STATED, down, up
 
 
 class Fault(NamedTuple):
@@ -82,20 +85,20 @@ class AccountClosed(ServiceError):
 
 
 class Overrun(NamedTuple):
-    """One cap that a charge exceeds. Figures are nats, or probabilities where ``cap`` is a delta.
+    """One cap that a charge exceeds. Figures are exact, in nats, or probabilities where ``cap`` is a delta.
 
-    ``requested`` is None where it is infinite; ``remaining`` is rounded down, never below 0. Beside each is its exact
-    text. ``tag`` and ``window`` say which part of the account the cap is on, where it is not on the whole account. An
-    overrun without an account is of one above, which the caller may not read: all its figures are None.
+    ``requested`` is None where it is infinite; ``remaining`` is never below 0. ``stated`` is ``remaining`` as a request
+    stated it, where it is a new cap. ``tag`` and ``window`` say which part of the account the cap is on, where it is
+    not on the whole account. An overrun without an account is of one above, which the caller may not read: all its
+    figures are None.
     """
 
     account: str | None = None
     definition: str | None = None
     cap: str | None = None
-    requested: float | None = None
-    remaining: float | None = None
-    requested_exact: str | None = None
-    remaining_exact: str | None = None
+    requested: Fraction | None = None
+    remaining: Fraction | None = None
+    stated: str | None = None
     tag: str | None = None
     window: str | None = None
 
@@ -128,17 +131,17 @@ class BudgetExceeded(ServiceError):
         of_change: bool = False,
     ) -> None:
         first = failures[0]
-        requested = "an infinite loss" if first.requested is None else f"{first.requested!r}"
+        requested = "an infinite loss" if first.requested is None else up(first.requested, STATED)
         if first.account is None:
             detail = f"an account above this one lacks room for the {subject}"
         elif of_change:
             detail = (
                 f"the new {first.definition} cap of account {first.account!r} on {first.cap}{first.part} would be"
-                f" {first.remaining!r}, below what is spent and held: {requested}"
+                f" {first.stated}, below what is spent and held: {requested}"
             )
         else:
             detail = (
-                f"account {first.account!r} has {first.remaining!r} left of its {first.definition} cap on"
+                f"account {first.account!r} has {down(first.remaining, STATED)} left of its {first.definition} cap on"
                 f" {first.cap}{first.part}; the {subject} needs {requested}"
             )
         super().__init__(detail)

@@ -41,6 +41,7 @@ from service.ledger.verification.receipts import check_receipt
 from service.ledger.verification.recompute import RepricedRelease, recompute as price_again
 from service.ledger.verification.verify import verify as verify_account
 from service.ledger.verification.verify_installation import verify_installation
+from service.rounding import down, up
 
 _BAD, _OVER = 1, 3  # exit codes
 _PAGE = 500
@@ -190,8 +191,8 @@ def _described(name: str, repriced: RepricedRelease) -> Iterator[str]:
         yield f"{name}: allotment to {allotment.child}: {', '.join(_changes(allotment.old, allotment.new))}"
     over = [("its budget", gap) for gap in repriced.over]
     for what, gap in [*over, *((f"its cap on {tag!r}", gap) for tag, gap in repriced.over_caps)]:
-        charged = "an infinite loss" if gap.requested is None else f"{float(gap.requested)!r}"
-        yield f"{name}: over {what}: {charged} of {gap.cap} is charged, {float(gap.remaining)!r} allowed"
+        charged = "an infinite loss" if gap.requested is None else up(gap.requested)
+        yield f"{name}: over {what}: {charged} of {gap.cap} is charged, {down(gap.remaining)} allowed"
 
 
 def _changes(old: PriceKey, new: PriceKey) -> Iterator[str]:

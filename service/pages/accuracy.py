@@ -17,6 +17,7 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
 _MECHANISMS = 500
 _OF_EACH = 50  # mechanisms of each release of a family
+_BELOW = 50  # accounts under it whose releases are in statements of their own
 
 
 @router.get("/releases/{release}/accuracy")
@@ -47,12 +48,16 @@ async def accuracy_table(account: AccountStep, release: ReleaseStep, visit: Sign
 async def show_family(account: AccountStep, visit: SignedIn) -> Response:
     """Render the accuracy statement of a family of releases, which a search finds."""
     search, asked = read_search(visit), confidence_of(visit)
-    account_body, (family, faults) = await asyncio.gather(
-        get(visit, address("accounts", account)), _family(visit, account, search, asked)
+    account_body, (family, faults), below = await asyncio.gather(
+        get(visit, address("accounts", account), {"with_gauge": "true"}),
+        _family(visit, account, search, asked),
+        get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
     )
     shown = {
         "account": account_body,
         "family": family,
+        "below": [child for child in below["items"] if child["gauge"]["releases"]],
+        "more_below": below["next_cursor"] is not None,
         "asked_for": search.asked,
         "query": {name: text for name, text in search.asked.items() if text} | {"confidence": asked},
         "faults": faults,

@@ -124,7 +124,7 @@ def _left(mechanism: Mechanism, times: int, turns: Collection[_Turn]) -> Drawabl
         return None
     return Drawable(
         name=mechanism.name or "",
-        kind=mechanism.TYPE.replace("_", " "),
+        kind=mechanism.LABEL,
         repetitions=times,
         declared=None if stated is None else stated.most,
         partitions=[] if stated is None else [one for one in sorted(stated.names or ()) if often[one] < times],

@@ -14,7 +14,7 @@ NOISES = {
     "geometric scale": "geometric, by its scale",
     "discrete_gaussian rho": "discrete Gaussian, by its ρ",
     "discrete_gaussian sigma_squared": "discrete Gaussian, by its σ²",
-    "discrete_osgt sigma_squared": "discrete Gaussian with geometric tails, by its σ² and m",
+    "discrete_osgt sigma_squared": "discrete OSGT, by its σ² and m",
 }
 """The kinds of noise with their labels: the mechanism, and the figure that is typed."""
 FIELDS = {

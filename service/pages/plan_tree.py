@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from anyio import to_thread
 
 from service.pages.shell.api_client import Refused, Visit, address, send
+from service.privacy.mechanisms import mechanism_label
+from service.rounding import near
 
 MOST_NODES = 400
 MOST_PRICED = 80
@@ -120,7 +121,9 @@ def _node(document: dict[str, Any]) -> Node:
         for name, value in document.items()
         if name not in _COMPOSITE and value is not None
     ]
-    return Node(kind, document.get("name") or "", parameters, _tags(document), document, _declared(document))
+    return Node(
+        mechanism_label(kind), document.get("name") or "", parameters, _tags(document), document, _declared(document)
+    )
 
 
 def _declared(document: dict[str, Any]) -> str:
@@ -150,7 +153,7 @@ def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
 def _parameter_text(value: Any, *, written: bool) -> str:
     """Return a parameter as text; long fractions are approximated."""
     if isinstance(value, str) and not written and _LONG_FRACTION.fullmatch(value):
-        return f"≈ {float(Fraction(value)):.6g}"
+        return f"≈ {near(value)}"
     return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
 
 

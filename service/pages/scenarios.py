@@ -39,7 +39,7 @@ from service.pages.planner.routes import CHANGED
 from service.pages.planner.saved import form_of_scenario
 from service.pages.planner.view import noise_of, queries_by_row, side_of
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, disposition, get, send
-from service.pages.shell.figures import loss_in, loss_text
+from service.pages.shell.figures import loss_in, loss_in_full
 from service.pages.shell.forms import Form as Sent, SentForm, text_of
 from service.pages.shell.layout import may, page
 from service.pages.shell.whole_tables import as_file
@@ -49,7 +49,6 @@ router = APIRouter(prefix="/scenarios", include_in_schema=False)
 _ROWS = 100
 _MOST_COMPARED = 4
 _OF_RELEASE = ("release", "tags", "reserve_for")
-_DIGITS = 12  # of the figures in files
 _COLUMNS = (
     *("scenario", "kind", "mechanism", "account", "unit", "neighbouring", "definition", "charge", "delta"),
     *("percent_of_budget", "percent_of_what_is_left", "fits", "target", "noise", "margin", "confidence", "fault"),
@@ -254,7 +253,7 @@ def _margins(form: Form, proposal: Proposal) -> list[dict[str, Any]]:
     return [
         {
             "name": by_row[row]["name"],
-            "noise": noise_of(by_row[row], whole=False)["text"],
+            "noise": noise_of(by_row[row], whole=False),
             "moe": by_row[row]["moe"],
             "confidence": form.rows[row].get("confidence") or form["confidence"],
         }
@@ -278,13 +277,13 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         shared["definition"] = account["budget"]["definition"]
     if side is not None:
         shared |= {
-            "charge": None if charge is None else loss_text(charge, _DIGITS),
+            "charge": None if charge is None else loss_in_full(charge),
             "percent_of_budget": _bare(side["percent"]),
             "percent_of_what_is_left": _bare(side["of_left"]),
             "fits": side["fits"],
         }
     targets = [
-        {"target": one["name"], "noise": one["noise"], "margin": one["moe"], "confidence": one["confidence"]}
+        {"target": one["name"], "noise": one["noise"]["exact"], "margin": one["moe"], "confidence": one["confidence"]}
         for one in result.margins
     ]
     return [shared | one for one in targets or [{}]]

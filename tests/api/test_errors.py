@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from threading import Event, Semaphore
 from typing import Any
 
@@ -620,7 +621,7 @@ def test_answers_are_not_to_be_kept_or_guessed_at(shared_client: Client) -> None
 
 
 def test_a_refusal_names_the_part_of_an_account_and_the_place_in_the_request_only_where_it_has_them() -> None:
-    plain = Overrun("people", "zcdp", "rho", 0.5, 0.25, "1/2", "1/4")
+    plain = Overrun("people", "zcdp", "rho", Fraction("0.5"), Fraction("0.25"))
     parts = [plain._replace(tag="t"), plain._replace(window="2026-01"), plain._replace(tag="t", window="2026-01")]
 
     def body(*failures: Overrun, pointer: str | None = None) -> Any:

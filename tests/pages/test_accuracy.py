@@ -5,9 +5,11 @@ import io
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from service.api.routes import accuracy_statements
-from tests.api.calls import Client, json_of
+from tests.api.calls import Client, json_of, open_account
+from tests.pages.forms import signed_in
 
 
 @pytest.fixture
@@ -90,3 +92,27 @@ def test_noisy_counts_are_a_file(api: Client, steward: Client, drawn: Any) -> No
 def test_an_unknown_release_or_draw(steward: Client) -> None:
     for path in ("releases/none/accuracy", "releases/none/accuracy.csv", "draws/none.csv"):
         assert steward.get(f"/accounts/persons/{path}").status_code == 404
+
+
+def test_a_family_names_the_accounts_under_it_that_it_leaves_out(api: Client, steward: Client) -> None:
+    below = json_of(api.get("/v1/accounts", params={"parent": "nation", "with_gauge": "true"}))["items"]
+    number = {child["name"]: child["gauge"]["releases"] for child in below}["persons"]
+    shown = " ".join(steward.get("/accounts/nation/accuracy").text.split())
+    assert "This is the one committed release of nation itself." in shown
+    assert f'<a href="/accounts/persons/accuracy">persons</a> ({number} releases)' in shown
+    assert 'The budget counts all of them: <span class="whole">ρ = ' in shown
+    assert "Not in this statement" not in steward.get("/accounts/persons/accuracy").text
+
+
+def test_a_pure_loss_is_stated_without_a_delta(embedded: TestClient) -> None:
+    open_account(embedded)
+    plan = {"type": "geometric", "name": "totals", "epsilon": "0.3178511"}
+    made = json_of(embedded.post("/v1/accounts/people/releases", json={"name": "totals", "plan": plan}), 201)
+    at = f"/accounts/people/releases/{made['id']}"
+    assert json_of(embedded.get(f"/v1{at}/accuracy"))["pure"] == 0.3178511
+    visit = signed_in(embedded)
+    for path in (at, f"{at}/accuracy", "/accounts/people/accuracy"):
+        page = visit.get(path).text.partition("All analyses")[0]
+        assert "0.3179" in page
+        assert "1e-10" not in page
+        assert "tells everything" not in page

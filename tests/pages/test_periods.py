@@ -121,7 +121,7 @@ def test_an_approximate_account_shows_its_worst_windows(embedded: TestClient) ->
     assert gauge["window"]["start"] == 1
     assert "60 % of the budget spent or held in the window 1." in page.text
     assert f"ε = {1 - balance['remaining']['epsilon']:.6f}"[:6] in page.text
-    assert f" of 1 in the window {balance['window']['start']}, is not a sum" in page.text
+    assert f" with the cap of 1, in the window {balance['window']['start']}." in page.text
 
 
 def test_an_account_with_periods_is_opened_by_the_form(embedded: TestClient) -> None:

@@ -5,9 +5,11 @@ import io
 import re
 
 import pytest
+from fastapi.testclient import TestClient
 
 from service.api.routes import period_reports
-from tests.api.calls import Client, json_of
+from tests.api.calls import Client, concentrated, json_of, open_account, release
+from tests.pages.forms import signed_in
 
 
 def _words(text: str) -> str:
@@ -23,7 +25,7 @@ def test_the_report_is_shown(api: Client, steward: Client) -> None:
         assert one["name"] in words
     assert f"{report['head']['seq']}:{report['head']['hash']}" in words
     assert "In words: suppose an outsider" in words
-    assert "3 releases have an entry in the period" in words
+    assert "own releases have an entry in the period: 3 were registered" in words
     assert "Account opened: ρ = 0.5" in words
 
 
@@ -31,6 +33,8 @@ def test_parts_of_accounts_below(steward: Client) -> None:
     words = _words(steward.get("/accounts/nation/report").text)
     assert "Accounts under it" in words
     assert "persons" in words
+    assert "Voided and expired releases are not counted." in words
+    assert "Releases of accounts under it are in their own reports." in words
 
 
 @pytest.mark.parametrize("account", ["nation", "households", "empty"])
@@ -99,3 +103,28 @@ def test_a_period_that_is_not_over_is_said_to_be_so(steward: Client) -> None:
     assert "The period is not over: the figures are those of now." in words
     assert "At the end" not in words.partition("Releases of the period")[0]
     assert "The period is not over" not in _words(steward.get("/accounts/persons/report").text)
+
+
+def test_a_voided_release_takes_no_part_of_the_budget(embedded: TestClient) -> None:
+    open_account(embedded)
+    held = release(embedded, {"type": "discrete_gaussian", "sigma_squared": "2"}, reserve_for="PT1H")
+    json_of(embedded.post(f"/v1/accounts/people/releases/{held['id']}/void", json={"reason": "too fine"}))
+    visit = signed_in(embedded)
+    for path in ("/accounts/people/report", "/accounts/people/releases"):
+        words = _words(visit.get(path).text)
+        assert "no longer charged" in words
+        assert "25 %" not in words
+
+
+def test_the_parts_of_an_approximate_budget_are_explained(embedded: TestClient) -> None:
+    open_account(embedded, budget={"definition": "approximate", "epsilon": "4", "delta": "1e-6"})
+    release(embedded, concentrated("0.01"))
+    visit = signed_in(embedded)
+    for path in ("/accounts/people/report", "/accounts/people/releases"):
+        assert "a release with the greater ε can take the smaller part" in _words(visit.get(path).text)
+    first, _, analyses = visit.get("/accounts/people/report").text.partition("All analyses")
+    assert ">Spent<" not in first.partition("Spent, held and left</h2>")[2]
+    assert ">Spent<" in analyses
+    home = _words(visit.get("/").text)
+    assert " % of the declared" not in home
+    assert "ε = 3." not in home

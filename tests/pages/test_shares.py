@@ -8,7 +8,7 @@ from tests.api.calls import Client, json_of, open_account, pure, release
 def test_the_shares_are_pictures_and_tables_of_the_same_figures(steward: Client, pictures: None) -> None:
     text = steward.get("/accounts/nation/shares").text
     assert text.count("<svg ") - text.count('<svg class="bar"') == 3
-    for by, part in (("account", "its own releases"), ("tag", "pl94 + total"), ("mechanism", "gaussian")):
+    for by, part in (("account", "its own releases"), ("tag", "pl94 + total"), ("mechanism", "Gaussian")):
         assert f'<h2 id="{by}">' in text
         assert f'role="rowheader" scope="row" class="words">{part}' in text
         assert f'href="/accounts/nation/shares.csv?by={by}"' in text

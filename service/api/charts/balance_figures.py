@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from service.api.charts import charts
 from service.api.charts.charts import Line, Panel
 from service.api.charts.pictures import Caption
 from service.privacy.numerics.numbers import parse_exact
+from service.rounding import down, up
 
 OfGuarantee = Literal["profile", "rdp"]
 """The pictures of a guarantee: the privacy profile, epsilon against delta, and the Rényi curve."""
@@ -52,14 +52,14 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         line("cap", "cap", ":"),
     ]
     last = points[-1]
-    spent = "an infinite loss" if last["counted"] is None else _loss(last["counted"])
+    spent = "an infinite loss" if last["counted"] is None else up(last["counted"])
     uneven = history["budget"]["definition"] == "approximate"
     caption = Caption(
         f"Cap on {history['tag']} in {history['account']} over time"
         if "tag" in history
         else f"Budget of {history['account']} over time",
         f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
-        f" {short_figure(last['remaining'], ROUND_FLOOR)} is left.{_UNEVEN if uneven else ''}",
+        f" {down(last['remaining'])} is left.{_UNEVEN if uneven else ''}",
     )
     said = [_said(point) for point in points]
     return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines, said=said)], kind, caption)
@@ -69,17 +69,13 @@ def _said(point: dict[str, Any]) -> str:
     """Return what the picture says of one entry, a line for each figure."""
     name = f" {point['name']}" if point.get("name") else ""
     figures = {
-        "left": short_figure(point["remaining"], ROUND_FLOOR),
-        "spent": _loss(point["spent"]),
-        "spent and held": _loss(point["counted"]),
-        "cap": short_figure(point["cap"], ROUND_FLOOR),
+        "left": down(point["remaining"]),
+        "spent": up(point["spent"]),
+        "spent and held": up(point["counted"]),
+        "cap": down(point["cap"]),
     }
     about = f"entry {point['seq']}, {point['kind'].replace('_', ' ')}{name}, {point['at'][:19].replace('T', ' ')} UTC"
     return "\n".join([about, *(f"{label}: {value}" for label, value in figures.items())])
-
-
-def _loss(value: float | None) -> str:
-    return "infinite" if value is None else short_figure(value, ROUND_CEILING)
 
 
 def guarantee_picture(guarantee: dict[str, Any], of: OfGuarantee, what: str, kind: str) -> Response:
@@ -105,9 +101,7 @@ def _profile(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
         if points:
             lines.append(Line(label, [epsilon for _, epsilon in points], [delta for delta, _ in points], "-"))
     best = [(one["delta"], one["fixed"]["epsilon"]) for one in guarantee["best"] if one["fixed"] is not None]
-    summary = "; ".join(
-        f"epsilon {short_figure(epsilon, ROUND_CEILING)} at delta {delta}" for delta, epsilon in _few(sorted(best))
-    )
+    summary = "; ".join(f"epsilon {up(epsilon)} at delta {delta}" for delta, epsilon in _few(sorted(best)))
     panel = Panel(f"Privacy profile of {what}", "epsilon", "delta", lines, ("linear", "log"))
     return panel, f"Upper bounds by each analysis. The least epsilons: {summary or 'none is finite'}."
 
@@ -116,14 +110,9 @@ def _rdp(guarantee: dict[str, Any], what: str) -> tuple[Panel, str]:
     points = [(one["alpha"], one["epsilon"]) for one in guarantee["rdp"] if one["epsilon"] is not None]
     line = Line("Rényi divergence", [alpha for alpha, _ in points], [epsilon for _, epsilon in points], "o-")
     scales = ("log", "log") if all(epsilon > 0 for _, epsilon in points) else ("log", "linear")
-    summary = "; ".join(f"{short_figure(epsilon, ROUND_CEILING)} at order {alpha:g}" for alpha, epsilon in _few(points))
+    summary = "; ".join(f"{up(epsilon)} at order {alpha:g}" for alpha, epsilon in _few(points))
     panel = Panel(f"Rényi curve of {what}", "order", "epsilon (nats)", [line], scales)
     return panel, f"Upper bounds. {summary or 'None is finite'}."
-
-
-def short_figure(value: float, rounding: str, digits: int = 6) -> str:
-    """Return a figure with so many digits, rounded to the safe side."""
-    return f"{Context(prec=digits, rounding=rounding).create_decimal(repr(value)):g}"
 
 
 def _few(pairs: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

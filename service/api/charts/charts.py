@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDTH, _HEIGHT = 4.8, 3.3  # inches of a single panel: its texts are readable on a telephone too
 _WIDTH_BESIDE, _HEIGHT_BESIDE = 5.2, 3.6  # of one of several
 _MOST_MARKS = 40  # points of a line with marks; more would run together
-_AN_HOUR = timedelta(hours=1)
+_A_MINUTE = timedelta(minutes=1)  # after the only entry, so that a line is seen
 
 
 class Line(NamedTuple):
@@ -92,7 +92,7 @@ def _draw(panel: Panel, ax: "Axes") -> None:
 def _prolonged(line: Line) -> tuple[list[datetime], list[float]]:
     """Return the points of steps in time with one more, so that the last value is seen too, and a single one."""
     times = [time for time in line.x if isinstance(time, datetime)]
-    return [*times, times[-1] + ((times[-1] - times[0]) / 20 or _AN_HOUR)], [*line.y, line.y[-1]]
+    return [*times, times[-1] + ((times[-1] - times[0]) / 20 or _A_MINUTE)], [*line.y, line.y[-1]]
 
 
 def _regions(figure: "Figure", ax: "Axes", panel: Panel) -> list[Region]:

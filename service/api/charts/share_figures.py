@@ -1,15 +1,15 @@
 """Pictures of the shares of a spent loss: a bar for each part."""
 
-from decimal import ROUND_CEILING
 from itertools import pairwise
 from typing import Any
 
 from fastapi import Response
 
 from service.api.charts import pictures
-from service.api.charts.balance_figures import short_figure
 from service.api.charts.charts import WIDTH
 from service.api.charts.pictures import Caption, Region
+from service.privacy.mechanisms import mechanism_label
+from service.rounding import percent, up
 
 _ROW, _AROUND = 0.26, 0.95  # inches of a bar, and of title and axis
 _LONGEST = 26  # characters of a label, which would leave no room for the bars
@@ -20,7 +20,7 @@ def part_label(by: str, part: dict[str, Any]) -> str:
     """Return a part of ``/shares`` in words."""
     if "number" in part:
         return f"{part['number']} more" + (" and its own" if part["with_own"] else "")
-    names = " + ".join(part["names"])
+    names = " + ".join(map(mechanism_label, part["names"]) if by == "mechanism" else part["names"])
     if part["allotted"]:
         return f"{names} (allotted)" if names else "allotted budgets"
     return names or {"account": "its own releases", "tag": "without a tag"}.get(by, "nothing")
@@ -66,9 +66,8 @@ def shares_picture(body: dict[str, Any], kind: str) -> Response:
 def _said(part: dict[str, Any], figure: str) -> str:
     if part["spent"] is None:
         return f"an infinite {figure}"
-    percent = "" if part["share"] is None else short_figure(100 * part["share"], ROUND_CEILING, 3).removesuffix(".0")
-    share = percent and f", {percent} %"
-    return f"{figure} {short_figure(part['spent'], ROUND_CEILING)}{share}"
+    share = "" if part["share"] is None else f", {percent(part['share'])} %"
+    return f"{figure} {up(part['spent'])}{share}"
 
 
 def _cut(label: str) -> str:

@@ -5,7 +5,6 @@ No message repeats an input's values: an input may be a true count.
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
@@ -27,6 +26,7 @@ from service import errors
 from service.api.http.addresses import address_meant, is_contract
 from service.api.http.faults import faults_of_errors
 from service.api.identity.throttle import SENDER
+from service.api.schemas.exact_numbers import number_down, number_up
 from service.errors import Fault, Overrun, ServiceError
 from service.ledger.access.authentication import Principal
 
@@ -223,8 +223,8 @@ def _overrun_body(failure: Overrun) -> dict[str, Any]:
         "account": failure.account,
         "definition": failure.definition,
         "cap": failure.cap,
-        "requested": None if failure.requested == math.inf else failure.requested,  # beyond the doubles
-        "remaining": failure.remaining,
+        "requested": None if failure.requested is None else number_up(failure.requested),
+        "remaining": None if failure.remaining is None else number_down(failure.remaining),
         **{name: value for name, value in part.items() if value is not None},
     }
 

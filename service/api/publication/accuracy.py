@@ -48,6 +48,9 @@ class AccuracyStatement(BaseModel):
         " Rounded up; null: infinite."
     )
     delta: float
+    pure: float | None = Field(
+        description="The epsilon without a delta, which also holds under adaptive choice. Rounded up; null: infinite."
+    )
     rho: float | None = Field(description="Rounded up; null: infinite.")
     confidence: float
     mechanisms: list[MechanismAccuracy]
@@ -102,6 +105,7 @@ def statement_of(
         "neighbouring": owner.neighbouring.value,
         "epsilon": guarantee.get("epsilon"),
         "delta": best["delta"],
+        "pure": None if cost["pure"] is None else cost["pure"]["epsilon"],
         "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
         "confidence": stated(confidence, number_down),
         "mechanisms": _with_partitions(runs_of(release.plan), drawn, confidence),

@@ -17,7 +17,7 @@ from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import delta_of_whole, write_budget
 from service.ledger.releases.releases import ReleaseRecord
 from service.privacy.accounting.privacy_filter import Budget, Definition
-from service.privacy.mechanisms import Declaration, Declared, Mechanism
+from service.privacy.mechanisms import Declaration, Declared, Mechanism, mechanism_label
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring, parts_of, runs_of
@@ -243,7 +243,7 @@ def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
     reference = document.pop("reference", None)
     text = ", ".join(f"{name} = {_figure(value)}" for name, value in document.items())
     text += "" if reference is None else f" ({_plain(reference)})"
-    return [kind.replace("_", " "), text, _figure(sensitivity), str(cells)]
+    return [mechanism_label(kind), text, _figure(sensitivity), str(cells)]
 
 
 def _figure(value: Any) -> str:

@@ -291,8 +291,10 @@ def _check_change(connection: Connection, account: AccountRecord, new: Budget, p
     if used is None or used > new.cap:  # windows take long to read, and this is mostly enough
         used = spent_of_cap(new, account.weights, as_worst_window(connection, replace(account, budget=new)).totals)
     if used is None or used > new.cap:
-        failures.append(accounts.overrun(account.name, old, old.cap_on, used, new.cap))
+        failures.append(accounts.overrun(account.name, old, old.cap_on, used, new.cap, stated=exact_text(new.cap)))
     if account.totals.delta > new.declared_delta:
-        failures.append(accounts.overrun(account.name, old, "delta", account.totals.delta, new.declared_delta))
+        stated = exact_text(new.declared_delta)
+        given = account.totals.delta, new.declared_delta
+        failures.append(accounts.overrun(account.name, old, "delta", *given, stated=stated))
     if failures:
         raise BudgetExceeded(failures, pointer=pointer, of_change=True)

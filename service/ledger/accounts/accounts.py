@@ -29,7 +29,7 @@ from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, without_totals
-from service.privacy.numerics.numbers import double_down, double_up, exact_text
+from service.privacy.numerics.numbers import exact_text
 from service.privacy.periods import Periods
 from service.privacy.plans.walking import Neighbouring
 
@@ -314,6 +314,7 @@ def overrun(
     requested: Fraction | None,
     remaining: Fraction,
     *,
+    stated: str | None = None,
     tag: str | None = None,
     window: str | None = None,
 ) -> Overrun:
@@ -324,20 +325,20 @@ def overrun(
         budget: the one that has the cap.
         requested: nats, or a probability; None is infinite.
         remaining: nats, or a probability.
+        stated: the remaining amount as a request stated it, where it is a new cap.
         tag: of a budget that caps one tag.
         window: of the totals that do not fit, in an account that has windows.
 
     Returns:
-        Each amount exactly, and as a double: the requested one rounded up, the remaining one rounded down.
+        The overrun of a cap.
     """
     return Overrun(
         account=account,
         definition=budget.definition.value,
         cap=cap,
-        requested=None if requested is None else double_up(requested),
-        remaining=double_down(remaining),
-        requested_exact=None if requested is None else str(requested),
-        remaining_exact=str(remaining),
+        requested=requested,
+        remaining=remaining,
+        stated=stated,
         tag=tag,
         window=window,
     )

@@ -28,6 +28,7 @@ from service.privacy.accounting.privacy_filter import (
     spent_of_cap,
 )
 from service.privacy.accounting.totals import Totals, add_price
+from service.privacy.numerics.numbers import exact_text
 
 _ROUNDS = 5  # of counting before the lock
 
@@ -222,11 +223,13 @@ def _require_room(account: AccountRecord, cap: Cap, pointer: str) -> None:
     failures = []
     used = spent_of_cap(cap.budget, cap.weights, cap.totals)
     if used is None or used > cap.budget.cap:
+        new, stated = cap.budget.cap, exact_text(cap.budget.cap)
         failures.append(
-            accounts.overrun(account.name, cap.budget, cap.budget.cap_on, used, cap.budget.cap, tag=cap.tag)
+            accounts.overrun(account.name, cap.budget, cap.budget.cap_on, used, new, stated=stated, tag=cap.tag)
         )
     if cap.totals.delta > cap.budget.declared_delta:
         given = cap.totals.delta, cap.budget.declared_delta
-        failures.append(accounts.overrun(account.name, cap.budget, "delta", *given, tag=cap.tag))
+        stated = exact_text(cap.budget.declared_delta)
+        failures.append(accounts.overrun(account.name, cap.budget, "delta", *given, stated=stated, tag=cap.tag))
     if failures:
         raise BudgetExceeded(failures, pointer=pointer, of_change=True)

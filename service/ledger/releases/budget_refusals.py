@@ -67,8 +67,8 @@ def refusal_of(line: Sequence[AccountRecord], prepared: Prepared, failures: Sequ
             account=first.account,
             definition=first.definition,
             cap=first.cap,
-            requested=first.requested_exact,
-            remaining=first.remaining_exact,
+            requested=None if first.requested is None else str(first.requested),
+            remaining=None if first.remaining is None else str(first.remaining),
             tag=first.tag,
             window=first.window,
         )

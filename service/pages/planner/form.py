@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from service.pages import budget_form
 from service.pages.shell.period_texts import stated_periods
 from service.pages.shell.typed_numbers import duration_text, number_text
+from service.privacy.mechanisms import mechanism_label
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 Kind = Literal["margins", "variances", "relative_errors", "weights", "safetab"]
@@ -28,11 +29,7 @@ KINDS: dict[Kind, str] = {
     "weights": "A budget to divide",
     "safetab": "SafeTab",
 }
-MECHANISMS: dict[Mechanism, str] = {
-    "geometric": "geometric",
-    "discrete_gaussian": "discrete Gaussian",
-    "discrete_osgt": "discrete OSGT",
-}
+MECHANISMS: dict[Mechanism, str] = {name: mechanism_label(name) for name in get_args(Mechanism)}
 _OF_SAFETAB: tuple[Mechanism, ...] = ("geometric", "discrete_gaussian")
 MOST_ROWS = 100
 UNREAD = "nothing capped"

@@ -6,11 +6,12 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from service.pages.planner.form import MECHANISMS, Form, Proposal, digest_of, is_supposed
-from service.pages.shell.figures import down, loss_in, loss_text, part_of, up
+from service.pages.shell.figures import loss_in, loss_text, part_of
+from service.rounding import exact, near, percent, rest
 
 
 def _cap_of(budget: Mapping[str, Any]) -> Fraction:
-    return Fraction(repr(budget["rho" if budget["definition"] == "zcdp" else "epsilon"]))
+    return exact(budget["rho" if budget["definition"] == "zcdp" else "epsilon"])
 
 
 class Taken(NamedTuple):
@@ -63,8 +64,10 @@ def sides_of(form: Form, proposals: Sequence[Proposal], account: Mapping[str, An
 
 def side_of(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a page shows about one proposal."""
-    best, taken = proposal.cost["best"][0], taken_by(proposal, account)
-    charge = loss_in(account["budget"], proposal.cost)
+    best, taken, budget = proposal.cost["best"][0], taken_by(proposal, account), account["budget"]
+    charge = loss_in(budget, proposal.cost)
+    fit = _fit_of_supposed(charge, account) if is_supposed(account) else _fit(proposal.rehearsal)
+    left = None if fit["left"] is None else rest(fit["left"], _cap_of(budget))
     return {
         "mechanism": proposal.mechanism,
         "title": MECHANISMS[proposal.mechanism],
@@ -79,7 +82,9 @@ def side_of(proposal: Proposal, account: Mapping[str, Any]) -> dict[str, Any]:
         "fixed": _epsilon(best["fixed"]),
         "text": json.dumps(proposal.plan, indent=2, ensure_ascii=False),
         "digest": digest_of(account["name"], proposal.plan, proposal.periods),
-    } | (_fit_of_supposed(charge, account) if is_supposed(account) else _fit(proposal.rehearsal))
+        **fit,
+        "left": left,
+    }
 
 
 def _of_left(proposal: Proposal, taken: Taken | None) -> str | None:
@@ -104,7 +109,7 @@ def _fit_of_supposed(charge: Mapping[str, Any] | None, account: Mapping[str, Any
 
 
 def _percent(part: Fraction | None) -> str:
-    return "infinite" if part is None else f"{up(100 * part, 3)} %"
+    return "infinite" if part is None else f"{percent(part)} %"
 
 
 def _fit(rehearsal: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
 
 _ROUNDING = Fraction(1, 10**9)  # what is left is rounded down: a plan that takes all of it does not take more
-_LONGEST = 14  # characters of a parameter that is shown exactly
+_LONGEST = 8  # characters of a parameter that is shown exactly
 _SYMBOLS = {"scale": "b", "sigma_squared": "σ²", "m": "m"}
 
 
@@ -154,13 +159,15 @@ def noise_of(query: Mapping[str, Any], whole: bool) -> dict[str, Any]:
     """Return the noise parameters, the margin of error, and the table's share of the cost."""
     mechanism = query["mechanism"]
     parameters = [_parameter(symbol, mechanism[name]) for name, symbol in _SYMBOLS.items() if name in mechanism]
-    share = f"{down(100 * query['share'], 3)} %" if whole else None
-    return {"text": ", ".join(parameters), "moe": query["moe"], "share": share}
+    share = f"{percent(query['share_exact'] or query['share'])} %" if whole else None
+    in_full = ", ".join(f"{symbol} = {mechanism[name]}" for name, symbol in _SYMBOLS.items() if name in mechanism)
+    return {"text": ", ".join(parameters), "exact": in_full, "moe": query["moe"], "share": share}
 
 
 def _parameter(symbol: str, value: str) -> str:
-    """Return a parameter as it is registered; one that divides a budget may be a long fraction, and is rounded here."""
-    return f"{symbol} = {value}" if len(value) <= _LONGEST else f"{symbol} ≈ {float(Fraction(value)):.6g}"
+    """Return a parameter as it is registered where it is short; most have twelve digits, and are rounded here."""
+    shown = near(value) if len(value) > _LONGEST else value
+    return f"{symbol} {'=' if Fraction(shown) == Fraction(value) else '≈'} {shown}"
 
 
 def level_rows(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:

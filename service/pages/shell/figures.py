@@ -1,14 +1,15 @@
-"""Formatting of figures: upper bounds are rounded up, lower bounds are rounded down."""
+"""Budgets, charges and beliefs in words, with the figures of ``service.rounding``."""
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from service.api.schemas.exact_numbers import number_down, stated
+from service.api.schemas.exact_numbers import number_down
+from service.rounding import exact, percent, percent_left, rest, up
 
 GLOSSARY = "/guide/glossary"
 _NAMES = {
@@ -32,16 +33,18 @@ class Usage(NamedTuple):
         cap: the cap as it was stated.
         used: the used loss, rounded up.
         left: the remaining loss, rounded down.
-        percent: the used part by the account's gauge, rounded up to a tenth; at most 100.
+        percent: the used part by the account's gauge, rounded up; at most 100.
+        percent_left: the rest of it, rounded down.
         by_delta: the declared deltas use a larger part of their own cap than the loss does of its cap.
         more: the number of further releases like the mean one that fit, in words; None if there are no releases yet.
     """
 
     symbol: str
     cap: str
-    used: Fraction
-    left: Fraction
+    used: str
+    left: str
     percent: str
+    percent_left: str
     by_delta: bool
     more: str | None
 
@@ -64,13 +67,22 @@ def cap_usage(cap: dict[str, Any]) -> Usage:
 def _usage(body: dict[str, Any], share: Fraction | None) -> Usage:
     """Return the used part of the budget of an account or of a cap; ``share`` is the gauge's, None if infinite."""
     budget, name = body["budget"], _figure(body["budget"])
-    cap, remaining = Fraction(budget[name]), Fraction(repr(body["remaining"][name]))
+    cap, remaining = Fraction(budget[name]), exact(body["remaining"][name])
     used = cap - remaining
     if body["counted_exact"] is not None:
         used = Fraction(body["counted_exact"])
         remaining = max(cap - used, Fraction(0))
-    tenths = 1000 if share is None else min(1000, math.ceil(1000 * share))
-    return Usage(_SYMBOLS[budget["definition"]], budget[name], used, remaining, f"{tenths / 10:g}", False, None)
+    part = Fraction(1) if share is None else min(Fraction(1), share)
+    return Usage(
+        symbol=_SYMBOLS[budget["definition"]],
+        cap=budget[name],
+        used=up(used),
+        left=rest(remaining, cap),
+        percent=percent(part),
+        percent_left=percent_left(1 - part),
+        by_delta=False,
+        more=None,
+    )
 
 
 def _figure(budget: Mapping[str, Any]) -> str:
@@ -127,15 +139,21 @@ def term(words: str, anchor: str) -> Markup:
     return Markup('<a class="term" href="{}#{}">{}</a>').format(GLOSSARY, anchor, words)
 
 
-def loss_text(charge: Mapping[str, Any], digits: int = 4) -> str:
+def loss_text(charge: Mapping[str, Any]) -> str:
     """Return the loss of a charge, rounded up."""
     name = _figure(charge)
-    return up(part_of(charge[name], charge.get(f"{name}_exact")), digits)
+    return up(part_of(charge[name], charge.get(f"{name}_exact")))
 
 
-def charge_text(charge: Mapping[str, Any], digits: int = 4) -> Markup:
+def loss_in_full(charge: Mapping[str, Any]) -> str:
+    """Return the loss of a charge with all its digits, for a file."""
+    loss = charge[_figure(charge)]
+    return "infinite" if loss is None else str(loss)
+
+
+def charge_text(charge: Mapping[str, Any]) -> Markup:
     """Return the charge of a release in the definition of its account's budget, rounded up."""
-    definition, loss = charge["definition"], loss_text(charge, digits)
+    definition, loss = charge["definition"], loss_text(charge)
     text = f"{_SYMBOLS[definition]} {'is' if loss == 'infinite' else '='} {loss}"
     if definition == "rdp":
         return Markup('{} <span class="whole">at α = {}</span>').format(text, f"{charge['alpha']:g}")
@@ -149,22 +167,17 @@ def charged_percent(charge: Mapping[str, Any]) -> str | None:
     share = charge.get("share")
     if share is None:
         return None
-    return up(min(Fraction(100), 100 * _exact(share)), 3)
-
-
-def percent_text(share: float) -> str:
-    """Return a part of a budget in percent, rounded up."""
-    return up(100 * _exact(share), 3)
+    return percent(min(Fraction(1), exact(share)))
 
 
 def delta_text(delta: float | str) -> str:
     """Return the text of a delta, the same one whether an answer states it as a number or as an exact text."""
-    return up(_exact(delta), 12)
+    return up(exact(delta), 12)
 
 
 def one_in(delta: float | str) -> str:
     """Return the largest round number so that a chance of 1 in it is at least delta."""
-    number = math.floor(1 / _exact(delta))
+    number = math.floor(1 / exact(delta))
     unit = 10 ** max(0, len(str(number)) - 3)
     return f"{number // unit * unit:,}"
 
@@ -177,7 +190,7 @@ class Belief(NamedTuple):
 
 
 _EXPONENTIAL = Context(prec=40, Emax=10**6)
-_LEAST_SHOWN, _NEAR_ONE = Fraction(1, 10**4), Fraction(99, 100)
+_LEAST_SHOWN, _NEAR_ONE = Fraction(1, 10**6), Fraction(99, 100)
 _LARGEST_EPSILON = 10**5  # above it, the bounds are 0 % and 100 % in as many digits as are ever shown
 
 
@@ -185,20 +198,31 @@ def belief_after(epsilon: float | str, prior: str) -> Belief:
     """Return how far a loss of at most epsilon can move a belief, by Bayes' rule.
 
     The loss multiplies the odds of any statement about one unit by a factor between exp(-epsilon) and exp(epsilon).
-    Both bounds are monotone in the factor, for which an upper bound is taken, so both are rounded outward.
+    Both bounds are monotone in the factor, for which an upper bound is taken, so both are rounded outward. Near 100 %
+    what is missing from it is rounded, to one digit, since the digits of the bound itself would all be 9.
 
     Args:
         epsilon: an upper bound on the loss.
         prior: the belief before, in percent.
     """
-    exact, before = _exact(epsilon), Fraction(prior) / 100
-    if exact > _LARGEST_EPSILON:
+    loss, before = exact(epsilon), Fraction(prior) / 100
+    if loss > _LARGEST_EPSILON:
         return Belief("0", "100")
-    quotient = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(exact.numerator), Decimal(exact.denominator))
+    quotient = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(loss.numerator), Decimal(loss.denominator))
     # The exponential is rounded to nearest, and exact for 0 alone.
-    factor = Fraction(quotient.exp(_EXPONENTIAL).next_plus(_EXPONENTIAL)) if exact else Fraction(1)
+    factor = Fraction(quotient.exp(_EXPONENTIAL).next_plus(_EXPONENTIAL)) if loss else Fraction(1)
     least, most = before / (before + (1 - before) * factor), before * factor / (1 - before + before * factor)
-    return Belief(down(100 * least, 3) if least > _LEAST_SHOWN else "0", up(100 * most, 3 if most < _NEAR_ONE else 4))
+    return Belief(
+        percent_left(least) if least > _LEAST_SHOWN else "0", percent(most) if most < _NEAR_ONE else _near_one(most)
+    )
+
+
+def _near_one(part: Fraction) -> str:
+    missing = 100 * (1 - part)
+    if missing < 100 * _LEAST_SHOWN:
+        return "100"
+    one_digit = Context(prec=1, rounding=ROUND_FLOOR).divide(Decimal(missing.numerator), Decimal(missing.denominator))
+    return f"{100 - one_digit:f}"
 
 
 def loss_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -214,7 +238,7 @@ def loss_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any
     name = _figure(budget)
     figure = cost["zcdp" if definition == "zcdp" else "pure"] or {name: None}
     if definition == "rdp":
-        alpha = stated(Fraction(budget["alpha"]), number_down)  # as guarantees state their orders
+        alpha = number_down(Fraction(budget["alpha"]))  # as guarantees state their orders
         at_order = [one for one in cost["rdp"] if one["alpha"] == alpha]
         if not at_order:
             return None
@@ -255,32 +279,23 @@ def best_epsilon(cost: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def up(value: float | str | Fraction | None, digits: int = 4) -> str:
-    """Return the text of an upper bound, rounded up; None is infinite."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_CEILING)
+_NEARLY = Fraction(101, 100)
 
 
-def down(value: float | str | Fraction | None, digits: int = 4) -> str:
-    """Return the text of a lower bound, rounded down; None is infinite."""
-    return "infinite" if value is None else _rounded(value, digits, ROUND_FLOOR)
+def plainest(statement: Mapping[str, Any] | None, pure: float | Fraction | None) -> Mapping[str, Any] | None:
+    """Return a statement of epsilon and delta, or one without a delta if that is at most a hundredth larger.
 
+    A delta is a chance that a reader has to weigh, and none is there where the pure loss bounds nearly as much.
 
-def near(value: float | str | Fraction, digits: int = 4) -> str:
-    """Return the text of a figure that is no bound, such as a standard deviation, rounded to the nearest."""
-    return _rounded(value, digits, ROUND_HALF_EVEN)
-
-
-def _rounded(value: float | str | Fraction, digits: int, rounding: str) -> str:
-    exact = _exact(value)
-    rounded = Context(prec=digits, rounding=rounding).divide(Decimal(exact.numerator), Decimal(exact.denominator))
-    rounded = rounded.normalize()
-    plain = rounded == 0 or -5 < rounded.adjusted() < 7
-    return f"{rounded:f}" if plain else f"{rounded:e}".replace("e+", "e")
-
-
-def _exact(value: float | str | Fraction) -> Fraction:
-    """Return the number that an answer states, as a number or as an exact text."""
-    return Fraction(repr(value) if isinstance(value, float) else value)
+    Args:
+        statement: what holds at a delta; None: no epsilon does.
+        pure: the pure epsilon of the same releases; None: it is infinite.
+    """
+    if pure is None:
+        return statement
+    if statement is None or statement["epsilon"] is None or exact(pure) <= _NEARLY * exact(statement["epsilon"]):
+        return {"epsilon": pure, "delta": 0}
+    return statement
 
 
 def moment(text: str) -> str:

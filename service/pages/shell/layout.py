@@ -12,10 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.types import Receive, Scope, Send
 
-from service import __version__
+from service import __version__, rounding
 from service.ledger.access.key_records import Role, includes
 from service.pages.shell import approval_texts, fault_texts, figures, period_texts
 from service.pages.shell.session import Session, csrf_token, session_of
+from service.privacy.mechanisms import mechanism_label
 
 WEB = Path(__file__).parents[2] / "web"
 
@@ -144,9 +145,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "plain": fault_texts.plain,
         "breakable": breakable,
-        "up": figures.up,
-        "down": figures.down,
-        "near": figures.near,
+        "up": rounding.up,
+        "down": rounding.down,
+        "near": rounding.near,
+        "rest": rounding.rest,
+        "noise": mechanism_label,
         "symbol": figures.symbol_of,
         "delta": figures.delta_text,
         "one_in": figures.one_in,
@@ -173,7 +176,8 @@ def _environment() -> Environment:
         "loss_in": figures.loss_in,
         "charge_text": figures.charge_text,
         "charged_percent": figures.charged_percent,
-        "percent_text": figures.percent_text,
+        "percent_text": rounding.percent,
+        "plainest": figures.plainest,
         "best_epsilon": figures.best_epsilon,
         "belief_after": figures.belief_after,
         "term": figures.term,

@@ -31,6 +31,11 @@ MECHANISMS = _by_name(
 """All mechanisms, by their names in documents."""
 
 
+def mechanism_label(name: str) -> str:
+    """Return the label of a mechanism that a document names; that of no mechanism is the name itself."""
+    return MECHANISMS[name].LABEL if name in MECHANISMS else name.replace("_", " ")
+
+
 def _in_words(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
@@ -67,4 +72,5 @@ __all__ = [
     "Osgt",
     "RandomizedResponse",
     "is_offset_tails",
+    "mechanism_label",
 ]

@@ -109,6 +109,8 @@ class Mechanism(Keyed, PlanElement, ABC):
     """
 
     BEFORE: ClassVar[Fields] = (TAGS, READS, NAME)
+    LABEL: ClassVar[str]
+    """Its name in words, for people; TYPE is the one in documents."""
     DRAWN: ClassVar[bool] = False
     """True if its noise is integer, so that it can be drawn exactly; others are only accounted."""
     ADDITIVE: ClassVar[bool] = False

@@ -71,6 +71,7 @@ class Declared(Mechanism):
     """
 
     TYPE = "declared"
+    LABEL = "declared"
     DECLARED = True
     BEFORE = (*_DECLARATION.fields, *Mechanism.BEFORE)
     FIELDS = (

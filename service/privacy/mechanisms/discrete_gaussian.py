@@ -31,6 +31,7 @@ class DiscreteGaussian(Discrete):
     """
 
     TYPE = "discrete_gaussian"
+    LABEL = "discrete Gaussian"
     PARAMETER = "sigma_squared"
     FIELDS = (variance_or_rho("Of the mass proportional to exp(-x²/(2 sigma²))."),)
 

@@ -27,6 +27,7 @@ class DiscreteOsgt(Discrete):
     """
 
     TYPE = "discrete_osgt"
+    LABEL = "discrete OSGT"
     OFFSET = True
     FIELDS = offset_tails(
         "Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).",

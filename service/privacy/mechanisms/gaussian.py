@@ -16,6 +16,7 @@ class Gaussian(Continuous):
     """Continuous Gaussian noise; accounted, never drawn."""
 
     TYPE = "gaussian"
+    LABEL = "Gaussian"
     PARAMETER = "sigma_squared"
     FIELDS = (variance_or_rho("The variance, of the density proportional to exp(-y²/(2 sigma²))."),)
 

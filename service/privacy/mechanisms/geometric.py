@@ -25,6 +25,7 @@ class Geometric(Discrete):
     """
 
     TYPE = "geometric"
+    LABEL = "geometric"
     PARAMETER = "scale"
     FIELDS = (scale_or_epsilon("b of the mass proportional to exp(-|x|/b), in counts."),)
 

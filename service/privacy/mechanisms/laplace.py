@@ -19,6 +19,7 @@ class Laplace(Continuous):
     """Continuous Laplace noise; accounted, never drawn."""
 
     TYPE = "laplace"
+    LABEL = "Laplace"
     PARAMETER = "scale"
     FIELDS = (scale_or_epsilon("b of the density proportional to exp(-|y|/b), in the unit of the noise."),)
 

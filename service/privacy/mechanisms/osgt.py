@@ -26,6 +26,7 @@ class Osgt(Continuous):
     """
 
     TYPE = "osgt"
+    LABEL = "OSGT"
     OFFSET = True
     FIELDS = offset_tails(
         "Of the density proportional to exp(-y²/(2 sigma²) - |y| m/sigma²).",

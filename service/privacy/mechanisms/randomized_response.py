@@ -25,6 +25,7 @@ class RandomizedResponse(Mechanism):
     """
 
     TYPE = "randomized_response"
+    LABEL = "randomised response"
     FIELDS = (
         ExactNumber("epsilon", required=True, unit=Unit.NATS, bound=ABOVE_0, description="Pure loss, in nats."),
         WholeNumber("values", least=2, default=2, description="The number of values to choose from."),

@@ -80,9 +80,9 @@ def test_the_burn_down_says_what_is_left(spending: Client) -> None:
         assert found is not None, description
         spent, cap, name, left = found.groups()
         assert (float(cap), name) == (float(balance["budget"][figure]), figure)
-        # Six digits, rounded to the safe side.
-        assert 0 <= float(spent) - history["points"][-1]["counted"] <= 1e-5
-        assert 0 <= balance["remaining"][figure] - float(left) <= 1e-5
+        # Four digits, rounded to the safe side.
+        assert 0 <= float(spent) - history["points"][-1]["counted"] <= 1e-3
+        assert 0 <= balance["remaining"][figure] - float(left) <= 1e-3
 
 
 def test_one_points_at_the_figures_of_each_entry(spending: Client) -> None:
@@ -99,8 +99,8 @@ def test_one_points_at_the_figures_of_each_entry(spending: Client) -> None:
     for (_, text), point in zip(regions, points, strict=True):
         assert text.startswith(f"entry {point['seq']}, {point['kind'].replace('_', ' ')}")
         said = dict(line.split(": ") for line in text.splitlines()[1:])
-        assert float(said["spent"]) == pytest.approx(point["spent"], abs=1e-5)
-        assert float(said["left"]) == pytest.approx(point["remaining"], abs=1e-5)
+        assert float(said["spent"]) == pytest.approx(point["spent"], abs=1e-3)
+        assert float(said["left"]) == pytest.approx(point["remaining"], abs=1e-3)
     assert ["a release" in text for _, text in regions] == [False, True, True, True, False]
     ends = [(float(one.get("x", "")), float(one.get("x", "")) + float(one.get("width", ""))) for one, _ in regions]
     assert all(one[1] == pytest.approx(other[0], abs=0.02) for one, other in pairwise(ends))
@@ -159,11 +159,11 @@ def test_a_profile_and_a_renyi_curve_show_the_figures_of_the_balance(spending: C
     assert [float(delta) for _, delta in said] == [1e-9, 1e-6, 1e-3]
     for (epsilon, delta), best in zip(said, balance["best"], strict=True):
         assert float(delta) == best["delta"]
-        assert 0 <= float(epsilon) - best["fixed"]["epsilon"] <= 1e-4
+        assert 0 <= float(epsilon) - best["fixed"]["epsilon"] <= 1e-2
     title, description, _ = _drawn(_get(spending, "people/balance?picture=rdp", _SVG))
     orders = {row["alpha"]: row["epsilon"] for row in balance["rdp"]}
     for epsilon, order in re.findall(r"(\S+) at order (\d+(?:\.\d+)?)", description):
-        assert 0 <= float(epsilon) - orders[float(order)] <= 1e-3
+        assert 0 <= float(epsilon) - orders[float(order)] <= 1e-2
 
 
 def test_a_tag_restricts_a_profile(spending: Client) -> None:

@@ -57,9 +57,9 @@ def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
 
 
 def test_what_admission_counts_is_exact_where_it_is_short(embedded: Client) -> None:
-    """The remainder is rounded down, so it cannot show a tiny spending; the exact figure can."""
+    """A double shows a short remainder as it is; where none can, counted is rounded up and beside it is exact."""
     open_account(embedded, budget={"definition": "zcdp", "rho": "2.56"})
-    assert json_of(embedded.get("/v1/accounts/people"))["remaining"]["rho"] < 2.56
+    assert json_of(embedded.get("/v1/accounts/people"))["remaining"]["rho"] == 2.56
     release(embedded, concentrated("0.1"))
     release(embedded, concentrated("1/3"), reserve_for="P1D")
     found = json_of(embedded.get("/v1/accounts/people"))
@@ -176,7 +176,7 @@ def test_a_budget_below_what_is_spent_is_refused(client: Client) -> None:
     assert (problem["account"], problem["definition"], problem["pointer"]) == ("people", "zcdp", "/budget")
     assert problem["title"] == "The new budget is below what is spent"
     assert problem["detail"] == (
-        "the new zcdp cap of account 'people' on rho would be 0.6, below what is spent and held: 0.6000000000000001"
+        "the new zcdp cap of account 'people' on rho would be 0.5999999999999999999, below what is spent and held: 0.6"
     )
     assert json_of(client.get("/v1/accounts/people"))["budget"]["rho"] == "1"
 
@@ -335,3 +335,24 @@ def test_a_greater_budget_waits_for_a_second_steward(client: Client) -> None:
     entries = [item["entry"] for item in json_of(client.get("/v1/accounts/people/journal"))["items"]]
     assert [entry["kind"] for entry in entries] == ["account_opened", "change_proposed", "budget_changed"]
     assert entries[-1]["content"] == {"budget": {"definition": "zcdp", "rho": "2"}, "proposal": 2}
+
+
+@pytest.mark.parametrize("rho", ["0.0001", "0.01", "1/7", "0.03349499865315419499"])
+def test_a_refused_budget_comes_back_as_it_was_stated(embedded: Client, rho: str) -> None:
+    open_account(embedded)
+    release(embedded, {"type": "discrete_gaussian", "sigma_squared": "2.9"})
+    lower = {"budget": {"definition": "zcdp", "rho": rho}}
+    detail = problem_of(embedded.patch("/v1/accounts/people", json=lower), "budget_exceeded")["detail"]
+    assert detail == (
+        f"the new zcdp cap of account 'people' on rho would be {rho}, below what is spent and held: 0.1725"
+    )
+
+
+def test_a_refused_release_is_told_in_figures_that_people_write(embedded: Client) -> None:
+    open_account(embedded, budget={"definition": "zcdp", "rho": "0.1"})
+    problem = problem_of(
+        embedded.post("/v1/accounts/people/releases", json={"name": "r", "plan": concentrated("0.29241131")}),
+        "budget_exceeded",
+    )
+    assert problem["detail"] == ("account 'people' has 0.1 left of its zcdp cap on rho; the release needs 0.29241131")
+    assert (problem["remaining"], problem["requested"]) == (0.1, 0.29241131)

@@ -142,7 +142,9 @@ def test_the_redistricting_release_goes_there_and_back(client: TestClient) -> No
     assert said["deployment_model"]["release_type"] == "One release"
     assert "sequential composition of 65 mechanisms" in said["accounting"]["composition"]
     assert made["head"]["hash"] in said["accounting"]["composition"]
-    rows = [line.split(" | ") for line in said["implementation"]["mechanisms"].splitlines() if "gaussian" in line]
+    rows = [
+        line.split(" | ") for line in said["implementation"]["mechanisms"].splitlines() if "discrete Gaussian" in line
+    ]
     assert sum(int(row[4]) for row in rows) == 65
     assert "The ledger service drew no noise of these mechanisms" in said["implementation"]["mechanisms"]
     assert json_of(client.get(f"{account}/verify"))["valid"]

@@ -29,9 +29,9 @@ def test_each_limit_that_a_release_does_not_fit_is_named_with_the_own_accounts_f
     root = AccountCharge(_HALF, Totals(), [_limit("0.75", account="agency")])
     own = AccountCharge(_HALF, Totals(), [_limit("1/2"), _limit("1", tag="hispanic"), _limit("0.7", window="2026-01")])
     assert admission.failures_of([root, own]) == [
-        Overrun("people", "zcdp", "rho", 0.5, 0.0, "1/2", "0", tag="hispanic"),
-        Overrun("people", "zcdp", "rho", 0.5, 0.3, "1/2", "3/10", window="2026-01"),
-        Overrun("agency", "zcdp", "rho", 0.5, 0.25, "1/2", "1/4"),
+        Overrun("people", "zcdp", "rho", Fraction("0.5"), Fraction(0), tag="hispanic"),
+        Overrun("people", "zcdp", "rho", Fraction("0.5"), Fraction("0.3"), window="2026-01"),
+        Overrun("agency", "zcdp", "rho", Fraction("0.5"), Fraction("0.25")),
     ]
 
 
@@ -54,7 +54,7 @@ def test_the_charges_of_a_line_are_what_a_charge_makes_of_it(database: Database)
     after = [account_of(database, "agency"), account_of(database, "people")]
     assert [one.totals for one in charges] == [account.totals for account in after]
     full = admission.failures_of(admission.charges_of(after, release, held=False))
-    assert [(failure.account, failure.remaining) for failure in full] == [("people", 0.0)]
+    assert [(failure.account, failure.remaining) for failure in full] == [("people", Fraction(0))]
 
 
 def test_a_line_that_takes_no_releases_is_refused_and_so_is_another_line(database: Database) -> None:

@@ -497,3 +497,17 @@ def test_a_plan_is_held_for_a_week_in_words(client: TestClient, visit: TestClien
     visit.post("/plan", data=form_of(planned, "/plan").with_texts(texts))
     (held,) = json_of(client.get("/v1/accounts/zcdp/releases"))["items"]
     assert held["state"] == "reserved"
+
+
+def test_a_plan_that_costs_a_short_decimal_is_shown_at_it(reader: TestClient) -> None:
+    """Noise with σ² = 10/9 and 10/3 costs exactly 0.6, which is 120 % of 0.5."""
+    rows = {"table": ["Employment", "Age by sex"], "geography": ["County", "State"], "weight": ["3", "1"]}
+    form = form_of(reader.get("/plan", params={"kind": "weights"}), "/plan")
+    texts = rows | {name: ["1"] * 2 for name in ("cells", "sensitivity")}
+    found = reader.post("/plan", data=form.with_texts(texts | {"account": "zcdp", "divided": "0.6", "do": "plan"}))
+    words = " ".join(re.sub("<[^>]+>", " ", html.unescape(found.text)).split())
+    assert "σ² = 10/9" in words
+    assert "zcdp has 0.5 of its cap on ρ left; it would take 0.6." in words
+    assert "120 %" in words
+    assert "121 %" not in words
+    assert re.search(r'<span title="b = [0-9./]{9,}">b ≈ [0-9.]{4,6}</span>', found.text)

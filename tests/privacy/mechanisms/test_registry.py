@@ -5,7 +5,7 @@ from pathlib import Path
 
 import service
 from service.privacy import mechanisms
-from service.privacy.mechanisms import MECHANISMS
+from service.privacy.mechanisms import MECHANISMS, mechanism_label
 from tests.privacy.mechanisms.contract import MechanismContract
 from tests.privacy.mechanisms.examples import contract_of, examples
 from tests.privacy.questions import questions
@@ -21,6 +21,7 @@ def test_every_mechanism_has_a_module_an_entry_and_the_contract() -> None:
         assert kind.__module__ == f"{mechanisms.__name__}.{name}"
         assert {type(example) for example in examples(kind)} == {kind}
         assert issubclass(contract_of(kind), MechanismContract)
+        assert mechanism_label(name) == kind.LABEL
         assert kind.PARAMETER is None or [field.name for field in kind.FIELDS] == [kind.PARAMETER]
 
 
