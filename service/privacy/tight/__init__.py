@@ -23,9 +23,10 @@ from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
+from service.privacy.tight.branches import contours_of
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import ComposedLaw, largest_loss, lattice_of, total_rho
-from service.privacy.tight.profiles import contours_of, evaluate_sum
+from service.privacy.tight.profiles import evaluate_sum
 from service.privacy.tight.search import TightAnalysis, bound_near, least_epsilon
 from service.privacy.tight.work_budget import NotTight, work_limit
 from service.privacy.tight.worst_case import plan_sum
@@ -78,7 +79,8 @@ class TightProfile:
         """
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
-                laws, kept = evaluate_sum(plan_sum(plan, neighbouring))
+                evaluated = evaluate_sum(plan_sum(plan, neighbouring))
+                laws, kept = evaluated.laws, evaluated.log_finite
                 if all(isinstance(law, GaussianLoss) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)

@@ -144,6 +144,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
         spacing: of the losses; losses without probability are then kept, so that all stay a run of multiples.
     """
     spend(16 * len(epsilons))
+    rounding = 1e-13 + 8 * len(epsilons) * 2.0**-53  # each difference of bounds loses a unit of the larger one
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
     beside = np.zeros(len(epsilons))  # the probability of each loss under the other neighbour
     beside[corners[1:]] = np.diff(slopes, append=0.0)
@@ -152,7 +153,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
     infinite = float(deltas[-1])
     at_0 = max(0.0, 1 - infinite - math.fsum(p) - math.fsum(beside))
     x, p = np.concatenate([-x[::-1], [0.0], x]), np.concatenate([beside[::-1], [at_0], p])
-    return Atoms(x, p, infinite, spacing) if spacing else Atoms(x[p > 0], p[p > 0], infinite)
+    return Atoms(x, p, infinite, spacing, rounding) if spacing else Atoms(x[p > 0], p[p > 0], infinite, None, rounding)
 
 
 def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
@@ -169,6 +170,18 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
         slopes.append(min(slope(corners[-1], j), 0.0))
         corners.append(j)
     return corners, slopes[1:]
+
+
+def atom_moments(law: Atoms, c: Doubles) -> Doubles:
+    """Return about log E exp(cL) over the finite losses, at each c > 0.
+
+    Args:
+        c: the exponents.
+    """
+    spend(len(c) * len(law.x))
+    power = np.log(np.maximum(law.p, 1e-320)) + c[:, None] * law.x
+    top = power.max(axis=1)
+    return np.asarray(top + np.log(np.exp(power - top[:, None]).sum(axis=1)))
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:

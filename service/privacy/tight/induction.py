@@ -1,0 +1,153 @@
+"""Backward induction over steps that an adversary chooses one after another, each by the losses so far.
+
+Let V(t) be the largest delta that the remaining steps reach if epsilon is t above the losses so far. With no step left
+it is the larger of 1 - e^t and 0. One step earlier it is the largest of E V(t - L) over the losses L among which the
+adversary picks. So one pass over the steps finds the profile at every epsilon at once.
+
+V is kept on a grid (``kernels``). As every pair of laws is symmetric, V(-t) = 1 - e^-t (1 - V(t)). Losses are split
+between the multiples around them, which is an upper bound. V is convex in e^t, so chords are upper bounds too.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from service.privacy.tight.atoms import TAIL
+from service.privacy.tight.branches import LARGEST_LOSS, EvaluatedSum
+from service.privacy.tight.families import Doubles
+from service.privacy.tight.kernels import MULTIPLICATIONS, Grid, Step, StepLaws, grid_for, law_on
+from service.privacy.tight.laws import Atoms, ComposedLaw
+from service.privacy.tight.work_budget import CALL, remaining_work, spend
+
+POINTS = tuple(1 << bits for bits in (14, 13, 12, 11))
+"""The numbers of multiples on a grid, from the most exact to the quickest."""
+MOST_WORK, SHARE = 1 << 23, 1 / 3
+"""The most work for one induction, and the most of what is left."""
+MOST_STATES = 1 << 8
+CHUNKS = 64, 32, 16, 8, 4, 2
+"""The numbers of turns that are taken together if all are too many."""
+_C = np.geomspace(0.02, 400, 60)
+
+State = TypeVar("State", bound=Hashable)
+Moves = Callable[[State], Iterable[tuple[int, State]]]
+"""The steps that the adversary may take in a state, by number, each with the state after it; none at the end."""
+
+
+def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[ComposedLaw] | None:
+    """Return laws that bound so many turns, in each of which the adversary takes one of the steps.
+
+    If all turns would take too long, some are taken together, and the worst law of these is composed.
+
+    Returns:
+        The laws with their counts; None if not even two turns can be taken together.
+
+    Raises:
+        NotTight: a step would take too much time or memory.
+    """
+    laws = [StepLaws.of(one) for one in steps]
+    for together in (turns, *(chunk for chunk in CHUNKS if chunk < turns)):
+        found = _Induction.of(laws, lambda left: [(k, left - 1) for k in range(len(laws) if left else 0)], together)
+        if found is not None:
+            parts = [(together, turns // together), (turns % together, 1)]
+            return Counter({found.law(left): times for left, times in parts if left})
+    return None
+
+
+def worst_of_division(parts: Sequence[tuple[EvaluatedSum, int]], places: int) -> Atoms | None:
+    """Return the law of a record in at most ``places`` of some parts, which the adversary picks one after another.
+
+    Args:
+        parts: the losses of unlike parts, each with the number of such parts.
+        places: the number of parts in which a record can be.
+
+    Returns:
+        None if there are too many ways to be in them.
+
+    Raises:
+        NotTight: a part would take too much time or memory.
+    """
+
+    def moves(state: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...]]]:
+        if places > sum(counts) - sum(state):
+            for k, left in enumerate(state):
+                if left:
+                    yield k, (*state[:k], left - 1, *state[k + 1 :])
+
+    counts = tuple(min(count, places) for _, count in parts)
+    found = _Induction.of([StepLaws.of(one) for one, _ in parts], moves, counts)
+    return None if found is None else found.law(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Induction:
+    """The profiles of all states, with the number of kernels behind them and the bound on their rounding."""
+
+    grid: Grid
+    profiles: Mapping[Hashable, Doubles]
+    applied: int
+    rounding: float
+
+    @classmethod
+    def of(cls, laws: Sequence[StepLaws], moves: Moves[State], start: State) -> "_Induction | None":
+        """Return the profiles of all states after ``start``; None if they are too many or would take too long."""
+        states = _in_order(moves, start)
+        if states is None:
+            return None
+        longest = _longest(moves, states)
+        reach = _reach(laws, longest)
+        taken = Counter(k for state in states for k, _ in moves(state))
+        allowed = min(MOST_WORK, SHARE * remaining_work())
+        for points in POINTS if reach <= LARGEST_LOSS else ():
+            grid = grid_for(laws, reach, points)
+            if sum(count * (laws[k].size(grid) / MULTIPLICATIONS + CALL) for k, count in taken.items()) <= allowed:
+                return cls._on(grid, laws, moves, states, longest)
+        return None
+
+    @classmethod
+    def _on(
+        cls, grid: Grid, laws: Sequence[StepLaws], moves: Moves[State], states: Sequence[State], longest: int
+    ) -> "_Induction":
+        steps = [Step.of(one, grid) for one in laws]
+        profiles: dict[Hashable, Doubles] = {}
+        for state in states:
+            spend(CALL)
+            reached = [steps[k].applied(grid, profiles[after]) for k, after in moves(state)]
+            profiles[state] = np.maximum.reduce(reached) if reached else np.zeros(grid.points + 1)
+        applied = longest * max(step.times for step in steps)
+        return cls(grid, profiles, applied, longest * max(step.rounding for step in steps))
+
+    def law(self, state: Hashable) -> Atoms:
+        """Return the worst law from a state on."""
+        return law_on(self.grid, self.profiles[state], self.rounding, self.applied)
+
+
+def _in_order(moves: Moves[State], start: State) -> list[State] | None:
+    """Return the states that can be reached, each after those that can follow it; None if they are too many."""
+    layers: list[set[State]] = [{start}]
+    number = 1
+    while following := {after for state in layers[-1] for _, after in moves(state)}:
+        layers.append(following)
+        number += len(following)
+        if number > MOST_STATES:
+            return None
+    return [state for layer in reversed(layers) for state in layer]
+
+
+def _longest(moves: Moves[State], states: Sequence[State]) -> int:
+    """Return the largest number of steps from any state."""
+    lengths: dict[State, int] = {}
+    for state in states:
+        lengths[state] = max((1 + lengths[after] for _, after in moves(state)), default=0)
+    return max(lengths.values())
+
+
+def _reach(laws: Sequence[StepLaws], longest: int) -> float:
+    """Return about the epsilon beyond which so many steps have a negligible delta, by Chernoff's bound."""
+    moments = np.max([one.log_moments(_C) for one in laws], axis=0)
+    bounds = (longest * moments - math.log(TAIL)) / _C
+    bound = float(np.min(np.where(np.isnan(bounds), np.inf, bounds)))
+    return min(bound, longest * max(one.largest for one in laws))
