@@ -32,6 +32,10 @@ class EvaluatedSum:
     laws: Mapping[ComposedLaw, int]
     log_finite: float
 
+    def repeated(self, times: int) -> "EvaluatedSum":
+        """Return the composition of so many."""
+        return EvaluatedSum({law: times * count for law, count in self.laws.items()}, self.log_finite * times)
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:

@@ -57,29 +57,51 @@ def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[Compose
     return None
 
 
-def worst_of_division(parts: Sequence[tuple[EvaluatedSum, int]], places: int) -> Atoms | None:
+@dataclass(frozen=True, slots=True)
+class DividedPart:
+    """A part of a division, as ``worst_case.Part``, with evaluated losses."""
+
+    whole: EvaluatedSum
+    side: EvaluatedSum | None
+    count: int
+
+
+def worst_of_division(parts: Sequence[DividedPart], places: int) -> Atoms | None:
     """Return the law of a record in at most ``places`` of some parts, which the adversary picks one after another.
 
-    Args:
-        parts: the losses of unlike parts, each with the number of such parts.
-        places: the number of parts in which a record can be.
+    A state has the places that are left, on the side of removal and on that of addition if a record can be replaced,
+    and the number of parts that are left of each kind.
 
     Returns:
-        None if there are too many ways to be in them.
+        None if there are too many ways to be in the parts.
 
     Raises:
         NotTight: a part would take too much time or memory.
     """
+    steps: list[EvaluatedSum] = []
+    picks: list[tuple[int, tuple[int, ...]]] = []  # of each step: the part, and the places that it takes
+    for k, part in enumerate(parts):
+        if part.side is None:
+            steps.append(part.whole)
+            picks.append((k, (1,)))
+        else:
+            steps += [part.whole, part.side.repeated(2), part.side, part.side]
+            picks += [(k, (1, 1)), (k, (1, 1)), (k, (1, 0)), (k, (0, 1))]
 
-    def moves(state: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...]]]:
-        if places > sum(counts) - sum(state):
-            for k, left in enumerate(state):
-                if left:
-                    yield k, (*state[:k], left - 1, *state[k + 1 :])
+    def moves(state: _Places) -> Iterable[tuple[int, _Places]]:
+        left, counts = state
+        for step, (k, taken) in enumerate(picks):
+            more = tuple(one - other for one, other in zip(left, taken, strict=True))
+            if counts[k] and min(more) >= 0:
+                # which of the two sides has more places left does not matter
+                yield step, (tuple(sorted(more)), (*counts[:k], counts[k] - 1, *counts[k + 1 :]))
 
-    counts = tuple(min(count, places) for _, count in parts)
-    found = _Induction.of([StepLaws.of(one) for one, _ in parts], moves, counts)
-    return None if found is None else found.law(counts)
+    start = ((places,) * len(picks[0][1]), tuple(part.count for part in parts))
+    found = _Induction.of([StepLaws.of(one) for one in steps], moves, start)
+    return None if found is None else found.law(start)
+
+
+_Places = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +150,13 @@ class _Induction:
 def _in_order(moves: Moves[State], start: State) -> list[State] | None:
     """Return the states that can be reached, each after those that can follow it; None if they are too many."""
     layers: list[set[State]] = [{start}]
-    number = 1
+    seen = {start}
     while following := {after for state in layers[-1] for _, after in moves(state)}:
         layers.append(following)
-        number += len(following)
-        if number > MOST_STATES:
+        seen |= following
+        if len(seen) > MOST_STATES:
             return None
-    return [state for layer in reversed(layers) for state in layer]
+    return list(dict.fromkeys(state for layer in reversed(layers) for state in layer))
 
 
 def _longest(moves: Moves[State], states: Sequence[State]) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from service.privacy.tight.atoms import law_from_profile
 from service.privacy.tight.branches import LARGEST_LOSS, Branch, EvaluatedSum, split_infinite, worst_on_grid
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.induction import worst_of_division, worst_of_turns
+from service.privacy.tight.induction import DividedPart, worst_of_division, worst_of_turns
 from service.privacy.tight.laws import Atoms, ComposedLaw
 from service.privacy.tight.work_budget import CALL, spend
 from service.privacy.tight.worst_case import Division, LawSum, WorstLaw
@@ -54,16 +54,20 @@ def evaluate_worst(worst: WorstLaw, count: int) -> Counter[ComposedLaw]:
 
 
 def evaluate_division(division: Division, count: int) -> Counter[ComposedLaw]:
-    """Return laws that bound ``count`` divisions into parts: without a limit on equal parts, if it takes too long else.
+    """Return laws that bound ``count`` divisions; without a limit on equal parts, if it would take too long else.
 
     Raises:
         NotTight: this would take too much time or memory.
     """
-    parts = [(evaluate_sum(one), number) for one, number in sorted(division.parts, key=repr)]
+    parts = [
+        DividedPart(evaluate_sum(part.whole), None if part.side is None else evaluate_sum(part.side), part.count)
+        for part in sorted(division.parts, key=repr)
+    ]
     found = worst_of_division(parts, division.places)
     if found is not None:
         return Counter({found: count})
-    return evaluate_worst(WorstLaw(frozenset(one for one, _ in division.parts)), division.places * count)
+    choice, times = division.unlimited
+    return evaluate_worst(choice, times * count)
 
 
 def _worst_of(branches: list[Branch]) -> Atoms:

@@ -47,16 +47,40 @@ class WorstLaw(Keyed):
 
 
 @dataclass(frozen=True, slots=True)
-class Division(Keyed):
-    """A choice of several parts of which there are only so many.
+class Part(Keyed):
+    """A part of a ``parallel``.
 
     Attributes:
-        parts: at least two sums, each with the number of parts that have it.
-        places: the number of parts that are chosen; less than there are, and more than of one sum at least.
+        whole: its loss under the account's relation.
+        side: its loss under add/remove, if a record can be replaced; None if it is only added or removed.
+        count: the number of equal parts.
     """
 
-    parts: frozenset[tuple[LawSum, int]]
+    whole: LawSum
+    side: LawSum | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Division(Keyed):
+    """A choice of several parts, of which there are only so many.
+
+    Attributes:
+        parts: unlike ones.
+        places: the number of parts that a record is in; less than there are parts.
+    """
+
+    parts: frozenset[Part]
     places: int
+
+    @property
+    def unlimited(self) -> tuple["WorstLaw", int]:
+        """A choice, and how often it is made, that is at least as bad: as if there were any number of each part."""
+        branches = {part.whole for part in self.parts}
+        sides = [(part.side, 1) for part in self.parts if part.side is not None]
+        if sides:
+            branches.add(_total([(_largest(sides, 1), 2)]))
+        return WorstLaw(frozenset(branches)), self.places
 
 
 SummedLaw = ComposedLaw | WorstLaw | Division
@@ -76,7 +100,7 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
         return LawSum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
     if not program.groups_compose:
         raise NotTight
-    return evaluate(program, Notion(_of_mechanism, _total, _largest))
+    return evaluate(program, Notion(_of_mechanism, _total, _largest, _replaced))
 
 
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
@@ -114,8 +138,28 @@ def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
     if sum(kept.values()) <= how_many:
         return _total(kept.items())
     if min(kept.values()) < how_many:
-        return LawSum(((Division(frozenset(kept.items()), how_many), 1),))
+        return LawSum(((Division(frozenset(Part(one, None, count) for one, count in kept.items()), how_many), 1),))
     return LawSum(((WorstLaw(frozenset(branch for part in kept for branch in _branches(part))), how_many),))
+
+
+def _replaced(weighted: Iterable[tuple[LawSum, LawSum, int]], how_many: int) -> LawSum:
+    """Return the choice of parts for a changed record: ``how_many`` that it is removed from, and that it is added to.
+
+    Where it is removed from a part and added to the same one, that part's loss is the worse of its whole and of twice
+    its side. With one place there may be any number of each part, as each partition makes its choice by itself.
+    """
+    counts: Counter[tuple[LawSum, LawSum]] = Counter()
+    for whole, side, count in weighted:
+        counts[whole, side] += count
+    if sum(counts.values()) <= how_many:
+        return _total(
+            (_largest([(whole, 1), (_total([(side, 2)]), 1)], 1), count) for (whole, side), count in counts.items()
+        )
+    if how_many == 1 or min(counts.values()) >= 2 * how_many:
+        side = _largest(((side, 1) for _, side in counts), 1)
+        return _largest([*((whole, how_many) for whole, _ in counts), (_total([(side, 2)]), how_many)], how_many)
+    parts = {(whole, side): min(count, 2 * how_many) for (whole, side), count in counts.items()}
+    return LawSum(((Division(frozenset(Part(*part, count) for part, count in parts.items()), how_many), 1),))
 
 
 def _branches(part: LawSum) -> Iterable[LawSum]:

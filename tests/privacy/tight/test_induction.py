@@ -102,6 +102,34 @@ def test_a_record_is_in_some_of_unlike_parts() -> None:
     assert_least(found, 1e-6, moves, start, 0.01)
 
 
+def replaced(parts: list[tuple[adversary.Loss, int]], places: int) -> tuple[adversary.Moves, Any]:
+    """A record that is removed from so many of some parts, and added to as many; in both cases twice the loss."""
+
+    def moves(left: tuple[int, int, tuple[int, ...]]) -> list[tuple[adversary.Loss, Any]]:
+        removed, added, counts = left
+        found = []
+        for k, count in enumerate(counts):
+            rest = (*counts[:k], count - 1, *counts[k + 1 :])
+            if count and removed and added:
+                found.append((adversary.in_sequence(parts[k][0], parts[k][0]), (removed - 1, added - 1, rest)))
+            if count and removed:
+                found.append((parts[k][0], (removed - 1, added, rest)))
+            if count and added:
+                found.append((parts[k][0], (removed, added - 1, rest)))
+        return found
+
+    return moves, (places, places, tuple(count for _, count in parts))
+
+
+def test_a_changed_record_leaves_some_of_unlike_parts_and_enters_others() -> None:
+    plan = Parallel(parts=(bell("0.5"), bell("0.01"), bell("0.01"), geometric("0.2")), max_degree=2)
+    losses = [(adversary.gaussian(1, 0.01), 1), (adversary.gaussian(50, 0.01), 2), (adversary.two_valued(20, 0.01), 1)]
+    moves, start = replaced(losses, 2)
+    for at in (1.0, 4.0):
+        truth = adversary.delta(moves, start, at, 0.01)
+        assert truth * (1 - 1e-11) <= bound(plan, at, REPLACE) <= truth * (1 + 1e-5)
+
+
 def test_of_parts_that_are_ordered_the_largest_add_up() -> None:
     plan = Parallel(parts=tuple(map(geometric, ("1", "0.5", "0.25", "0.25"))), max_degree=3)
     largest = Sequence(parts=tuple(map(geometric, ("1", "0.5", "0.25"))))
