@@ -36,6 +36,8 @@ FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 ROUNDING = Fraction(1, 10**14)
 """A relative margin that covers the rounding of a few doubles."""
 LARGEST_EPSILON = Fraction(10) ** 30
+SMALL_TAIL = 1e-6
+"""Enumerated tails up to this share of delta do not matter."""
 MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
 """The most work for reading the laws and for one figure, some two seconds each, and for all figures of a profile."""
 
@@ -111,10 +113,24 @@ class TightProfile:
             return None if above is None else TightBound(gaussian_epsilon(rho, finite_delta, above), "closed form")
         bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
-            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(finite_delta).log())))
-            if found is not None:
-                bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
+            log_delta = double_down(floor(lambda: ball(finite_delta).log()))
+            for analysis in (self.analysis, self._beyond_tails(log_delta)):
+                found = None if analysis is None else least_epsilon(analysis, log_delta)
+                if found is not None:
+                    bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
         return min(bounds, key=lambda bound: bound.loss, default=None)
+
+    def _beyond_tails(self, log_delta: float) -> TightAnalysis | None:
+        """Return contours, which count all tails, if those that an enumeration counts as lost matter at a delta.
+
+        Args:
+            log_delta: log of the delta.
+        """
+        lost = self.analysis.atoms.infinite if isinstance(self.analysis, AtomEnumeration) else 0.0
+        if lost == 0 or log_delta > math.log(lost / SMALL_TAIL):
+            return None
+        lines, kept = contours_of(self.laws)
+        return lines if kept == 0 else None
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
         """Return an upper bound on delta at epsilon, at most 1; None if it takes too long or doubles are too coarse.
@@ -129,13 +145,22 @@ class TightProfile:
         elif self.largest is not None and self.largest <= epsilon:
             conditional, method = Fraction(0), "pure"
         elif epsilon <= LARGEST_EPSILON:
+            value = 0.0
             with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
-                bound, method = bound_near(self.analysis, float(epsilon))
-                value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
-                conditional = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
+                value, method = _log_delta(self.analysis, epsilon)
+                further = self._beyond_tails(value)
+                if further is not None:
+                    value, method = min((value, method), _log_delta(further, epsilon))
+            conditional = None if not value < 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if conditional is None:
             return None
         return TightBound(Loss(lost + (1 - lost) * conditional, rational=False), method)
+
+
+def _log_delta(analysis: TightAnalysis, epsilon: Fraction) -> tuple[float, str]:
+    """Return an upper bound on log delta at epsilon, and the method."""
+    bound, method = bound_near(analysis, float(epsilon))
+    return bound.log_delta(math.nextafter(float(epsilon), 0.0))[0], method
 
 
 def _exp(value: float) -> Callable[[], arb]:

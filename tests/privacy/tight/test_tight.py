@@ -146,15 +146,21 @@ def test_an_adversary_that_picks_the_second_mechanism_is_met() -> None:
     assert first != sharp
 
 
-@pytest.mark.parametrize(("target", "truth"), [("1e-128", "24.4970"), ("1e-135", "24.5000")])
-def test_a_tiny_delta_gets_a_bound_that_holds_by_another_analysis_if_need_be(target: str, truth: str) -> None:
-    """Enumerated tails of 1e-130 count as lost, so that below it the figure is that of rdp."""
-    noise = DiscreteGaussian(sigma_squared=Fraction(1))
-    least = exact.epsilon(exact.noise(oracle.discrete_gaussian("1"), 1, 900), oracle.number(target))
-    assert abs(exactly(least) - Fraction(truth)) < Fraction(1, 10_000)
-    by = {one.via: one for one in guarantee(noise, ADD, deltas=(Fraction(target),), orders=()).approximate}
-    assert nats(by["tight"].epsilon) >= exactly(least)
-    assert nats(by["tight"].epsilon) <= nats(by["rdp"].epsilon)
+@pytest.mark.parametrize(
+    ("target", "method"), [("1e-120", "atoms"), ("1e-128", "lattice"), ("1e-135", "lattice"), ("1e-300", "lattice")]
+)
+@pytest.mark.parametrize("variance", ["1", "0.2"])
+def test_a_delta_below_the_enumerated_tails_is_found_along_a_line(variance: str, target: str, method: str) -> None:
+    """Enumerated tails of 1e-130 count as lost."""
+    noise = DiscreteGaussian(sigma_squared=Fraction(variance))
+    atoms = exact.noise(oracle.discrete_gaussian(variance), 1, 1700)
+    least = exact.epsilon(atoms, oracle.number(target))
+    found = tight(noise).epsilon(Fraction(target))
+    assert found is not None
+    assert found.method == method
+    assert_just_above(nats(found.loss), least, Fraction(1, 10**10))
+    at = exactly(least) + Fraction(3, 10)
+    assert_just_above(delta(noise, at), exact.delta(atoms, mp.mpf(at.numerator) / at.denominator))
 
 
 LAWS: dict[str, tuple[Mechanism, Any]] = {
