@@ -23,6 +23,7 @@ from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
+from service.privacy.tight.beside_gaussian import AtomsBesideGaussian
 from service.privacy.tight.branches import contours_of
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import ComposedLaw, largest_loss, lattice_of, total_rho
@@ -35,6 +36,7 @@ FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 """Up to this many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
 ROUNDING = Fraction(1, 10**14)
 """A relative margin that covers the rounding of a few doubles."""
+Enumeration = AtomEnumeration | AtomsBesideGaussian
 LARGEST_EPSILON = Fraction(10) ** 30
 SMALL_TAIL = 1e-6
 """Enumerated tails up to this share of delta do not matter."""
@@ -126,7 +128,7 @@ class TightProfile:
         Args:
             log_delta: log of the delta.
         """
-        lost = self.analysis.atoms.infinite if isinstance(self.analysis, AtomEnumeration) else 0.0
+        lost = self.analysis.atoms.infinite if isinstance(self.analysis, Enumeration) else 0.0
         if lost == 0 or log_delta > math.log(lost / SMALL_TAIL):
             return None
         lines, kept = contours_of(self.laws)
@@ -169,6 +171,9 @@ def _exp(value: float) -> Callable[[], arb]:
 
 def _analysis(laws: Mapping[ComposedLaw, int]) -> tuple[TightAnalysis, float]:
     """Return an analysis of a composition, and log of the probability that the loss is finite by it."""
+    beside = AtomsBesideGaussian.of(laws)
+    if beside is not None:
+        return beside, 0.0
     atoms = rough_atom_count(laws)
     if atoms <= MANY_ATOMS:
         lattice = lattice_of(laws)
