@@ -10,9 +10,9 @@ between the multiples around them, which is an upper bound. V is convex in e^t, 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ MOST_WORK, SHARE = 1 << 23, 1 / 3
 MOST_STATES = 1 << 8
 CHUNKS = 64, 32, 16, 8, 4, 2
 """The numbers of turns that are taken together if all are too many."""
+SAME, NEGLIGIBLE = 1e-9, 1e-100
+"""Profiles that differ by a smaller share are the same, and those below this do not decide which step is the worst."""
 _C = np.geomspace(0.02, 400, 60)
 
 State = TypeVar("State", bound=Hashable)
@@ -43,17 +45,21 @@ def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[Compose
     If all turns would take too long, some are taken together, and the worst law of these is composed.
 
     Returns:
-        The laws with their counts; None if not even two turns can be taken together.
+        The laws with their counts; None if one step is always the worst, or if two turns already take too long.
 
     Raises:
         NotTight: a step would take too much time or memory.
     """
     laws = [StepLaws.of(one) for one in steps]
     for together in (turns, *(chunk for chunk in CHUNKS if chunk < turns)):
-        found = _Induction.of(laws, lambda left: [(k, left - 1) for k in range(len(laws) if left else 0)], together)
-        if found is not None:
-            parts = [(together, turns // together), (turns % together, 1)]
-            return Counter({found.law(left): times for left, times in parts if left})
+        induction = _Induction.of(laws, lambda left: [(k, left - 1) for k in range(len(laws) if left else 0)], together)
+        if induction is None:
+            continue
+        if induction.one_is_worst():
+            return None
+        times = {together: turns // together, turns % together: 1}
+        lengths = [left for left in times if left]
+        return Counter(dict(zip(induction.worst(lengths), map(times.__getitem__, lengths), strict=True)))
     return None
 
 
@@ -97,25 +103,34 @@ def worst_of_division(parts: Sequence[DividedPart], places: int) -> Atoms | None
                 yield step, (tuple(sorted(more)), (*counts[:k], counts[k] - 1, *counts[k + 1 :]))
 
     start = ((places,) * len(picks[0][1]), tuple(part.count for part in parts))
-    found = _Induction.of([StepLaws.of(one) for one in steps], moves, start)
-    return None if found is None else found.law(start)
+    induction = _Induction.of([StepLaws.of(one) for one in steps], moves, start)
+    return None if induction is None else induction.worst([start])[0]
 
 
 _Places = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Induction:
-    """The profiles of all states, with the number of kernels behind them and the bound on their rounding."""
+class _Induction(Generic[State]):
+    """An induction that is not too long.
+
+    Attributes:
+        grid: of all profiles.
+        steps: those that the moves name.
+        moves: of each state.
+        states: each after those that can follow it.
+        longest: the largest number of steps one after another.
+    """
 
     grid: Grid
-    profiles: Mapping[Hashable, Doubles]
-    applied: int
-    rounding: float
+    steps: Sequence[Step]
+    moves: Moves[State]
+    states: Sequence[State]
+    longest: int
 
     @classmethod
-    def of(cls, laws: Sequence[StepLaws], moves: Moves[State], start: State) -> "_Induction | None":
-        """Return the profiles of all states after ``start``; None if they are too many or would take too long."""
+    def of(cls, laws: Sequence[StepLaws], moves: Moves[State], start: State) -> "_Induction[State] | None":
+        """Return the induction over all states from ``start`` on; None if they are too many or would take too long."""
         states = _in_order(moves, start)
         if states is None:
             return None
@@ -126,25 +141,30 @@ class _Induction:
         for points in POINTS if reach <= LARGEST_LOSS else ():
             grid = grid_for(laws, reach, points)
             if sum(count * (laws[k].size(grid) / MULTIPLICATIONS + CALL) for k, count in taken.items()) <= allowed:
-                return cls._on(grid, laws, moves, states, longest)
+                return cls(grid, [Step.of(one, grid) for one in laws], moves, states, longest)
         return None
 
-    @classmethod
-    def _on(
-        cls, grid: Grid, laws: Sequence[StepLaws], moves: Moves[State], states: Sequence[State], longest: int
-    ) -> "_Induction":
-        steps = [Step.of(one, grid) for one in laws]
-        profiles: dict[Hashable, Doubles] = {}
-        for state in states:
-            spend(CALL)
-            reached = [steps[k].applied(grid, profiles[after]) for k, after in moves(state)]
-            profiles[state] = np.maximum.reduce(reached) if reached else np.zeros(grid.points + 1)
-        applied = longest * max(step.times for step in steps)
-        return cls(grid, profiles, applied, longest * max(step.rounding for step in steps))
+    def one_is_worst(self) -> bool:
+        """Return whether one step alone has about the largest profile everywhere, so that nothing is to choose."""
+        alone = np.stack([step.applied(self.grid, self._end) for step in self.steps])
+        largest = alone.max(axis=0)
+        return bool((alone >= largest * (1 - SAME))[:, largest > NEGLIGIBLE].all(axis=1).any())
 
-    def law(self, state: Hashable) -> Atoms:
-        """Return the worst law from a state on."""
-        return law_on(self.grid, self.profiles[state], self.rounding, self.applied)
+    def worst(self, wanted: Sequence[State]) -> list[Atoms]:
+        """Return the worst laws from some states on."""
+        profiles: dict[State, Doubles] = {}
+        for state in self.states:
+            spend(CALL)
+            reached = [self.steps[k].applied(self.grid, profiles[after]) for k, after in self.moves(state)]
+            profiles[state] = np.maximum.reduce(reached) if reached else self._end
+        rounding = self.longest * max(step.rounding for step in self.steps) * (1 + 1e-3)  # compounded
+        applied = self.longest * max(step.times for step in self.steps)
+        return [law_on(self.grid, profiles[state], rounding, applied) for state in wanted]
+
+    @property
+    def _end(self) -> Doubles:
+        """The profile of nothing at the multiples from 0 on."""
+        return np.zeros(self.grid.points + 1)
 
 
 def _in_order(moves: Moves[State], start: State) -> list[State] | None:

@@ -65,15 +65,6 @@ def test_a_line_finds_the_closed_form(count: int, epsilon: float) -> None:
         (Sequence(parts=(Gaussian(sigma_squared=Fraction(9)), Geometric(scale=Fraction(4)))), "contour"),
         (
             Repeat(part=Choice(parts=(Gaussian(sigma_squared=Fraction(9)), Laplace(scale=Fraction(4)))), count=9),
-            "atoms",
-        ),
-        (
-            Sequence(
-                parts=(
-                    Gaussian(sigma_squared=Fraction(99)),
-                    Repeat(part=Choice(parts=(Geometric(scale=Fraction(9)), Laplace(scale=Fraction(8)))), count=9),
-                )
-            ),
             "contour",
         ),
     ],
