@@ -13,6 +13,7 @@ from service.privacy.tight.laws import Atoms, ComposedLaw
 from service.privacy.tight.work_budget import CALL, spend
 from service.privacy.tight.worst_case import Division, LawSum, WorstLaw
 
+APART = 1e-11  # nats between points of a profile
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
 
 
@@ -76,10 +77,15 @@ def _worst_of(branches: list[Branch]) -> Atoms:
     losses = np.unique(np.concatenate([a.x[a.x > 0] for a in every if a is not None] or [np.zeros(0)]))
     if None in every or len(losses) > FEW_ATOMS or losses.max(initial=0.0) > LARGEST_LOSS:
         return worst_on_grid(branches)
-    points = np.append(0.0, losses)
+    points = _apart(np.append(0.0, losses))
     profiles = np.stack([branch.profile(points) for branch in branches])
-    points = np.union1d(points, _crossings(points, profiles))
+    points = _apart(np.union1d(points, _crossings(points, profiles)))
     return law_from_profile(points, np.max([branch.profile(points) for branch in branches], axis=0))
+
+
+def _apart(points: Doubles) -> Doubles:
+    """Return points without those just above another one: between them, slopes are rounding and nothing else."""
+    return np.asarray(points[np.diff(points, prepend=-np.inf) > APART])
 
 
 def _crossings(points: Doubles, profiles: Doubles) -> Doubles:

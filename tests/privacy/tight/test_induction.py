@@ -217,3 +217,13 @@ def test_unlike_choices_may_be_interleaved() -> None:
     for at in (0.5, 1.5, 3.0):
         truth = adversary.delta(moves, (2, 1), at, unit)
         assert truth * (1 - 1e-11) <= bound(plan, at) <= truth * 1.1
+
+
+def test_losses_that_differ_by_their_rounding_make_no_loss() -> None:
+    """Sums of tenths in different orders: the slope of the profile between two such losses is rounding only."""
+    small = Sequence(parts=(geometric("0.3"), geometric("0.1")))
+    large = Sequence(parts=(geometric("0.6"), geometric("0.3"), bell("0.1")))
+    plan = Sequence(parts=(Choice(parts=(small, large)), bell("0.6")))
+    fixed = Sequence(parts=(large, bell("0.6")))
+    for at in (0.1, 1.0, 2.7, 5.0):
+        assert bound(fixed, at) * (1 - 1e-9) <= bound(plan, at) <= bound(fixed, at) * (1 + 1e-6)
