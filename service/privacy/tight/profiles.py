@@ -84,8 +84,10 @@ def _worst_of(branches: list[Branch]) -> Atoms:
 
 
 def _apart(points: Doubles) -> Doubles:
-    """Return points without those just above another one: between them, slopes are rounding and nothing else."""
-    return np.asarray(points[np.diff(points, prepend=-np.inf) > APART])
+    """Return points from 0 on, without those just below another one: slopes between them are only rounding."""
+    kept = points[np.diff(points, append=np.inf) > APART]
+    kept[0] = 0.0
+    return np.asarray(kept)
 
 
 def _crossings(points: Doubles, profiles: Doubles) -> Doubles:
