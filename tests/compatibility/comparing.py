@@ -17,7 +17,7 @@ from scipy import fft, special  # type: ignore[import-untyped]
 ARITHMETIC = "arithmetic.txt"
 _NEAR = 1e-10  # relatively: what was seen differed by 2e-13 at the most
 SUMMED_BY_LIBRARY = "/v1/empirical/loss"  # by dot products, whose order numpy's library chooses as it likes
-_LOOSE_PATHS = ("/v1/calibrations/comparison", SUMMED_BY_LIBRARY)
+LOOSE_PATHS = ("/v1/calibrations/comparison", SUMMED_BY_LIBRARY)
 _ADDED = {"changed_at"}  # what answers have gained since they were recorded
 
 
@@ -41,7 +41,7 @@ def agree(found: str, expected: str, path: str, *, everywhere: bool = False) -> 
 
     The order of members does not matter.
     """
-    loose = everywhere or path.startswith(_LOOSE_PATHS)
+    loose = everywhere or path.startswith(LOOSE_PATHS)
     try:
         one, other = (json.loads(text, parse_int=str, parse_float=_Number) for text in (found, expected))
     except ValueError:
@@ -49,6 +49,43 @@ def agree(found: str, expected: str, path: str, *, everywhere: bool = False) -> 
     if path.endswith("/receipt"):  # what is signed has those figures, too
         one, other = one | {"signature": ""}, other | {"signature": ""}
     return _agree(without_added(one, other), other, loose)
+
+
+def sharpened(found: str, expected: str) -> bool:
+    """Tell whether two answers agree, except that tight figures are less than they were, or above by 1e-10 at most.
+
+    Tight figures are upper bounds, which later versions bring nearer to the truth, or of whose rounding they take more
+    account. What answers state beside them must be the same: prices, totals, and the figures of other analyses.
+    """
+    try:
+        one, other = (json.loads(text, parse_int=str, parse_float=_Number) for text in (found, expected))
+    except ValueError:
+        return False
+    return _sharpened(without_added(one, other), other)
+
+
+def _sharpened(found: Any, expected: Any) -> bool:
+    match found, expected:
+        case dict(), dict():
+            if "tight" in (found.get("via"), found.get("name")):
+                return all(_not_above(found, expected, name) for name in ("epsilon", "delta") if name in expected)
+            free = {"signature"} if "statement" in expected and "signature" in expected else set()  # of a receipt
+            first = (found.get("analyses") or [{}])[0]
+            if "tight" in (first.get("via"), first.get("name")):  # the least figure of all stands before them
+                free |= {name for name in ("epsilon", "delta") if _not_above(found, expected, name)}
+            return found.keys() == expected.keys() and all(
+                name in free or _sharpened(found[name], expected[name]) for name in expected
+            )
+        case list(), list():
+            return len(found) == len(expected) and all(map(_sharpened, found, expected))
+        case _:
+            return bool(found == expected)
+
+
+def _not_above(found: Any, expected: Any, name: str) -> bool:
+    """Tell whether both state a figure, and the one that was found is at most a little larger."""
+    one, other = found.get(name), expected.get(name)
+    return isinstance(one, str) and isinstance(other, str) and float(one) <= float(other) * (1 + _NEAR)
 
 
 def without_added(found: Any, expected: Any) -> Any:

@@ -39,7 +39,7 @@ _WIDE = 100  # counts squared: from this variance on, integer noise has the best
 _LARGEST_OFFSET = 1e3  # in sigmas; beyond it, the variance differs from that of Laplace noise by less than 1e-4 of it
 _LARGEST_OF_MANY = 10.0  # in sigmas, for more than one cell
 _ORDERS = 1 + np.logspace(-3, 6, 400)
-_SECANTS = 40
+_SECANTS, _BISECTIONS = 20, 60
 _CLOSE = 1e-12
 _FURTHEST = 30.0  # in log sigma, from where a search begins
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -271,11 +271,14 @@ def _scaled_to_target(mechanism: CalibratedNoise, r: float | None, target: Targe
 
 
 def _root(over: Callable[[float], float], start: float) -> float:
-    """Return roughly the least sigma with over(sigma) <= 0, by secants in log sigma, in a bracket if there is one."""
+    """Return roughly the least sigma with over(sigma) <= 0, by secants in log sigma, in a bracket if there is one.
+
+    Where delta is 1 the steps grow. Where it falls off a cliff, secants hardly move, so bisections follow them.
+    """
     x, low, high = math.log(start), -math.inf, math.inf
     before: tuple[float, float] | None = None
     start_at = x
-    for _ in range(_SECANTS):
+    for number in range(_SECANTS + _BISECTIONS):
         if abs(x - start_at) > _FURTHEST:
             break
         value = over(math.exp(x))
@@ -283,11 +286,12 @@ def _root(over: Callable[[float], float], start: float) -> float:
         if abs(value) < _CLOSE or high - low < _CLOSE:
             break
         step = math.copysign(0.1, value)
-        if before is not None and before[1] != value:
-            step = min(max(-value * (x - before[0]) / (value - before[1]), -2.0), 2.0)
+        if before is not None:
+            last = x - before[0]
+            step = min(max(2 * last if before[1] == value else -value * last / (value - before[1]), -2.0), 2.0)
         before = (x, value)
         x += step
-        if not low < x < high:
+        if not low < x < high or (number > _SECANTS and high - low < math.inf):
             x = (low + high) / 2
     if not math.isfinite(high):
         raise NoSuchNoise(_NONE)

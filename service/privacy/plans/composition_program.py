@@ -20,11 +20,14 @@ class Notion(Generic[T]):
         mechanism: the cost of one cell moved.
         total: the cost of costs composed, each ``count`` times.
         largest: the cost of the ``how_many`` largest composed; for each order separately if the notion has orders.
+        replaced: the cost of parts from each of which a changed record can be removed, and to each of which it can be
+            added; None if a program without ``sides`` gives the right bound.
     """
 
     mechanism: Callable[[Mechanism], T]
     total: Callable[[Iterable[tuple[T, int]]], T]
     largest: Callable[[Iterable[tuple[T, int]], int], T]
+    replaced: Callable[[Iterable[tuple[T, T, int]], int], T] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,14 @@ class ProgramStep:
         how_many: the number of largest costs that are summed; None sums all.
         parts: places; those of the mechanisms come first, then those of the steps.
         counts: the number of times that each part occurs.
+        sides: the places of each part's cost for a record that is only removed from it, or only added to it; empty if
+            the parts' costs cover that.
     """
 
     how_many: int | None
     parts: tuple[int, ...]
     counts: tuple[int, ...]
+    sides: tuple[int, ...] = ()
 
     @property
     def pairs(self) -> Iterable[tuple[int, int]]:
@@ -76,7 +82,7 @@ def build_program(plan: Foldable, neighbouring: Neighbouring, *, profiles: bool 
 
     Args:
         profiles: for losses that are compared by their whole privacy profiles. Two different one-sided changes can then
-            be worse, at some epsilon, than twice either of them, but not worse than twice the worst of all profiles.
+            be worse, at some epsilon, than twice either of them. So the program states the ``sides`` of parts.
 
     Raises:
         ValueError: a mechanism that ``notation.check_relation`` refuses under this relation.
@@ -102,10 +108,11 @@ class _ProgramBuilder:
     def build(self) -> CompositionProgram:
         """Return the finished program, in which the steps' places follow the mechanisms'."""
         first = len(self._mechanisms)
-        steps = [
-            ProgramStep(one.how_many, tuple(part if part >= 0 else first + ~part for part in one.parts), one.counts)
-            for one in self._steps
-        ]
+
+        def final(places: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(place if place >= 0 else first + ~place for place in places)
+
+        steps = [ProgramStep(one.how_many, final(one.parts), one.counts, final(one.sides)) for one in self._steps]
         return CompositionProgram(tuple(self._mechanisms), tuple(steps), self._groups_compose)
 
     def cost(self, node: Condensed, one_side: bool) -> int:
@@ -123,12 +130,10 @@ class _ProgramBuilder:
         if self._replaced and not one_side:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the more expensive one.
-            halves = [(self.cost(part, True), count) for part, count in node.parts]
-            if self._profiles and sum(count for _, count in halves) > node.degree:
-                halves = [(self._step(1, halves), 1)] * len(halves)
-            costs = [
-                (self._larger_cost(one, half), count) for (one, count), (half, _) in zip(costs, halves, strict=True)
-            ]
+            halves = [self.cost(part, True) for part, _ in node.parts]
+            if self._profiles:
+                return self._step(node.degree, costs, halves)
+            costs = [(self._larger_cost(one, half), count) for (one, count), half in zip(costs, halves, strict=True)]
         return self._step(node.degree, costs)
 
     def _larger_cost(self, one: int, half: int) -> int:
@@ -166,11 +171,10 @@ class _ProgramBuilder:
             self._mechanisms.append(moved)
         return place
 
-    def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]]) -> int:
+    def _step(self, how_many: int | None, parts: Iterable[tuple[int, int]], sides: Iterable[int] = ()) -> int:
         listed = tuple(parts)
-        self._steps.append(
-            ProgramStep(how_many, tuple(part for part, _ in listed), tuple(count for _, count in listed))
-        )
+        places, counts = tuple(part for part, _ in listed), tuple(count for _, count in listed)
+        self._steps.append(ProgramStep(how_many, places, counts, tuple(sides)))
         return ~(len(self._steps) - 1)
 
 
@@ -194,5 +198,13 @@ def evaluate(plan: CompositionProgram, notion: Notion[T]) -> T:
 
     for place, step in enumerate(plan.steps, len(plan.mechanisms)):
         weighted = ((cost(part), count) for part, count in step.pairs)
-        costs[place] = notion.total(weighted) if step.how_many is None else notion.largest(weighted, step.how_many)
+        if step.how_many is None:
+            costs[place] = notion.total(weighted)
+        elif notion.replaced is not None and step.sides:
+            sides = map(cost, step.sides)
+            costs[place] = notion.replaced(
+                ((one, side, count) for (one, count), side in zip(weighted, sides, strict=True)), step.how_many
+            )
+        else:
+            costs[place] = notion.largest(weighted, step.how_many)
     return cost(len(plan.mechanisms) + len(plan.steps) - 1)

@@ -23,9 +23,11 @@ from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
+from service.privacy.tight.beside_gaussian import AtomsBesideGaussian
+from service.privacy.tight.branches import contours_of
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import ComposedLaw, largest_loss, lattice_of, total_rho
-from service.privacy.tight.profiles import contours_of, evaluate_sum
+from service.privacy.tight.profiles import evaluate_sum
 from service.privacy.tight.search import TightAnalysis, bound_near, least_epsilon
 from service.privacy.tight.work_budget import NotTight, work_limit
 from service.privacy.tight.worst_case import plan_sum
@@ -34,7 +36,10 @@ FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 """Up to this many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
 ROUNDING = Fraction(1, 10**14)
 """A relative margin that covers the rounding of a few doubles."""
+Enumeration = AtomEnumeration | AtomsBesideGaussian
 LARGEST_EPSILON = Fraction(10) ** 30
+SMALL_TAIL = 1e-6
+"""Enumerated tails up to this share of delta do not matter."""
 MOST_WORK, MOST_TOGETHER = 1 << 25, 1 << 26
 """The most work for reading the laws and for one figure, some two seconds each, and for all figures of a profile."""
 
@@ -78,7 +83,8 @@ class TightProfile:
         """
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
-                laws, kept = evaluate_sum(plan_sum(plan, neighbouring))
+                evaluated = evaluate_sum(plan_sum(plan, neighbouring))
+                laws, kept = evaluated.laws, evaluated.log_finite
                 if all(isinstance(law, GaussianLoss) for law in laws):
                     return cls(laws, kept, None, None)
                 analysis, finite = _analysis(laws)
@@ -109,10 +115,24 @@ class TightProfile:
             return None if above is None else TightBound(gaussian_epsilon(rho, finite_delta, above), "closed form")
         bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
-            found = least_epsilon(self.analysis, double_down(floor(lambda: ball(finite_delta).log())))
-            if found is not None:
-                bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
+            log_delta = double_down(floor(lambda: ball(finite_delta).log()))
+            for analysis in (self.analysis, self._beyond_tails(log_delta)):
+                found = None if analysis is None else least_epsilon(analysis, log_delta)
+                if found is not None:
+                    bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
         return min(bounds, key=lambda bound: bound.loss, default=None)
+
+    def _beyond_tails(self, log_delta: float) -> TightAnalysis | None:
+        """Return contours, which count all tails, if those that an enumeration counts as lost matter at a delta.
+
+        Args:
+            log_delta: log of the delta.
+        """
+        lost = self.analysis.atoms.infinite if isinstance(self.analysis, Enumeration) else 0.0
+        if lost == 0 or log_delta > math.log(lost / SMALL_TAIL):
+            return None
+        lines, kept = contours_of(self.laws)
+        return lines if kept == 0 else None
 
     def delta(self, epsilon: Fraction) -> TightBound | None:
         """Return an upper bound on delta at epsilon, at most 1; None if it takes too long or doubles are too coarse.
@@ -127,13 +147,22 @@ class TightProfile:
         elif self.largest is not None and self.largest <= epsilon:
             conditional, method = Fraction(0), "pure"
         elif epsilon <= LARGEST_EPSILON:
+            value = 0.0
             with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
-                bound, method = bound_near(self.analysis, float(epsilon))
-                value = bound.log_delta(math.nextafter(float(epsilon), 0.0))[0]
-                conditional = None if value >= 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
+                value, method = _log_delta(self.analysis, epsilon)
+                further = self._beyond_tails(value)
+                if further is not None:
+                    value, method = min((value, method), _log_delta(further, epsilon))
+            conditional = None if not value < 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if conditional is None:
             return None
         return TightBound(Loss(lost + (1 - lost) * conditional, rational=False), method)
+
+
+def _log_delta(analysis: TightAnalysis, epsilon: Fraction) -> tuple[float, str]:
+    """Return an upper bound on log delta at epsilon, and the method."""
+    bound, method = bound_near(analysis, float(epsilon))
+    return bound.log_delta(math.nextafter(float(epsilon), 0.0))[0], method
 
 
 def _exp(value: float) -> Callable[[], arb]:
@@ -142,6 +171,9 @@ def _exp(value: float) -> Callable[[], arb]:
 
 def _analysis(laws: Mapping[ComposedLaw, int]) -> tuple[TightAnalysis, float]:
     """Return an analysis of a composition, and log of the probability that the loss is finite by it."""
+    beside = AtomsBesideGaussian.of(laws)
+    if beside is not None:
+        return beside, 0.0
     atoms = rough_atom_count(laws)
     if atoms <= MANY_ATOMS:
         lattice = lattice_of(laws)

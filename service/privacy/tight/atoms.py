@@ -17,6 +17,8 @@ TAIL = 1e-130
 EQUAL_LOSSES = 1e-13
 """Losses that differ by less, relative to the largest, count as equal to the larger one."""
 MOST_ATOMS = 1 << 21
+UNIT = 2.0**-53
+"""A sum of n positive doubles, in any order, is within n - 1 of these of the true sum."""
 
 
 def atoms_of(law: ComposedLaw) -> Atoms:
@@ -83,13 +85,14 @@ def gather_atoms(x: Doubles, p: Doubles, infinite: float, rounding: float) -> At
     x, p = x[order], p[order]
     new = np.diff(x, prepend=-math.inf) > EQUAL_LOSSES * max(abs(x[0]), abs(x[-1]), 1e-300)
     starts = np.flatnonzero(new)
+    longest = int(np.diff(starts, append=len(p)).max())
     p = np.add.reduceat(p, starts)
     x = x[np.append(starts[1:], len(x)) - 1]
     kept = p > TAIL / MOST_ATOMS
     if not kept.all():
         infinite += float(p[~kept].sum())
         x, p = x[kept], p[kept]
-    return Atoms(x, p, infinite, None, rounding)
+    return Atoms(x, p, infinite, None, rounding + longest * UNIT)
 
 
 def enumerate_atoms(laws: Mapping[ComposedLaw, int]) -> Atoms:
@@ -125,7 +128,8 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
     beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
-    bound = above[first] - np.exp(epsilons) * beside[first] + 2 * (law.rounding + 1e-13) * above[first]
+    rounding = law.rounding + 1e-13 + len(law.x) * UNIT
+    bound = above[first] - np.exp(epsilons) * beside[first] + 2 * rounding * above[first]
     return np.asarray(np.clip(bound, 0.0, 1.0) + law.infinite)
 
 
@@ -144,6 +148,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
         spacing: of the losses; losses without probability are then kept, so that all stay a run of multiples.
     """
     spend(16 * len(epsilons))
+    rounding = 1e-13 + 8 * len(epsilons) * UNIT  # each difference of bounds loses a unit of the larger one
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
     beside = np.zeros(len(epsilons))  # the probability of each loss under the other neighbour
     beside[corners[1:]] = np.diff(slopes, append=0.0)
@@ -152,7 +157,7 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
     infinite = float(deltas[-1])
     at_0 = max(0.0, 1 - infinite - math.fsum(p) - math.fsum(beside))
     x, p = np.concatenate([-x[::-1], [0.0], x]), np.concatenate([beside[::-1], [at_0], p])
-    return Atoms(x, p, infinite, spacing) if spacing else Atoms(x[p > 0], p[p > 0], infinite)
+    return Atoms(x, p, infinite, spacing, rounding) if spacing else Atoms(x[p > 0], p[p > 0], infinite, None, rounding)
 
 
 def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
@@ -169,6 +174,18 @@ def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]
         slopes.append(min(slope(corners[-1], j), 0.0))
         corners.append(j)
     return corners, slopes[1:]
+
+
+def atom_moments(law: Atoms, c: Doubles) -> Doubles:
+    """Return about log E exp(cL) over the finite losses, at each c > 0.
+
+    Args:
+        c: the exponents.
+    """
+    spend(len(c) * len(law.x))
+    power = np.log(np.maximum(law.p, 1e-320)) + c[:, None] * law.x
+    top = power.max(axis=1)
+    return np.asarray(top + np.log(np.exp(power - top[:, None]).sum(axis=1)))
 
 
 def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
@@ -241,7 +258,8 @@ class AtomEnumeration:
         first = int(np.searchsorted(self.atoms.x, epsilon, side="right"))
         x, p = self.atoms.x[first:], self.atoms.p[first:]
         part = -np.expm1(epsilon - x)
-        value = float(p @ part) * (1 + self.atoms.rounding + 1e-12) + self.atoms.infinite
+        rounding = self.atoms.rounding + max(1e-12, 2 * len(x) * UNIT)
+        value = float(p @ part) * (1 + rounding) + self.atoms.infinite
         if value <= 0:
             return -math.inf, -1.0
         return math.log(value), -float(p @ (1 - part)) / value

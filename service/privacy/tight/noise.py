@@ -13,6 +13,8 @@ from service.privacy.tight.work_budget import CALL, spend
 DIRECT = 1 << 17
 """Terms that are summed one by one although a transform would serve."""
 FEW_ATOMS = 1 << 9
+WOFZ = 15.0
+"""The error of wofz relative to its value, in units of ``contour.UNIT``: 1e-13, by its documentation (Johnson 2012)."""
 DUAL = 0.3
 WIDE = 1.2
 """From DUAL on, the dual sum of the theta function is the shorter one; from WIDE on, one term a side is enough."""
@@ -129,10 +131,15 @@ class Osgts(FamilyMembers):
 
     @property
     def floor(self) -> Doubles:
-        return np.ones_like(self.v)
+        return 1 + WOFZ * (2 + self.m / np.sqrt(self.v))
 
-    def _log(self, z: Complexes, scale: Doubles) -> Complexes:
-        """Return K(z) less ``scale``, which is real and near K(Re z)."""
+    def _scaled(self, z: Complexes, scale: Doubles) -> tuple[Complexes, Doubles]:
+        """Return exp(K(z) - scale), and the size of the error functions in it.
+
+        Args:
+            z: members in rows.
+            scale: real, and near K(Re z).
+        """
         v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
         unit, e = 1 / np.sqrt(2 * v), s * (s + 2 * m) / (2 * v)
 
@@ -143,10 +150,13 @@ class Osgts(FamilyMembers):
         falls = left.real < 0  # there erfcx(x) = 2 exp(x²) - erfcx(-x)
         sign = np.where(falls, -1.0, 1.0)
         edge = 2 * tail(m + 0j).real
-        outer = (sign * tail(left * sign) + tail(m + z * (s + 2 * m))) * np.exp(e * z - scale)
-        inner = (tail(m + (z + 1) * s) - tail(m + s + z * (s + 2 * m))) * np.exp(-e * (z + 1) - scale)
+        outer, beyond = sign * tail(left * sign), tail(m + z * (s + 2 * m))
+        inner, within = tail(m + (z + 1) * s), tail(m + s + z * (s + 2 * m))
+        up, down = np.exp(e * z - scale), np.exp(-e * (z + 1) - scale)
         bulk = np.exp(s * s / (2 * v) * z * (z + 1) + m * m / (2 * v) - np.log(edge / 2) - scale)
-        return np.asarray((outer + inner) / edge + np.where(falls, bulk, 0.0))
+        value = ((outer + beyond) * up + (inner - within) * down) / edge + np.where(falls, bulk, 0.0)
+        parts = (np.abs(outer) + np.abs(beyond)) * np.abs(up) + (np.abs(inner) + np.abs(within)) * np.abs(down)
+        return np.asarray(value), np.asarray(parts / edge + np.abs(value))
 
     def cumulant(self, c: Doubles) -> Doubles:
         v, m, s = self.v[:, None], self.m[:, None], self.s[:, None]
@@ -154,16 +164,17 @@ class Osgts(FamilyMembers):
         bulk = rho * c * (c + 1) + m * m / (2 * v)
         scale = np.where(m < c * s, np.maximum(bulk, e * c), e * c)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(scale + np.log(self._log(np.broadcast_to(c + 0j, scale.shape), scale).real))
+            return np.asarray(scale + np.log(self._scaled(np.broadcast_to(c + 0j, scale.shape), scale)[0].real))
 
     def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         scale = self.cumulant(np.array([c]))
         z = np.broadcast_to(c + 1j * t, (len(self.v), len(t)))
-        value = self._log(z, scale)
+        value, functions = self._scaled(z, scale)
         size = log_1p(value.real - 1, value.imag)
         e = (self.s * (self.s + 2 * self.m) / (2 * self.v))[:, None]
         # exponents of the size of K(c) and of e c are subtracted from each other
-        return size, np.abs(size) + (8 + 8 * e * (1 + t + c) + np.abs(scale)) * np.exp(-size.real)
+        lost = 8 + 8 * e * (1 + t + c) + np.abs(scale) + WOFZ * functions
+        return size, np.abs(size) + lost * np.exp(-size.real)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +204,7 @@ class AtomFamily:
 
     @property
     def floor(self) -> Doubles:
-        return np.full(1, 100.0)  # for the rounding of the sum of p
+        return np.full(1, max(100.0, len(self.x) / 32))  # for the rounding of the sums over p
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
         """Return the whole family, as there is only one member, or a family with a count of 0 if no member is taken."""
@@ -223,10 +234,11 @@ class AtomFamily:
         tilted /= tilted.sum()
         mean = tilted @ self.x
         if self.spacing is not None and len(t) * len(self.x) > DIRECT:
-            value = self._transformed(tilted, mean, t, self.spacing)
-            rounding = 1e4  # of the transform's phases: above what they lose, and far below what matters
+            value, rounding = self._transformed(tilted, mean, t, self.spacing)
         else:
-            value, rounding = self._summed(tilted, mean, t), 0.0
+            # the terms' sizes sum to at most the root of the sum of their squares, which is twice the real part
+            value = self._summed(tilted, mean, t)
+            rounding = len(self.x) / 64 * np.minimum(1.0, np.sqrt(2 * np.abs(value.real)) + np.abs(value.real))
         size = log_1p(value.real, value.imag)[None, :]
         furthest = np.abs(self.x - mean).max() * t[None, :]
         uncertain = cumulant_error(size, furthest) + rounding * np.exp(np.minimum(-size.real, 300.0))
@@ -243,12 +255,18 @@ class AtomFamily:
             value[start : start + step] = -2 * half * half @ tilted + 1j * (np.sin(angle) @ tilted)
         return value
 
-    def _transformed(self, tilted: Doubles, mean: float, t: Doubles, spacing: float) -> Complexes:
-        """Return the transform over the run of equal steps in t that contains all of t (Bluestein 1970)."""
+    def _transformed(
+        self, tilted: Doubles, mean: float, t: Doubles, spacing: float
+    ) -> tuple[Complexes, Doubles | float]:
+        """Return the transform over the run of equal steps in t that contains all of t (Bluestein 1970).
+
+        Returns:
+            The transform less 1, and the scale of its error: what the Fourier transforms lose, and the phases.
+        """
         h = float(np.diff(t).min())
         at = np.rint((t - t[0]) / h).astype(np.int64)
         if len(t) * 16 < at[-1]:
-            return self._summed(tilted, mean, t)
+            return self._summed(tilted, mean, t), len(self.x) / 32
         n, m = len(self.x), int(at[-1]) + 1
         turn = h * spacing / (4 * np.pi)
         chirp = np.exp(2j * np.pi * np.mod(np.arange(max(n, m), dtype=float) ** 2 * turn, 1.0))
@@ -259,4 +277,4 @@ class AtomFamily:
         spread = np.fft.fft(tilted * np.exp(1j * np.mod(t[0] * (self.x - self.x[0]), 2 * np.pi)) * chirp[:n], size)
         transform = np.fft.ifft(spread * np.fft.fft(kernel))[:m] * chirp[:m]
         turned_by = np.exp(1j * t * (self.x[0] - mean))
-        return np.asarray(transform[at] * turned_by - 1)
+        return np.asarray(transform[at] * turned_by - 1), 1e4 + turn * max(n, m) ** 2

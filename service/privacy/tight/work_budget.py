@@ -46,6 +46,11 @@ def spend(numbers: float) -> None:
     _work_left.set(remaining)
 
 
+def remaining_work() -> float:
+    """Return the remaining budget, as ``spend`` counts; infinite outside every ``work_limit``."""
+    return _work_left.get()
+
+
 def attempt_budget() -> float:
     """Return most of the remaining budget: an attempt may use it, and the rest is for the alternative.
 

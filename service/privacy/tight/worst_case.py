@@ -1,19 +1,17 @@
 """Loss laws of a plan: sums of laws, and the worst of several, which has the largest profile at every epsilon.
 
-Composing the worst law bounds an adversary who picks each next mechanism by earlier outcomes. The maximum over whole
-fixed combinations would be too small (the guide's errata.md has an example).
-
-The bound is exact for a choice that is made once, and if one branch has the largest profile at every epsilon. Otherwise
-it can be above the truth. Two choices between geometric noise of epsilon 1 and discrete Gaussian noise of rho 0.1 get
-3.0661 at delta = 1e-6, where the truth is 3.0233. A record in two of three different parts, these two and geometric
-noise of epsilon 0.1, gets 3.0661, where the truth is 2.9629.
+An adversary picks a branch of each ``choice``, and the parts of a ``parallel`` in which the record is, after earlier
+outcomes. The maximum over whole fixed combinations would be too small (the guide's errata.md has an example).
+``profiles`` evaluates what stands here.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from operator import itemgetter
+from typing import Any
 
 from service.privacy.accounting.zcdp import plan_rho
 from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss
@@ -33,19 +31,59 @@ class LawSum(Keyed):
     """A composition of laws.
 
     Attributes:
-        items: laws with their counts, each law once.
+        items: laws with their counts, each once; equal choices are made one after another.
         log_finite: log of the probability that no event of a declared delta happens, at most 0.
     """
 
-    items: tuple[tuple["ComposedLaw | WorstLaw", int], ...]
+    items: tuple[tuple["SummedLaw", int], ...]
     log_finite: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorstLaw(Keyed):
-    """The worst of at least two sums, for each epsilon separately."""
+    """A choice of one of at least two sums."""
 
     branches: frozenset[LawSum]
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Keyed):
+    """A part of a ``parallel``.
+
+    Attributes:
+        whole: its loss under the account's relation.
+        side: its loss under add/remove, if a record can be replaced; None if it is only added or removed.
+        count: the number of equal parts.
+    """
+
+    whole: LawSum
+    side: LawSum | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Division(Keyed):
+    """A choice of several parts, of which there are only so many.
+
+    Attributes:
+        parts: unlike ones.
+        places: the number of parts that a record is in; less than there are parts.
+    """
+
+    parts: frozenset[Part]
+    places: int
+
+    @property
+    def unlimited(self) -> tuple["WorstLaw", int]:
+        """A choice, and how often it is made, that is at least as bad: as if there were any number of each part."""
+        branches = {part.whole for part in self.parts}
+        sides = [(part.side, 1) for part in self.parts if part.side is not None]
+        if sides:
+            branches.add(_total([(_largest(sides, 1), 2)]))
+        return WorstLaw(frozenset(branches)), self.places
+
+
+SummedLaw = ComposedLaw | WorstLaw | Division
 
 
 def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
@@ -62,7 +100,7 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
         return LawSum(((GaussianLoss(sigma_squared=1 / (2 * rho)), 1),) if rho else ())
     if not program.groups_compose:
         raise NotTight
-    return evaluate(program, Notion(_of_mechanism, _total, _largest))
+    return evaluate(program, Notion(_of_mechanism, _total, _largest, _replaced))
 
 
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
@@ -76,7 +114,7 @@ def _of_mechanism(mechanism: Mechanism) -> LawSum:
 
 
 def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
-    counts: Counter[ComposedLaw | WorstLaw] = Counter()
+    counts: Counter[SummedLaw] = Counter()
     listed = list(weighted)
     if len(listed) == 1:
         ((part, count),) = listed
@@ -88,35 +126,73 @@ def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:
 
 
 def _largest(weighted: Iterable[tuple[LawSum, int]], how_many: int) -> LawSum:
-    """Return all sums if these are at most ``how_many``, else the worst one ``how_many`` times."""
+    """Return all sums if these are at most ``how_many``, else the choice of so many among them."""
     listed = list(weighted)
     if sum(count for _, count in listed) <= how_many:
         return _total(listed)
-    branches: set[LawSum] = set()
-    for part, _ in listed:
-        (only, *others) = part.items or [(None, 0)]
-        nested = not others and part.log_finite == 0 and isinstance(only[0], WorstLaw) and only[1] == 1
-        branches |= only[0].branches if nested and isinstance(only[0], WorstLaw) else {part}
-    worst = _undominated(branches)
-    one = worst[0] if len(worst) == 1 else LawSum(((WorstLaw(frozenset(worst)), 1),))
-    return _total([(one, how_many)])
+    counts: Counter[LawSum] = Counter()
+    for part, count in listed:
+        for branch in _branches(part) if how_many == 1 else (part,):
+            counts[branch] += count
+    kept = _undominated(counts, how_many)
+    if sum(kept.values()) <= how_many:
+        return _total(kept.items())
+    if min(kept.values()) < how_many:
+        return LawSum(((Division(frozenset(Part(one, None, count) for one, count in kept.items()), how_many), 1),))
+    return LawSum(((WorstLaw(frozenset(branch for part in kept for branch in _branches(part))), how_many),))
 
 
-def _undominated(sums: Iterable[LawSum]) -> list[LawSum]:
-    """Return the sums that no other is known to dominate, as a larger one of the same kind or by containing it."""
-    largest: dict[ValuesKey, tuple[object, LawSum]] = {}
-    for one in sums:
+def _replaced(weighted: Iterable[tuple[LawSum, LawSum, int]], how_many: int) -> LawSum:
+    """Return the choice of parts for a changed record: ``how_many`` that it is removed from, and that it is added to.
+
+    Where it is removed from a part and added to the same one, that part's loss is the worse of its whole and of twice
+    its side. With one place there may be any number of each part, as each partition makes its choice by itself.
+    """
+    counts: Counter[tuple[LawSum, LawSum]] = Counter()
+    for whole, side, count in weighted:
+        counts[whole, side] += count
+    if sum(counts.values()) <= how_many:
+        return _total(
+            (_largest([(whole, 1), (_total([(side, 2)]), 1)], 1), count) for (whole, side), count in counts.items()
+        )
+    if how_many == 1 or min(counts.values()) >= 2 * how_many:
+        side = _largest(((side, 1) for _, side in counts), 1)
+        return _largest([*((whole, how_many) for whole, _ in counts), (_total([(side, 2)]), how_many)], how_many)
+    parts = {(whole, side): min(count, 2 * how_many) for (whole, side), count in counts.items()}
+    return LawSum(((Division(frozenset(Part(*part, count) for part, count in parts.items()), how_many), 1),))
+
+
+def _branches(part: LawSum) -> Iterable[LawSum]:
+    """Return the branches of a sum that is one choice and nothing else, or the sum itself."""
+    if len(part.items) == 1 and part.log_finite == 0:
+        ((law, count),) = part.items
+        if isinstance(law, WorstLaw) and count == 1:
+            return law.branches
+    return (part,)
+
+
+def _undominated(counts: Mapping[LawSum, int], how_many: int) -> dict[LawSum, int]:
+    """Return the sums that can be among the ``how_many`` worst, each with at most so many.
+
+    A sum can not if so many others are known to dominate it, as larger ones of the same kind or by containing it.
+    """
+    ranked: dict[ValuesKey, list[tuple[Any, LawSum]]] = {}
+    for one in counts:
         kind, size = _rank(one)
-        key = ValuesKey(kind)
-        if key not in largest or largest[key][0] < size:  # type: ignore[operator]  # of one kind: both Fractions
-            largest[key] = size, one
-    undominated = [one for _, one in largest.values()]
-    if len(undominated) > MOST_BRANCHES:
+        ranked.setdefault(ValuesKey(kind), []).append((size, one))
+    kept: dict[LawSum, int] = {}
+    for of_kind in ranked.values():
+        left = how_many
+        for _, one in sorted(of_kind, key=itemgetter(0), reverse=True):
+            if left:
+                kept[one] = min(counts[one], left)
+                left -= kept[one]
+    if len(kept) > MOST_BRANCHES:
         raise NotTight
-    for one in list(undominated):  # of equal ones the last stays
-        if any(_contains(two, one) for two in undominated if two is not one):
-            undominated.remove(one)
-    return undominated
+    for one in list(kept):  # of equal ones the last stays
+        if sum(count for two, count in kept.items() if two is not one and _contains(two, one)) >= how_many:
+            del kept[one]
+    return kept
 
 
 def _rank(one: LawSum) -> tuple[object, object]:
@@ -126,7 +202,7 @@ def _rank(one: LawSum) -> tuple[object, object]:
     equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more. The
     kind has the laws themselves, without the figures of the rank, so every other field on which a loss depends counts.
     """
-    laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw)}
+    laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw | Division)}
     if len(laws) == len(one.items) and all(isinstance(law, GaussianLoss) for law in laws):
         return (frozenset((_GAUSSIAN, *map(_unranked, laws))), one.log_finite), total_rho(laws)
     if len(one.items) == 1:
@@ -152,6 +228,11 @@ def _unranked(law: object) -> object:
 
 
 def _contains(two: LawSum, one: LawSum) -> bool:
-    """Tell whether ``two`` is ``one`` composed with more."""
+    """Tell whether ``two`` is ``one`` composed with more, or choices that can be made so that they are ``one``."""
+    if two.log_finite > one.log_finite:
+        return False
+    for choice, times in two.items if len(two.items) == 1 else ():
+        if isinstance(choice, WorstLaw) and any(one == _total([(branch, times)]) for branch in choice.branches):
+            return True
     counts = dict(two.items)
-    return two.log_finite <= one.log_finite and all(counts.get(law, 0) >= count for law, count in one.items)
+    return all(counts.get(law, 0) >= count for law, count in one.items)

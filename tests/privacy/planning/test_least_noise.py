@@ -187,3 +187,16 @@ def _on_the_integers(v: Any, m: Any, sensitivity: int, epsilon: float) -> tuple[
     mass /= mass.sum(axis=1)[:, None]
     loss = np.maximum(mass[:, sensitivity:] - math.exp(epsilon) * mass[:, :-sensitivity], 0).sum(axis=1)
     return loss + mass[:, :sensitivity].sum(axis=1), (mass * x * x).sum(axis=1)
+
+
+def test_large_offsets_come_near_laplace_noise() -> None:
+    """Laplace noise of scale b has delta 1 - exp((epsilon - 1/b)/2); noise with a large offset is about that."""
+    epsilon, delta = 8.1184, 5.6536e-6
+    scale = 1 / (epsilon - 2 * math.log1p(-delta))
+    noise = least_osgt(Osgt, Fraction(1), Target(Fraction("8.1184"), Fraction("5.6536e-6")))
+    assert isinstance(noise, Osgt)
+    with mp.workdps(40):
+        v, m = (mp.mpf(one.numerator) / one.denominator for one in (noise.sigma_squared, noise.m))
+        points = [0, *(k * mp.mpf(scale) for k in (1, 4, 16, 64))]
+        moments = [mp.quad(lambda y, n=n: y**n * mp.exp(-(y * y + 2 * m * y) / (2 * v)), points) for n in (0, 2)]
+    assert 2 * scale**2 <= float(moments[1] / moments[0]) <= 2 * scale**2 * (1 + 1e-5)

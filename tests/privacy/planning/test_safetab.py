@@ -68,7 +68,7 @@ def test_table_2_of_discrete_gaussian_noise() -> None:
     assert found["zcdp, printed formula"] == (pytest.approx(12.1629, abs=5e-5), True)
     assert found["zcdp"] == (pytest.approx(12.1629, abs=5e-5), True)
     assert found["zcdp"][0] <= found["zcdp, printed formula"][0]
-    assert found["tight"] == (pytest.approx(11.67, abs=0.02), True)
+    assert found["tight"] == (pytest.approx(11.6691, abs=2e-4), True)  # at least 11.6688 in the worst order
     assert [float(one.epsilon) for one in printed_table_2(DISCRETE, PAPER_DELTA)] == [12.8, 12.2]
 
 

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flint import acb
+from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
 
 from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss
+from service.privacy.numerics.numbers import precision
 from service.privacy.tight.atoms import atoms_of
 from service.privacy.tight.contour import UNIT
 from service.privacy.tight.families import Family, Ladders, Laplaces
-from service.privacy.tight.noise import AtomFamily, DiscreteGaussians, Osgts
+from service.privacy.tight.noise import WOFZ, AtomFamily, DiscreteGaussians, Osgts
 from tests.privacy.reference import mp, oracle
 from tests.privacy.tight import exact
 
@@ -98,6 +101,27 @@ def test_osgt_is_the_integral(v: float, m: float, s: float) -> None:
         change, error = family.along_line(c, array(t))
         found = mp.exp(mp.mpc(change[0, 0]) + family.cumulant(array(c))[0, 0])
         assert abs(found / truth - 1) <= 1e-13 + UNIT * error[0, 0]
+
+
+def test_the_error_function_is_as_near_as_its_documentation_says() -> None:
+    """In balls: w(iu) = exp(u²) erfc(u), at the arguments that offset tails have."""
+    dice = np.random.default_rng(1)
+    u = 10 ** dice.uniform(-6, 5, 600) + 1j * 10 ** dice.uniform(-6, 6, 600) * dice.choice([-1, 0, 1], 600)
+    found = wofz(1j * u)
+    for one, value in zip(u.tolist(), found.tolist(), strict=True):
+        with precision(4_000 if abs(one) < 30 else 128):
+            at = acb(one.real, one.imag)
+            truth = at.erfc() * (at * at).exp() if abs(one) < 30 else _far_erfcx(at)
+            assert abs(acb(value.real, value.imag) - truth) < abs(truth) * WOFZ * UNIT
+
+
+def _far_erfcx(u: acb) -> acb:
+    """exp(u²) erfc(u) far from 0 by its asymptotic series, whose error is below its first term that is left out."""
+    term = total = 1 / (u * acb.pi().sqrt())
+    for k in range(6):
+        term = -term * (2 * k + 1) / (2 * u * u)
+        total += term
+    return total
 
 
 def test_osgt_far_out_is_as_near_as_it_says() -> None:

@@ -146,35 +146,21 @@ def test_an_adversary_that_picks_the_second_mechanism_is_met() -> None:
     assert first != sharp
 
 
-def test_repeated_choices_and_unlike_parts_are_bounded_from_above() -> None:
-    """The truth of two choices is 3.0233 and that of two parts of three 2.9629; both bounds are 3.0661."""
-    parts = (geometric("1"), DiscreteGaussian(sigma_squared=Fraction(5)))
-    laws = (exact.response("1", 2), exact.noise(oracle.discrete_gaussian("5"), 1, 60))
-
-    def chosen(e: Any) -> Any:
-        """The worst first mechanism, and after each of its losses the worst second one."""
-        return max(
-            mp.fsum(p * max(exact.delta(then, e - loss) for then in laws) for loss, p in first.items() if p > 1e-20)
-            for first in laws
-        )
-
-    target = mp.mpf(10) ** -6
-    twice, pair = Fraction("3.0233"), exact.epsilon(exact.composed(list(laws)), target)
-    assert chosen(mp.mpf("3.02325")) > target > chosen(mp.mpf("3.02335"))
-    assert abs(exactly(pair) - Fraction("2.96285")) < Fraction(1, 20_000)
-    assert epsilon(Repeat(part=Choice(parts=parts), count=2), "1e-6") >= twice
-    assert epsilon(Parallel(parts=(*parts, geometric("0.1")), max_degree=2), "1e-6") >= exactly(pair)
-
-
-@pytest.mark.parametrize(("target", "truth"), [("1e-128", "24.4970"), ("1e-135", "24.5000")])
-def test_a_tiny_delta_gets_a_bound_that_holds_by_another_analysis_if_need_be(target: str, truth: str) -> None:
-    """Enumerated tails of 1e-130 count as lost, so that below it the figure is that of rdp."""
-    noise = DiscreteGaussian(sigma_squared=Fraction(1))
-    least = exact.epsilon(exact.noise(oracle.discrete_gaussian("1"), 1, 900), oracle.number(target))
-    assert abs(exactly(least) - Fraction(truth)) < Fraction(1, 10_000)
-    by = {one.via: one for one in guarantee(noise, ADD, deltas=(Fraction(target),), orders=()).approximate}
-    assert nats(by["tight"].epsilon) >= exactly(least)
-    assert nats(by["tight"].epsilon) <= nats(by["rdp"].epsilon)
+@pytest.mark.parametrize(
+    ("target", "method"), [("1e-120", "atoms"), ("1e-128", "lattice"), ("1e-135", "lattice"), ("1e-300", "lattice")]
+)
+@pytest.mark.parametrize("variance", ["1", "0.2"])
+def test_a_delta_below_the_enumerated_tails_is_found_along_a_line(variance: str, target: str, method: str) -> None:
+    """Enumerated tails of 1e-130 count as lost."""
+    noise = DiscreteGaussian(sigma_squared=Fraction(variance))
+    atoms = exact.noise(oracle.discrete_gaussian(variance), 1, 1700)
+    least = exact.epsilon(atoms, oracle.number(target))
+    found = tight(noise).epsilon(Fraction(target))
+    assert found is not None
+    assert found.method == method
+    assert_just_above(nats(found.loss), least, Fraction(1, 10**10))
+    at = exactly(least) + Fraction(3, 10)
+    assert_just_above(delta(noise, at), exact.delta(atoms, mp.mpf(at.numerator) / at.denominator))
 
 
 LAWS: dict[str, tuple[Mechanism, Any]] = {

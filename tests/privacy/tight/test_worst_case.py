@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss
-from service.privacy.tight.worst_case import LawSum, _undominated
+from service.privacy.tight.worst_case import LawSum, WorstLaw, _undominated
 
 _ONE, _TWO = Fraction(1), Fraction(2)
 
@@ -36,7 +36,7 @@ _RANKED = {"e", "scale", "sensitivity", "sigma_squared"}
 
 
 def _kept(*laws: Any) -> set[LawSum]:
-    return set(_undominated([LawSum(((law, 1),)) for law in laws]))
+    return set(_undominated({LawSum(((law, 1),)): 1 for law in laws}, 1))
 
 
 @pytest.mark.parametrize(("law", "more"), _LAWS)
@@ -52,3 +52,21 @@ def test_a_law_that_differs_in_another_field_does_not_dominate(law: Any, more: d
     for name in others:
         worse = replace(law, **more, **{name: getattr(law, name) + 1})
         assert _kept(law, worse) == {LawSum(((law, 1),)), LawSum(((worse, 1),))}
+
+
+def test_a_sum_stays_unless_enough_others_dominate_it() -> None:
+    large, small = (LawSum(((LadderLoss(Fraction(e)), 1),)) for e in (2, 1))
+    assert _undominated({large: 1, small: 3}, 3) == {large: 1, small: 2}
+    assert _undominated({large: 5, small: 3}, 3) == {large: 3}
+    twice = LawSum(((LadderLoss(_TWO), 1), (GaussianLoss(sigma_squared=_ONE), 1)))
+    assert _undominated({large: 2, twice: 1}, 2) == {large: 2, twice: 1}
+    assert _undominated({large: 2, twice: 2}, 2) == {twice: 2}
+
+
+def test_choices_that_can_be_made_alike_dominate_the_branch_that_is_repeated() -> None:
+    branches = [LawSum(((law, 1),)) for law in (LadderLoss(_ONE), LaplaceLoss(scale=_TWO))]
+    chosen = LawSum(((WorstLaw(frozenset(branches)), 2),))
+    repeated = LawSum(((LaplaceLoss(scale=_TWO), 2),))
+    assert _undominated({chosen: 1, repeated: 1}, 1) == {chosen: 1}
+    thrice = LawSum(((LaplaceLoss(scale=_TWO), 3),))
+    assert _undominated({chosen: 1, thrice: 1}, 1) == {chosen: 1, thrice: 1}
