@@ -273,7 +273,7 @@ def store(
     account, counts = partitions.take(connection, account, release_id, turn.repetition, sealed.taken, later.counts)
     partitions.refuse_beyond(connection, release_id, place.bounds, later.runs, counts, later.draws)
     if counts:
-        note_drawn(connection, DrawnFor(release_id, counts))
+        note_drawn(connection, DrawnFor(account.name, release_id, counts))
     request.before_noise()  # the entry has a hash of the noisy counts
     draw_id = str(uuid.uuid4())
     entry = Drawn(

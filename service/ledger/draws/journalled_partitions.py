@@ -60,7 +60,7 @@ def journalled_counts(
     numbers = _numbers_of(connection, release, (one.content for one in entries if isinstance(one.content, Drawn)))
     head = KnownHead(account.name, account.head.seq, account.head.hash)
     if database.newest.up_to(account.name, head.seq) == head:  # under a lock it may be of an uncommitted entry
-        database.drawn.add(release.id, reached, Place(head.seq, head.hash), numbers)
+        database.drawn.add(account.name, release.id, reached, Place(head.seq, head.hash), numbers)
     return {turn: counted[turn] + numbers[turn] for turn in turns}
 
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
 from service.errors import Conflict
 from service.ledger.access.key_events import keys_and_misuses
@@ -19,7 +19,7 @@ from service.ledger.installation.sealing import Owner, SealedRows, seal_again, s
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import ANSWERS_TOO
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Account
+from service.ledger.storage.tables import Account, Delivery, DeliveryTry
 from service.ledger.verification.verify import verify
 from service.ledger.verification.verify_installation import key_faults
 
@@ -63,11 +63,15 @@ def prepare_version(connection: Connection, secret: Secret, *, verified: bool) -
 def begin_version(connection: Connection, secret: Secret, new: NewVersion) -> None:
     """Seal the verified rows for the new version. The caller records it in the installation's journal.
 
+    Messages are deleted, with their log: some may be about entries that are given up, of which a webhook would be told.
+
     Raises:
         Conflict: the rows are not those that were verified.
     """
     if seal_again(connection, secret, replace(secret, version=new.name), new.faults) != new.rows:
         raise Conflict("rows of the ledger changed at the same moment: run the command again")
+    connection.execute(delete(DeliveryTry))
+    connection.execute(delete(Delivery))
 
 
 def start_version(connection: Connection, secret: Secret, reason: str) -> Secret:

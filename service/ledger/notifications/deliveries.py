@@ -111,7 +111,7 @@ def sealed(secret: Secret, messages: Sequence[Message], at: str) -> list[dict[st
             "payload": payload_of(message_id, message),
             "created_at": made_at,
         }
-        row["seal"] = secret.seal(_PURPOSE, *row.values())
+        row["seal"] = secret.row_seal(_PURPOSE, *row.values())
         rows.append(row | {"state": "pending", "tries": 0, "due_at": made_at})
     return rows
 
@@ -342,7 +342,7 @@ def _has_try(connection: Connection, delivery_id: str, number: int) -> bool:
 
 
 def _is_sealed(secret: Secret, row: Row[*tuple[Any, ...]]) -> bool:
-    return secret.is_seal(row.seal, _PURPOSE, *(row._mapping[column.key] for column in _FIXED))
+    return secret.is_text(row.seal, secret.row_seal(_PURPOSE, *(row._mapping[column.key] for column in _FIXED)))
 
 
 def _sealed_record(secret: Secret, row: Row[*tuple[Any, ...]]) -> DeliveryRecord:

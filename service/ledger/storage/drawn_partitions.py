@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,8 +20,9 @@ class Place(NamedTuple):
 
 
 class DrawnFor(NamedTuple):
-    """The partitions that a release was drawn for after a draw of this process."""
+    """The partitions that a release of an account was drawn for after a draw of this process."""
 
+    account: str
     release_id: str
     numbers: Mapping[Turn, int]
 
@@ -39,10 +40,13 @@ class _Release:
     """The partitions that a release was drawn for.
 
     Attributes:
+        since: the number of the account's entry after which ``later`` has all draws of this process; earlier ones may
+            have been forgotten.
         reached: the entry up to which all draws are in ``counted``; None: none are counted.
         later: the numbers after draws that this process committed.
     """
 
+    since: int
     reached: Place | None = None
     counted: Counter[Turn] = field(default_factory=Counter)
     later: dict[Turn, int] = field(default_factory=dict)
@@ -57,15 +61,17 @@ class DrawnPartitions:
         self._runs: dict[str, tuple[Place, Place]] = {}  # by account: all entries from one to the other are own ones
         self._changing = threading.Lock()
 
-    def note(self, entries: Iterable[OwnEntry], drawn: Iterable[DrawnFor]) -> None:
+    def note(self, entries: Iterable[OwnEntry], drawn: Collection[DrawnFor]) -> None:
         """Record what this process committed, in the order of the entries."""
         with self._changing:
+            for account, release_id, _ in drawn:
+                self._of(account, release_id)  # before the account's run has the entries
             for account, place, previous in entries:
                 first, last = self._runs.get(account, (previous, previous))
                 if place.seq > last.seq:
                     self._runs[account] = (first if last == previous else previous), place
-            for release_id, numbers in drawn:
-                later = self._of(release_id).later
+            for account, release_id, numbers in drawn:
+                later = self._of(account, release_id).later
                 self._number -= len(later)
                 for turn, number in numbers.items():
                     later[turn] = max(number, later.get(turn, 0))
@@ -75,9 +81,8 @@ class DrawnPartitions:
     def get(self, account: str, release_id: str, turns: Iterable[Turn]) -> tuple[Place | None, dict[Turn, int]]:
         """Return the numbers of some turns, and the entry of the account up to which all draws are counted in them."""
         with self._changing:
-            release = self._of(release_id)
-            run = self._runs.get(account)
-            if run is not None and release.reached is not None and run[0].seq <= release.reached.seq < run[1].seq:
+            release, run = self._of(account, release_id), self._runs.get(account)
+            if run and release.reached and max(run[0].seq, release.since) <= release.reached.seq < run[1].seq:
                 self._number -= len(release.counted) + len(release.later)
                 for turn, number in release.later.items():  # all entries since are own ones
                     release.counted[turn] = max(number, release.counted[turn])
@@ -86,10 +91,10 @@ class DrawnPartitions:
                 self._number += len(release.counted)
             return release.reached, {turn: release.counted[turn] for turn in turns}
 
-    def add(self, release_id: str, after: Place | None, to: Place, numbers: Mapping[Turn, int]) -> None:
+    def add(self, account: str, release_id: str, after: Place | None, to: Place, numbers: Mapping[Turn, int]) -> None:
         """Count the draws of the entries between two; leave them out where other ones were counted meanwhile."""
         with self._changing:
-            release = self._of(release_id)
+            release = self._of(account, release_id)
             if release.reached == after:
                 self._number -= len(release.counted)
                 release.counted.update(numbers)
@@ -97,8 +102,11 @@ class DrawnPartitions:
                 self._number += len(release.counted)
             self._shrink()
 
-    def _of(self, release_id: str) -> _Release:
-        release = self._releases.setdefault(release_id, _Release())
+    def _of(self, account: str, release_id: str) -> _Release:
+        release = self._releases.get(release_id)
+        if release is None:
+            run = self._runs.get(account)
+            release = self._releases[release_id] = _Release(run[1].seq if run else 0)
         self._releases.move_to_end(release_id)
         return release
 

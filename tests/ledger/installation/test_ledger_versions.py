@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from service.errors import Conflict
 from service.ledger.access import keys
@@ -17,15 +17,18 @@ from service.ledger.installation import installation_journal, sealing
 from service.ledger.installation.binding import check_secret
 from service.ledger.installation.ledger_versions import NewVersion, begin_version, prepare_version
 from service.ledger.installation.sealing import sealed_rows
+from service.ledger.notifications import deliveries
+from service.ledger.notifications.deliveries import Message
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import ApiKey, Base
+from service.ledger.storage.tables import ApiKey, Base, Delivery
 from service.ledger.verification.verify import verify
 from service.ledger.verification.verify_installation import verify_installation
 from tests.api.calls import Answer, Client, bearer, charge, concentrated, json_of, open_account, release
 from tests.ledger.charging import SECRET, asking
 from tests.ledger.ledgers import NAMES, Clock, everything
+from tests.ledger.notifications.hooks import make_webhook
 from tests.ledger.writing import HIDING, never, run as execute, stored, unprotected
 from tests.processes import run, service
 
@@ -85,6 +88,23 @@ def test_every_row_that_can_change_gets_the_seal_of_the_new_version(ledger: Data
         assert list(verify_installation(connection, bound)) == []
         assert all(verify(connection, name).valid for name in NAMES)
         assert sealed_rows(connection, SECRET, ()).number == 0, "the rows of the version before have no right seals"
+
+
+def test_messages_of_an_earlier_version_are_deleted_and_refused(ledger: Database) -> None:
+    """The attack: signed messages about releases that were given up, which somebody puts back after `acknowledge`."""
+    made = make_webhook(ledger)
+    message = Message(made.id, "release.proposed", "people", clock.now(), {"seq": 3})
+    rows = deliveries.sealed(SECRET, [message], clock.now())
+    ledger.write(lambda connection: deliveries.queue(connection, rows), is_committed=never)
+    _begin(ledger)
+    bound = check_secret(ledger, SECRET)
+    with ledger.read() as connection:
+        assert connection.execute(select(Delivery.id)).all() == []
+    ledger.write(lambda connection: deliveries.queue(connection, rows), is_committed=never)
+    with ledger.read() as connection:
+        assert deliveries.due(connection, bound, clock.now(), made, 10) == []
+        faults = list(verify_installation(connection, bound))
+    assert faults == [f"deliveries: the message {rows[0]['id']} is not as the service wrote it"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
