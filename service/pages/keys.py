@@ -86,7 +86,7 @@ async def _render(
     parameters = visit.request.query_params
     keys = await get(visit, address("keys"), {"limit": _ROWS, "cursor": parameters.get("cursor")})
     shown = {"keys": keys["items"], "next_cursor": keys["next_cursor"], "given": given or _NOTHING, "made": made}
-    context = shown | {"now": clock.now(), "done": parameters.get("done"), "overlaps": _OVERLAPS}
+    context = shown | {"now": clock.now(), "done": parameters.get("done"), "overlaps": _OVERLAPS, "again": None}
     context |= refusal(refused, ["/name", "/role", "/accounts", "/expires_at"])
     if list(context["faults"]) == ["/must_count"]:  # which is asked about, and no fault of the form
         context |= {"problem": None, "again": again}
