@@ -1,7 +1,6 @@
 """Commands for API keys: ``python -m service keys``."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from sqlalchemy import Connection
 from service.cli.output import tell
 from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
-from service.ledger.access.key_events import keys_of
+from service.ledger.access.key_events import keys_of, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.accounts import accounts
 from service.ledger.installation import installation_journal
@@ -169,12 +168,7 @@ def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> boo
 def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
     records: list[KeyRecord] = []
     with database.read() as connection:
-        try:
-            known = keys_of(connection, secret)
-        except BrokenChain as broken:
-            typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
-            stored = key_rows.stored_keys(connection, secret)
-            return [replace(record, sealed=sealed) for *_, record, sealed in stored if record is not None]
+        known = sound_keys(connection, secret)
         while page := keys.list_keys(connection, secret, records[-1].id if records else None, _PAGE, known=known):
             records.extend(page)
     return records
