@@ -12,7 +12,7 @@ from typing import Any
 from service.errors import Fault, InvalidInput
 
 _MOST_FAULTS = 10  # reported of what JSON does not have
-_LONGEST_STEP = 200  # characters of a name in a pointer: all known ones are shorter
+_LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
 # An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -100,15 +100,10 @@ def _faults(parsed: Any) -> Iterator[Fault]:
         elif isinstance(value, dict | list):
             steps.append(step)
             if isinstance(value, _Repeating):
-                yield Fault("".join(steps) + _short_step(value.repeated), "expected each name once in an object")
+                yield Fault("".join(steps) + pointer_step(value.repeated), "expected each name once in an object")
             inner = value.items() if isinstance(value, dict) else enumerate(value)
-            open_values.append((_short_step(name), one) for name, one in inner if _may_hold_faults(one))
+            open_values.append((pointer_step(name), one) for name, one in inner if _may_hold_faults(one))
 
 
 def _may_hold_faults(value: Any) -> bool:
     return value is _NOT_FINITE or isinstance(value, dict | list)
-
-
-def _short_step(name: object) -> str:
-    """Return a step whose length is bounded: many faults may lie below one long name."""
-    return pointer_step(name)
