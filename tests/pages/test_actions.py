@@ -458,7 +458,6 @@ def test_releases_are_searched(api: Client, steward: Client) -> None:
 def test_a_wrong_search_says_where(steward: Client) -> None:
     for parameter, value in (
         ("since", "yesterday"),
-        ("until", "9999-12-31"),
         ("until", "soon"),
         ("name", "x" * 201),
         ("state", "gone"),
