@@ -24,9 +24,9 @@ from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
 from service.privacy.tight.beside_gaussian import AtomsBesideGaussian
-from service.privacy.tight.branches import contours_of
+from service.privacy.tight.branches import LEAST_LOG_DELTA, contours_of
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
-from service.privacy.tight.laws import ComposedLaw, largest_loss, lattice_of, total_rho
+from service.privacy.tight.laws import Atoms, ComposedLaw, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import evaluate_sum
 from service.privacy.tight.search import TightAnalysis, bound_near, least_epsilon
 from service.privacy.tight.work_budget import NotTight, work_limit
@@ -116,11 +116,18 @@ class TightProfile:
         bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
             log_delta = double_down(floor(lambda: ball(finite_delta).log()))
+            if log_delta < self._least_log_delta:
+                raise NotTight
             for analysis in (self.analysis, self._beyond_tails(log_delta)):
                 found = None if analysis is None else least_epsilon(analysis, log_delta)
                 if found is not None:
                     bounds.append(TightBound(Loss(Fraction(found[0]), rational=False), found[1]))
         return min(bounds, key=lambda bound: bound.loss, default=None)
+
+    @property
+    def _least_log_delta(self) -> float:
+        """The log of delta below which nothing is stated: underflow is absolute in laws that were made of profiles."""
+        return LEAST_LOG_DELTA if any(isinstance(law, Atoms) for law in self.laws) else -math.inf
 
     def _beyond_tails(self, log_delta: float) -> TightAnalysis | None:
         """Return contours, which count all tails, if those that an enumeration counts as lost matter at a delta.
@@ -153,6 +160,7 @@ class TightProfile:
                 further = self._beyond_tails(value)
                 if further is not None:
                     value, method = min((value, method), _log_delta(further, epsilon))
+            value = max(value, self._least_log_delta)
             conditional = None if not value < 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if conditional is None:
             return None

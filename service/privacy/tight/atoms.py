@@ -17,6 +17,8 @@ TAIL = 1e-130
 EQUAL_LOSSES = 1e-13
 """Losses that differ by less, relative to the largest, count as equal to the larger one."""
 MOST_ATOMS = 1 << 21
+LARGEST_LOSS = 600.0
+"""Nats, of a profile: its exponential times a probability or a slope stays in the range of doubles."""
 UNIT = 2.0**-53
 """A sum of n positive doubles, in any order, is within n - 1 of these of the true sum."""
 
@@ -126,10 +128,11 @@ def profile(law: Atoms, epsilons: Doubles) -> Doubles:
         One bound for each epsilon, in their order.
     """
     above = np.append(np.cumsum(law.p[::-1])[::-1], 0.0)
-    beside = np.append(np.cumsum((law.p * np.exp(-np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
+    top = min(float(law.x[-1]), LARGEST_LOSS)  # exp(top - x) and not exp(-x), which would underflow beside a small p
+    beside = np.append(np.cumsum((law.p * np.exp(top - np.maximum(law.x, 0.0)))[::-1])[::-1], 0.0)
     first = np.searchsorted(law.x, epsilons, side="right")
     rounding = law.rounding + 1e-13 + len(law.x) * UNIT
-    bound = above[first] - np.exp(epsilons) * beside[first] + 2 * rounding * above[first]
+    bound = above[first] - np.exp(np.minimum(epsilons - top, 0.0)) * beside[first] + 2 * rounding * above[first]
     return np.asarray(np.clip(bound, 0.0, 1.0) + law.infinite)
 
 
@@ -143,17 +146,17 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
     probabilities sum to more than 1. This measure is still above the law at every epsilon.
 
     Args:
-        epsilons: nats, ascending; multiples of ``spacing`` if it is given.
+        epsilons: nats, ascending, about ``LARGEST_LOSS`` at most; multiples of ``spacing`` if it is given.
         deltas: the bounds, descending.
         spacing: of the losses; losses without probability are then kept, so that all stay a run of multiples.
     """
     spend(16 * len(epsilons))
     rounding = 1e-13 + 8 * len(epsilons) * UNIT  # each difference of bounds loses a unit of the larger one
     corners, slopes = _lower_hull(epsilons.tolist(), deltas.tolist())
-    beside = np.zeros(len(epsilons))  # the probability of each loss under the other neighbour
-    beside[corners[1:]] = np.diff(slopes, append=0.0)
-    x, beside = epsilons[1:], beside[1:]
-    p = beside * np.exp(x)
+    bends = np.zeros(len(epsilons))  # exp(top) times the probability of each loss under the other neighbour
+    bends[corners[1:]] = np.diff(slopes, append=0.0)
+    x, top = epsilons[1:], epsilons[-1]
+    p, beside = bends[1:] * np.exp(x - top), bends[1:] * np.exp(-top)  # what vanishes of the latter is added at 0
     infinite = float(deltas[-1])
     at_0 = max(0.0, 1 - infinite - math.fsum(p) - math.fsum(beside))
     x, p = np.concatenate([-x[::-1], [0.0], x]), np.concatenate([beside[::-1], [at_0], p])
@@ -161,10 +164,13 @@ def law_from_profile(epsilons: Doubles, deltas: Doubles, spacing: float | None =
 
 
 def _lower_hull(x: list[float], y: list[float]) -> tuple[list[int], list[float]]:
-    """Return the corners of the lower convex hull of y over exp(x), and the slopes right of all but the last."""
+    """Return the corners of the lower convex hull of y over exp(x), and the slopes right of all but the last.
+
+    The slopes are over exp(x - top), top being the last x: far out they would underflow over exp(x).
+    """
 
     def slope(i: int, j: int) -> float:
-        return math.exp(-x[j]) * (y[j] - y[i]) / -math.expm1(x[i] - x[j])
+        return math.exp(x[-1] - x[j]) * (y[j] - y[i]) / -math.expm1(x[i] - x[j])
 
     corners, slopes = [0], [-math.inf]
     for j in range(1, len(x)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from service.privacy.laws.loss_laws import DiscreteOsgtLoss, LaplaceLoss
-from service.privacy.tight.atoms import TAIL, atoms_of, enumerate_atoms, law_from_profile, profile
+from service.privacy.tight.atoms import LARGEST_LOSS, TAIL, atoms_of, enumerate_atoms, law_from_profile, profile
 from service.privacy.tight.contour_selection import ContourSelector
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, ComposedLaw
@@ -16,7 +16,7 @@ from service.privacy.tight.work_budget import NotTight
 FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one beside noise with a density
 GRID = 1 << 14  # points on which profiles are evaluated
 RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice
-LARGEST_LOSS = 600.0  # nats, of a profile on a grid: its slopes stay in the range of doubles
+LEAST_LOG_DELTA = -600.0  # smaller ones are rounded up to it, so that no difference of two deltas underflows
 LINES, LINE_POINTS = 64, 1 << 12  # the lines by which a branch is evaluated, and the most points of each
 
 
@@ -147,7 +147,7 @@ def _deltas_by_line(lines: ContourSelector, epsilons: Doubles) -> Doubles:
     line, _ = lines.at(float(epsilons[len(epsilons) // 2]), rough=True)
     if len(line.t) > LINE_POINTS:
         raise NotTight
-    return np.asarray(np.exp(np.minimum(line.log_deltas(epsilons)[0], 0.0)))
+    return np.asarray(np.exp(np.clip(line.log_deltas(epsilons)[0], LEAST_LOG_DELTA, 0.0)))
 
 
 def _with_rungs(law: ComposedLaw) -> ComposedLaw:

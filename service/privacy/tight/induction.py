@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from service.privacy.tight.atoms import TAIL
-from service.privacy.tight.branches import LARGEST_LOSS, EvaluatedSum
+from service.privacy.tight.atoms import LARGEST_LOSS, TAIL
+from service.privacy.tight.branches import EvaluatedSum
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.kernels import MULTIPLICATIONS, Grid, Step, StepLaws, grid_for, law_on
 from service.privacy.tight.laws import Atoms, ComposedLaw
@@ -51,8 +51,12 @@ def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[Compose
         NotTight: a step would take too much time or memory.
     """
     laws = [StepLaws.of(one) for one in steps]
+
+    def moves(left: int) -> Iterable[tuple[int, int]]:
+        return ((k, left - 1) for k in range(len(laws) if left else 0))
+
     for together in (turns, *(chunk for chunk in CHUNKS if chunk < turns)):
-        induction = _Induction.of(laws, lambda left: [(k, left - 1) for k in range(len(laws) if left else 0)], together)
+        induction = _Induction.of(laws, moves, _in_order(moves, together))
         if induction is None:
             continue
         if induction.one_is_worst():
@@ -103,7 +107,10 @@ def worst_of_division(parts: Sequence[DividedPart], places: int) -> Atoms | None
                 yield step, (tuple(sorted(more)), (*counts[:k], counts[k] - 1, *counts[k + 1 :]))
 
     start = ((places,) * len(picks[0][1]), tuple(part.count for part in parts))
-    induction = _Induction.of([StepLaws.of(one) for one in steps], moves, start)
+    states = _in_order(moves, start)  # before the laws, which are much work
+    if states is None:
+        return None
+    induction = _Induction.of([StepLaws.of(one) for one in steps], moves, states)
     return None if induction is None else induction.worst([start])[0]
 
 
@@ -129,9 +136,10 @@ class _Induction(Generic[State]):
     longest: int
 
     @classmethod
-    def of(cls, laws: Sequence[StepLaws], moves: Moves[State], start: State) -> "_Induction[State] | None":
-        """Return the induction over all states from ``start`` on; None if they are too many or would take too long."""
-        states = _in_order(moves, start)
+    def of(
+        cls, laws: Sequence[StepLaws], moves: Moves[State], states: Sequence[State] | None
+    ) -> "_Induction[State] | None":
+        """Return the induction over states ``_in_order``; None if they are too many or would take too long."""
         if states is None:
             return None
         longest = _longest(moves, states)
@@ -171,11 +179,15 @@ def _in_order(moves: Moves[State], start: State) -> list[State] | None:
     """Return the states that can be reached, each after those that can follow it; None if they are too many."""
     layers: list[set[State]] = [{start}]
     seen = {start}
-    while following := {after for state in layers[-1] for _, after in moves(state)}:
+    while layers[-1]:
+        following = set()
+        for state in layers[-1]:
+            for _, after in moves(state):
+                following.add(after)
+                seen.add(after)
+                if len(seen) > MOST_STATES:
+                    return None
         layers.append(following)
-        seen |= following
-        if len(seen) > MOST_STATES:
-            return None
     return list(dict.fromkeys(state for layer in reversed(layers) for state in layer))
 
 

@@ -17,7 +17,7 @@ from service.privacy.tight.atoms import atom_moments, law_from_profile
 from service.privacy.tight.branches import Branch, EvaluatedSum
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, ComposedLaw, gcd, lattice_of
-from service.privacy.tight.work_budget import spend
+from service.privacy.tight.work_budget import CALL, spend
 
 SNAPPED = 1e-9
 """Losses that are above a multiple of the spacing by less than this share of it are moved down to it."""
@@ -128,6 +128,7 @@ class StepLaws:
         Raises:
             NotTight: this would take too much time or memory.
         """
+        spend(CALL * len(one.laws))
         if sum(one.laws.values()) > MOST_APPLIED:
             return cls(tuple(one.laws), [(Branch.of(one), 1)], 0.0)
         alone = [(Branch.of(EvaluatedSum({law: 1}, 0.0)), count) for law, count in one.laws.items()]

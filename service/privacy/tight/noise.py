@@ -1,5 +1,6 @@
 """Cumulant functions of the noise with Gaussian tails, and of losses given by their atoms."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from service.privacy.tight.work_budget import CALL, spend
 DIRECT = 1 << 17
 """Terms that are summed one by one although a transform would serve."""
 FEW_ATOMS = 1 << 9
+OFF_THE_RUN = 2.0**-50
+"""Rounded multiples of a step are within this share of themselves of the run through the first and the last."""
 WOFZ = 15.0
 """The error of wofz relative to its value, in units of ``contour.UNIT``: 1e-13, by its documentation (Johnson 2012)."""
 DUAL = 0.3
@@ -261,11 +264,14 @@ class AtomFamily:
         """Return the transform over the run of equal steps in t that contains all of t (Bluestein 1970).
 
         Returns:
-            The transform less 1, and the scale of its error: what the Fourier transforms lose, and the phases.
+            The transform less 1, and the scale of its error: what the Fourier transforms lose, and the phases
+            (choices.md, V-6, derives them).
         """
-        h = float(np.diff(t).min())
-        at = np.rint((t - t[0]) / h).astype(np.int64)
-        if len(t) * 16 < at[-1]:
+        at = np.rint((t - t[0]) / np.diff(t).min()).astype(np.int64)
+        h = float(
+            (t[-1] - t[0]) / at[-1]
+        )  # one difference is off by a unit of t, and would be taken thousands of times
+        if len(t) * 16 < at[-1] or (np.abs(t - (t[0] + h * at)) > OFF_THE_RUN * t).any():
             return self._summed(tilted, mean, t), len(self.x) / 32
         n, m = len(self.x), int(at[-1]) + 1
         turn = h * spacing / (4 * np.pi)
@@ -277,4 +283,5 @@ class AtomFamily:
         spread = np.fft.fft(tilted * np.exp(1j * np.mod(t[0] * (self.x - self.x[0]), 2 * np.pi)) * chirp[:n], size)
         transform = np.fft.ifft(spread * np.fft.fft(kernel))[:m] * chirp[:m]
         turned_by = np.exp(1j * t * (self.x[0] - mean))
-        return np.asarray(transform[at] * turned_by - 1), 1e4 + turn * max(n, m) ** 2
+        lost = math.sqrt(size) * size.bit_length() / 2 + turn * max(n, m) ** 2 + t * (self.x[-1] - self.x[0])
+        return np.asarray(transform[at] * turned_by - 1), lost

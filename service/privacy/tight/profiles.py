@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from service.privacy.tight.atoms import law_from_profile
-from service.privacy.tight.branches import LARGEST_LOSS, Branch, EvaluatedSum, split_infinite, worst_on_grid
+from service.privacy.tight.atoms import LARGEST_LOSS, law_from_profile
+from service.privacy.tight.branches import Branch, EvaluatedSum, split_infinite, worst_on_grid
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.induction import DividedPart, worst_of_division, worst_of_turns
 from service.privacy.tight.laws import Atoms, ComposedLaw

@@ -146,7 +146,8 @@ def _replaced(weighted: Iterable[tuple[LawSum, LawSum, int]], how_many: int) -> 
     """Return the choice of parts for a changed record: ``how_many`` that it is removed from, and that it is added to.
 
     Where it is removed from a part and added to the same one, that part's loss is the worse of its whole and of twice
-    its side. With one place there may be any number of each part, as each partition makes its choice by itself.
+    its side. With one place there may be any number of each part, as each partition makes its choice by itself. So it
+    is assumed of many kinds, whose ways to be in them would be too many.
     """
     counts: Counter[tuple[LawSum, LawSum]] = Counter()
     for whole, side, count in weighted:
@@ -155,7 +156,7 @@ def _replaced(weighted: Iterable[tuple[LawSum, LawSum, int]], how_many: int) -> 
         return _total(
             (_largest([(whole, 1), (_total([(side, 2)]), 1)], 1), count) for (whole, side), count in counts.items()
         )
-    if how_many == 1 or min(counts.values()) >= 2 * how_many:
+    if how_many == 1 or min(counts.values()) >= 2 * how_many or len(counts) > MOST_BRANCHES:
         side = _largest(((side, 1) for _, side in counts), 1)
         return _largest([*((whole, how_many) for whole, _ in counts), (_total([(side, 2)]), how_many)], how_many)
     parts = {(whole, side): min(count, 2 * how_many) for (whole, side), count in counts.items()}

@@ -51,3 +51,17 @@ def test_joined_atoms_count_what_their_sum_loses() -> None:
     """Two hundred equal losses are joined to one, so their sum is off by up to 199 units."""
     ladder = Atoms(0.1 * np.arange(200.0), np.full(200, 1 / 200), rounding=0.0)
     assert convolve(ladder, ladder).rounding >= 1e-14 + 200 * 2.0**-53
+
+
+def test_masses_far_out_do_not_vanish() -> None:
+    """At losses near 600, with probabilities near 1e-130: exp(-x) of these would be far below all doubles."""
+    points = np.linspace(0.0, 600.0, 601)
+    deltas = np.exp(-points / 2.02)
+    law = law_from_profile(points, deltas, 1.0)
+    assert (law.p >= 0).all()
+    assert (law.p[-600:] > 0).all()
+    assert profile(law, points) == pytest.approx(deltas, rel=1e-9, abs=0.0)
+    for k in (0, 300, 550, 599, 600):
+        truth = Fraction(float(deltas[k]))
+        assert exactly(law, float(k)) + Fraction(law.infinite) >= truth * (1 - Fraction(law.rounding))
+        assert profile(law, points[k : k + 1])[0] >= truth * (1 - Fraction(1, 10**15))

@@ -1,5 +1,6 @@
 """Cumulant functions in doubles against sums and error functions in mpmath, with the errors that are claimed."""
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -192,3 +193,33 @@ def test_losses_are_the_same_in_both_directions(law: Any) -> None:
     kept = np.minimum(atoms.p, atoms.p[::-1]) > 1e-120
     assert np.allclose((atoms.p / atoms.p[::-1])[kept], np.exp(atoms.x)[kept], rtol=1e-10)
     assert atoms.p.sum() == pytest.approx(1, abs=1e-14)
+
+
+@pytest.mark.parametrize("start", [0, 1 << 14])
+def test_the_transform_counts_all_that_it_loses(start: int) -> None:
+    """Along a contour, t are rounded multiples of a step: the difference of two is off by a unit of the largest."""
+    spacing, h, points = 0.0263, 2 * math.pi / 977.3, 1 << 14
+    x = spacing * np.arange(-4000.0, 4001)
+    p = np.exp(-np.abs(x - 104) / 3)
+    family = AtomFamily(array(1), x, p / p.sum(), spacing)
+    t = np.asarray(h * np.arange(start, start + points), dtype=np.float64)
+    t = np.delete(t, [5, 6, 4000, 9001])  # as points that are negligible are left out
+    tilted, mean = family.p, float(family.p @ x)
+    value, lost = family._transformed(tilted, mean, t, spacing)
+    lost = np.broadcast_to(lost, t.shape)
+    some = np.append(np.arange(0, len(t), 1500), len(t) - 1)
+    angle = np.outer(t[some].astype(np.longdouble), x - np.longdouble(mean))
+    real, imaginary = np.cos(angle) @ tilted - 1, np.sin(angle) @ tilted
+    error = np.hypot(value.real[some] - real, value.imag[some] - imaginary)
+    assert (error <= UNIT * lost[some]).all()
+    assert lost.max() < 1e5
+
+
+def test_points_that_are_on_no_run_are_summed_one_by_one() -> None:
+    """The least difference is twice the step here."""
+    x = 0.01 * np.arange(-2000.0, 2001)
+    p = np.full(len(x), 1 / len(x))
+    family = AtomFamily(array(1), x, p, 0.01)
+    t = 0.3 * np.cumsum(np.tile([2.0, 3.0], 100))
+    value, _ = family._transformed(p, 0.0, t, 0.01)
+    assert value == pytest.approx(family._summed(p, 0.0, t), abs=1e-12)

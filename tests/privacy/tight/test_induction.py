@@ -1,5 +1,6 @@
 """Choices that are made one after another, and parts in which a record is, against all that an adversary can do."""
 
+import math
 import random
 from fractions import Fraction
 from typing import Any
@@ -17,7 +18,12 @@ from service.privacy.mechanisms import (
 from service.privacy.plans import Choice, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import TightProfile
-from tests.privacy.reference import nats
+from service.privacy.tight.induction import MOST_STATES, DividedPart, _in_order, worst_of_division
+from service.privacy.tight.kernels import StepLaws
+from service.privacy.tight.profiles import evaluate_sum
+from service.privacy.tight.work_budget import CALL, NotTight, work_limit
+from service.privacy.tight.worst_case import MOST_BRANCHES, Division, plan_sum
+from tests.privacy.reference import mp, nats
 from tests.privacy.tight import adversary
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
@@ -227,3 +233,72 @@ def test_losses_that_differ_by_their_rounding_make_no_loss() -> None:
     fixed = Sequence(parts=(large, bell("0.6")))
     for at in (0.1, 1.0, 2.7, 5.0):
         assert bound(fixed, at) * (1 - 1e-9) <= bound(plan, at) <= bound(fixed, at) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("delta", ["0.03", "1e-2", "3e-3", "1e-3"])
+def test_the_largest_losses_of_a_divided_input_are_reached(delta: str) -> None:
+    """A record is always in both parts of loss 3.37: delta just below 8 * 3.37 is p^8 (1 - e^(epsilon - 26.96))."""
+    parts = tuple(map(geometric, ("1.00000000001", "3.37", "3.37")))
+    found = epsilon(Repeat(part=Parallel(parts=parts, max_degree=2), count=2), delta, REPLACE)
+    with mp.workdps(40):
+        top, target = mp.mpf("26.96"), mp.mpf(delta)
+        truth = top + mp.log1p(-target * (1 + mp.exp(-mp.mpf("3.37"))) ** 8)
+        assert truth <= found <= truth + mp.mpf("1e-8")
+
+
+@pytest.mark.parametrize("k", [128, 145, 150, 170, 190])
+def test_rare_large_losses_do_not_vanish(k: int) -> None:
+    """One branch alone reaches P(x <= -1) P(the largest geometric loss) (1 - e^(epsilon - 597)), down to e^-k."""
+    top, largest = 597, Fraction(597 - 3 * k)
+    branch = Sequence(parts=(geometric(str(largest)), DiscreteGaussian(sigma_squared=Fraction(1, 2 * k))))
+    plan = Choice(parts=(branch, DiscreteGaussian(sigma_squared=Fraction(1, 10))))
+    with mp.workdps(30):
+        truth = mp.exp(-k) / (1 + 2 * mp.exp(-k)) / (1 + mp.exp(-float(largest))) * -mp.expm1(-20)
+    assert truth * (1 - mp.mpf("1e-12")) <= bound(plan, top - 20) <= truth * (1 + 1e-6)
+    assert epsilon(plan, f"{float(truth / 2)!r}") == pytest.approx(top - math.log(2), abs=1e-6)
+
+
+def test_nothing_is_searched_where_underflow_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    branches = geometric("1"), Sequence(parts=(geometric("0.5"), geometric("0.7")))
+    profile = TightProfile.of(Choice(parts=branches), ADD)
+    assert profile is not None
+    monkeypatch.setattr("service.privacy.tight.least_epsilon", None)
+    found = profile.epsilon(Fraction(1, 10**299))
+    assert found is not None
+    assert found.method == "pure"
+
+
+def test_states_are_counted_no_further_than_needed() -> None:
+    seen = 0
+
+    def moves(state: int) -> Any:
+        nonlocal seen
+        for k in range(10**9):
+            seen += 1
+            yield 0, 10**9 * state + k
+
+    assert _in_order(moves, 0) is None
+    assert seen <= MOST_STATES + 1
+
+
+def test_laws_are_evaluated_only_after_the_states_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [evaluate_sum(plan_sum(bell(f"0.{k}"), ADD)) for k in range(10, 74)]
+    monkeypatch.setattr(StepLaws, "of", None)
+    assert worst_of_division([DividedPart(one, one, 1) for one in losses], 2) is None
+
+
+def test_the_laws_of_a_step_count_as_work() -> None:
+    one = evaluate_sum(plan_sum(geometric("1"), ADD))
+    with work_limit(CALL - 1), pytest.raises(NotTight):
+        StepLaws.of(one)
+
+
+def test_many_kinds_of_parts_are_not_told_apart() -> None:
+    """Of parts that are ordered only the worst stays; of others there may be only so many."""
+    ordered = Parallel(parts=tuple(geometric(f"1.{k}") for k in range(100, 100 + 2 * MOST_BRANCHES)), max_degree=2)
+    found = plan_sum(ordered, REPLACE)
+    assert not any(isinstance(law, Division) for law, _ in found.items)
+    assert bound(ordered, 4.0, REPLACE) > 0
+    unlike = Parallel(parts=tuple(bell(f"0.{k}") for k in range(100, 101 + MOST_BRANCHES)), max_degree=2)
+    with pytest.raises(NotTight):
+        plan_sum(unlike, REPLACE)
