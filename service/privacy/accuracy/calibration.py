@@ -36,8 +36,8 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``) or so near 0 that the
-            noise is too wide.
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     # As b grows, the tail approaches exp(-(m + 1/2)/b).
@@ -49,8 +49,8 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit sigma² (counts²) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``) or so near 0 that the
-            noise is too wide.
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     # As sigma grows, the tail approaches that of the normal law beyond m + 1/2.
@@ -64,8 +64,8 @@ def margin_to_offset_tails(margin: int, confidence: Fraction) -> Fraction:
     The offset is ``usual_offset``, with which both coefficients of the law fall as sigma grows.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``) or so near 0 that the
-            noise is too wide.
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2)
