@@ -1,4 +1,4 @@
-"""What a setting accepts, in words, from its JSON schema."""
+"""The accepted values of settings, in words, from their JSON schemas."""
 
 from typing import Any
 

@@ -1,8 +1,10 @@
 """The command line, as an operator uses it: processes, signals and exit codes."""
 
+import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import threading
 import time
@@ -106,6 +108,20 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     assert successor in history[-1]
     again = run(tmp_path, "keys", "revoke", "no-such-key")
     assert (again.returncode, again.stderr) == (1, "error: there is no key 'no-such-key'\n")
+
+
+def test_keys_are_listed_by_the_journal_and_marked_where_their_rows_were_altered(tmp_path: Path) -> None:
+    made = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "a", "--account", "people")
+    assert made.returncode == 0, made.stderr
+    planted = "INSERT INTO api_keys (id, name, role, token_hash, created_at) VALUES ('i', 'b', 'steward', 'h', '2020')"
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "ledger.db", isolation_level=None)) as database:
+        database.execute(planted)
+        database.execute("UPDATE api_keys SET accounts = NULL, role = 'steward' WHERE name = 'a'")
+    listed = run(tmp_path, "keys", "list")
+    (line,) = listed.stdout.splitlines()
+    assert "  auditor   a  refused: its row is not as this service wrote it" in line
+    assert ", for people, made by the operator" in line
+    assert "rows of keys that this service did not write are left out" in listed.stderr
 
 
 def test_a_database_of_another_secret_is_refused(tmp_path: Path) -> None:

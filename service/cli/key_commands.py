@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from service.cli.output import tell
 from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
-from service.ledger.access.key_events import Known, keys_of
+from service.ledger.access.key_events import keys_of, sound_keys
 from service.ledger.access.key_records import KeyRecord, Role
 from service.ledger.accounts import accounts
 from service.ledger.installation import installation_journal
@@ -148,7 +148,7 @@ def history() -> None:
 
 def _state(record: KeyRecord, now: str) -> str:
     if not record.sealed:
-        return "refused: the key is older than seals and was not adopted"
+        return "refused: its row is not as this service wrote it, or is older than seals and was not adopted"
     if record.revoked_at:
         return f"revoked {record.revoked_at}"
     if record.expires_at is None:
@@ -168,12 +168,8 @@ def _is_committed(connection: Connection, created: tuple[KeyRecord, str]) -> boo
 def _all_keys(database: Database, secret: Secret) -> list[KeyRecord]:
     records: list[KeyRecord] = []
     with database.read() as connection:
-        try:
-            known: Known = keys_of(connection, secret)
-        except BrokenChain as broken:
-            known = {}
-            typer.echo(f"error: the installation's journal: {broken}; the list is from the table of keys", err=True)
-        while page := keys.list_keys(connection, records[-1].id if records else None, _PAGE, known=known):
+        known = sound_keys(connection, secret)
+        while page := keys.list_keys(connection, secret, records[-1].id if records else None, _PAGE, known=known):
             records.extend(page)
     return records
 

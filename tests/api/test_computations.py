@@ -113,11 +113,12 @@ def test_deltas_and_orders_are_echoed_as_asked(shared_client: Client) -> None:
 
 
 def test_figures_are_never_below_the_exact_ones_as_text(shared_client: Client) -> None:
-    """0.1 + 0.2 is exactly 0.3, which is shown as 0.3: a JSON number is its text."""
+    """0.1 + 0.2 is exactly 0.3; the shown double and its text must not be below."""
     for count in (1, 3, 7, 10, 49, 10**6 + 1):
         found = _compose(shared_client, {"type": "repeat", "count": count, "part": pure("0.1")})
         assert Fraction(found["pure"]["epsilon_exact"]) == Fraction(count, 10)
-        assert Fraction(repr(found["pure"]["epsilon"])) == Fraction(count, 10)
+        assert Fraction(repr(found["pure"]["epsilon"])) >= Fraction(count, 10)
+        assert Fraction(found["pure"]["epsilon"]) >= Fraction(count, 10)
 
 
 @pytest.mark.parametrize(

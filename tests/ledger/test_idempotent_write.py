@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from service.errors import BudgetExceeded, Conflict, IdempotencyConflict, LedgerRolledBack
+from service.ledger.access.key_events import keys_of
 from service.ledger.access.key_records import KeyRecord
 from service.ledger.access.keys import create_key, list_keys
 from service.ledger.idempotent_write import Operation, Outcome, idempotent_write
@@ -46,7 +47,8 @@ def _once(database: Database, request: Request, work: Work) -> Answer:
 
 def _made(database: Database) -> list[str]:
     with database.read() as connection:
-        return [f'"{record.id}"' for record in list_keys(connection, None, 100, known={})]
+        records = list_keys(connection, SECRET, None, 100, known=keys_of(connection, SECRET))
+        return [f'"{record.id}"' for record in records]
 
 
 def test_an_effect_happens_once_for_its_key(database: Database, work: Work) -> None:

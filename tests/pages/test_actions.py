@@ -458,7 +458,6 @@ def test_releases_are_searched(api: Client, steward: Client) -> None:
 def test_a_wrong_search_says_where(steward: Client) -> None:
     for parameter, value in (
         ("since", "yesterday"),
-        ("until", "9999-12-31"),
         ("until", "soon"),
         ("name", "x" * 201),
         ("state", "gone"),
@@ -491,7 +490,6 @@ def test_the_first_page_says_that_more_may_wait(api: Client, steward: Client, mo
     shown = steward.get("/").text
     assert "More may wait than is shown here" in shown
     assert "More of your proposals are on the pages of the accounts." in shown
-    assert "a large table" not in shown
 
 
 def test_a_refused_form_links_to_its_field_and_keeps_its_tab(steward: Client) -> None:

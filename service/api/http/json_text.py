@@ -12,8 +12,8 @@ from typing import Any
 from service.errors import Fault, InvalidInput
 
 _MOST_FAULTS = 10  # reported of what JSON does not have
-_LONGEST_STEP = 200  # characters of a name in a pointer: all known ones are shorter
-_LONGEST_POINTER = 1000  # characters: of a deeper place, an outer one is named
+_LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
+_LONGEST_POINTER = 2 * _LONGEST_STEP + 1  # any one step, escaped; of a deeper place, an outer one is named
 # An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -169,7 +169,7 @@ def list_keys(
     seen = see_keys(database, secret)
     with database.read() as connection:
         known = sound_keys(connection, secret, seen)
-        records = keys.list_keys(connection, read_cursor(cursor) or None, limit, with_room(take), known=known)
+        records = keys.list_keys(connection, secret, read_cursor(cursor) or None, limit, with_room(take), known=known)
         lists = able_approvers.lists_of_approvers(connection)
     shown = [_body(record) | _refused_by(lists, known, record) for record in records]
     last = records[-1].id if records.more else None

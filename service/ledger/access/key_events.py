@@ -1,7 +1,7 @@
 """The keys of the installation's journal: their events, and the principals that have had their tokens."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -214,6 +214,20 @@ def _take(known: dict[str, KeyRecord], kind: str, content: dict[str, Any], *, li
             old = known.get(content["id"])  # unknown if an operator revokes a row that the service did not write
             if old is not None and (kind == "key_rotated" or old.revoked_at is None):
                 known[old.id] = replace(old, **{column: value})
+
+
+def keys_with_lists(connection: Connection, secret: Secret, ids: Collection[str]) -> Known:
+    """Return some keys of the journal with their lists of accounts, by reading all of it.
+
+    Raises:
+        Unavailable: the journal is not sound.
+    """
+    try:
+        return keys_in(
+            said for said in installation_journal.read(connection, secret) if said["content"].get("id") in ids
+        )
+    except BrokenChain as broken:
+        raise installation_journal.unsound_for_now(str(broken)) from None
 
 
 def people_behind(known: Known, actor: Actor) -> frozenset[str]:

@@ -24,7 +24,7 @@ class KeyRecord:
     rotated_from: str | None = None  # the id of the key that it replaces
     last_used_at: str | None = None  # to the hour
     rotated_to: str | None = None  # the id of the key that replaced it
-    sealed: bool = True  # False: the key is refused, because it is older than seals and was not adopted
+    sealed: bool = True  # False: the key is refused: its row is altered, or older than seals and not adopted
 
 
 def includes(role: Role, other: Role) -> bool:

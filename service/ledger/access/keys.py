@@ -7,21 +7,20 @@ from dataclasses import replace
 from datetime import timedelta
 
 import structlog
-from sqlalchemy import Connection, func, insert, select, tuple_
+from sqlalchemy import Connection, case, func, insert, select
 
-from service.errors import Altered, Conflict, Forbidden, InvalidInput, StartupRefused
-from service.ledger.access.key_events import Known, SeenKeys, keys_of, require_valid, sound_keys
+from service.errors import Conflict, Forbidden, InvalidInput, StartupRefused
+from service.ledger.access.key_events import Known, SeenKeys, keys_of, keys_with_lists, require_valid, sound_keys
 from service.ledger.access.key_records import FIRST_PRINCIPAL, KeyRecord, Role
 from service.ledger.access.key_rows import (
-    COLUMNS,
-    ORDER,
+    SEALED,
     any_key,
     change_row,
     is_sealed,
     journalled_values,
     lock_row,
     read_key,
-    record_of,
+    read_reach,
     seal_of,
     token_code,
     token_of,
@@ -33,12 +32,13 @@ from service.ledger.journal.chains import BrokenChain
 from service.ledger.journal.journal import Actor
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
-from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
+from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import ApiKey
 
 SHORTEST_BOOTSTRAP_KEY = 32  # characters
 ISSUED = "oidc:"  # the prefix of principals that an identity provider authenticates; no key has such a name
+_SHOWN = 20  # keys that a log line names
 _log = structlog.get_logger("service.keys")
 
 
@@ -123,7 +123,8 @@ def rotate_key(
     known = sound_keys(connection, secret, seen)
     if key_id not in known or not is_sealed(secret, stored):
         raise Conflict("the key's row is not as this service wrote it: make a new key")
-    old = _as_known(read_key(connection, key_id), known)
+    ends = known[key_id].expires_at, known[key_id].revoked_at  # an attacker can put an old row back
+    old = replace(read_key(connection, key_id), expires_at=ends[0], revoked_at=ends[1])
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= at):
         raise Conflict("expected a valid key; it is revoked or expired")
     if any(record.rotated_from == key_id for record in known.values()):
@@ -160,6 +161,7 @@ def add_bootstrap_key(connection: Connection, secret: Secret, token: str, at: st
 
 def list_keys(
     connection: Connection,
+    secret: Secret,
     after: str | None,
     limit: int,
     before_reading: BeforeReading | None = None,
@@ -168,24 +170,52 @@ def list_keys(
 ) -> Page[KeyRecord]:
     """Return a page of keys, oldest first, with revoked ones; ``after`` is the id of the last key before the page.
 
+    The installation's journal says which keys there are. Rows that it does not have are left out and logged. A key
+    whose row is not as the service wrote it is shown as it was made, and is not ``sealed``.
+
     Args:
-        known: the keys of the installation's journal, which gives their ends; of others the rows do.
+        known: the keys of the journal, without their lists of accounts, which their rows have.
 
     Raises:
         InvalidInput: no key has the id ``after``.
-        Altered: a row has bytes for a text, as SQLite lets anybody write them.
+        Unavailable: the journal is not sound.
     """
-    query = select(*COLUMNS).order_by(*ORDER)
-    if after is not None:
-        last = connection.execute(select(ApiKey.created_at).where(ApiKey.id == after)).scalar_one_or_none()
-        if last is None:
-            raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
-        query = query.where(tuple_(*ORDER) > tuple_(last, after))
+    if after is not None and after not in known:
+        raise InvalidInput.at("/query/cursor", "expected a cursor that an earlier page gave")
+    if after is None and (unknown := _number_of_rows(connection) - len(known)) > 0:
+        _log.error("rows of keys that this service did not write are left out; run verify", number=unknown)
+    last = None if after is None else _place(known[after])
+    page = Page(sorted((one for one in known.values() if last is None or _place(one) > last), key=_place)[:limit])
+    if not page:
+        return page
+    ids = [record.id for record in page]
+    query = select(*SEALED, ApiKey.seal, ApiKey.last_used_at).where(ApiKey.id.in_(ids))
+    order = case({key_id: number for number, key_id in enumerate(ids)}, value=ApiKey.id)
     size = func.coalesce(func.length(ApiKey.accounts), 0)
-    rows = rows_of(connection, query, size, limit, before_reading=before_reading)
-    if (bad := next((row for row in rows if any(isinstance(value, bytes) for value in row)), None)) is not None:
-        raise Altered("a key's row", f"the row of the key {bad.id!r}", "it has a value that is no text; run verify")
-    return page_of(rows, lambda row: _as_known(record_of(row), known))
+    rows = rows_of(connection, query.order_by(order), size, limit, before_reading=before_reading)
+    page = Page(page[: ids.index(rows[-1].id) + 1] if rows.more else page)
+    page.more = rows.more or len(page) == limit
+    sound = {row.id: row for row in rows if is_sealed(secret, row[:-1]) and isinstance(row.last_used_at, str | None)}
+    others = {record.id for record in page} - sound.keys()
+    if altered := sorted(key_id for key_id in others if known[key_id].sealed):
+        _log.error("rows of keys are not as this service wrote them", keys=altered[:_SHOWN], number=len(altered))
+    as_made = keys_with_lists(connection, secret, others) if others else {}
+    successors = {record.rotated_from: record.id for record in known.values()}
+    for number, record in enumerate(page):
+        if (row := sound.get(record.id)) is None:
+            shown = replace(as_made[record.id], sealed=False)
+        else:
+            shown = replace(record, accounts=read_reach(row.accounts), last_used_at=row.last_used_at)
+        page[number] = replace(shown, rotated_to=successors.get(record.id))
+    return page
+
+
+def _place(record: KeyRecord) -> tuple[str, str]:
+    return record.created_at, record.id
+
+
+def _number_of_rows(connection: Connection) -> int:
+    return connection.execute(select(func.count()).select_from(ApiKey)).scalar_one()
 
 
 def _as_known(record: KeyRecord, known: Known) -> KeyRecord:

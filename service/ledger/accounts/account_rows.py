@@ -17,7 +17,14 @@ from service.ledger.spending.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
-from service.ledger.storage.transaction import batch, is_unknown, require_present, require_written, secret_of
+from service.ledger.storage.transaction import (
+    accounts_known,
+    batch,
+    is_unknown,
+    require_present,
+    require_written,
+    secret_of,
+)
 
 _parents = aliased(Account)
 COLUMNS = (
@@ -135,13 +142,31 @@ def strangers(connection: Connection, accounts: Iterable[tuple[int, str]]) -> se
 
     Args:
         accounts: by id and name.
+
+    Raises:
+        Altered: a known account has no row. The row of a stranger may be its own under another name.
     """
     unknown = {account_id: name for account_id, name in accounts if is_unknown(connection, name)}
     found = unsealed_among(connection, unknown) if unknown else set()
     if found:
+        _require_rows(connection, accounts_known(connection))
         names = [repr(unknown[account_id]) for account_id in sorted(found)[:_SHOWN]]
         _log.error("rows of accounts that the service did not write are left out", accounts=names, number=len(found))
     return found
+
+
+def _require_rows(connection: Connection, known: Collection[str]) -> None:
+    names = sorted(known)
+    for first in range(0, len(names), _AT_ONCE):
+        some = names[first : first + _AT_ONCE]
+        missing = set(some).difference(connection.execute(select(Account.name).where(Account.name.in_(some))).scalars())
+        if missing:
+            raise absent(min(missing))
+
+
+def absent(name: str) -> Altered:
+    """Return the refusal to answer without an account that is known and has no row."""
+    return Altered("the ledger", f"account {name!r}", "there is no row of it; run verify")
 
 
 def without_strangers(connection: Connection, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:

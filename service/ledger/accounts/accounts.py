@@ -26,7 +26,7 @@ from service.ledger.spending.spending_rows import NOTHING, SpendingChange
 from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.tables import OF_CHANGES, Account, Entry
-from service.ledger.storage.transaction import secret_of
+from service.ledger.storage.transaction import newest_known, secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, without_totals
 from service.privacy.numerics.numbers import exact_text
@@ -105,9 +105,11 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
 
     Raises:
         NotFound: there is no account of this name.
-        Unavailable: its row is not as the service wrote it.
+        Unavailable: its row is not as the service wrote it, or there is none although the account is known.
     """
     row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
+    if row is None and newest_known(connection, name) is not None:
+        raise account_rows.absent(name)
     if row is None:
         raise NotFound("account", name)
     return record_of(connection, row)

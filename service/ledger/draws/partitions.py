@@ -372,11 +372,20 @@ def total(connection: Connection, account_id: int) -> Total:
     Raises:
         Unavailable: the row of one of them is not as the service wrote it.
     """
-    family = connection.execute(_FAMILY, {"account": account_id}).scalars().all()
     drawn = undeclared = 0
-    for row in account_rows.sealed_rows(connection, family, strangers_too=False):
+    for row in sealed_family(connection, account_id):
         drawn, undeclared = drawn + row.partitions_drawn, undeclared + row.partitions_undeclared
     return Total(drawn, undeclared)
+
+
+def sealed_family(connection: Connection, account_id: int) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield the sealed rows of an account and of those under it, in no particular order.
+
+    Raises:
+        Unavailable: as ``total``.
+    """
+    family = connection.execute(_FAMILY, {"account": account_id}).scalars().all()
+    return account_rows.sealed_rows(connection, family, strangers_too=False)
 
 
 _FAMILY = text(

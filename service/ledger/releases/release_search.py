@@ -70,7 +70,7 @@ def search_releases(
 
     matching = RELEASES.order_by(*_IN_ORDER).add_columns(Release.account_id, Account.name.label("account"))
     matching = matching.join(Account, Account.id == Release.account_id)
-    matching = matching.where(*searched(connection, Account.name, wanted), *_in_state(wanted, at))
+    matching = matching.where(*searched(connection, Account.name, Account.head_seq, wanted), *_in_state(wanted, at))
     if wanted.tag is not None:
         matching = matching.where(
             _tagged(wanted.tag, ReleaseTag.account_id == Release.account_id, ReleaseTag.seq == Release.seq)
@@ -85,7 +85,8 @@ def search_releases(
             last = _place_in(connection.execute(keys.offset(room - 1).limit(1)).one())
             query = query.where(*_until(account, last))
         rows = rows_of(connection, query, SIZE, limit - len(found), CHARACTERS - characters, before_reading=reading)
-        found.extend((row.account, record_of(connection, row).seen(at)) for row in rows)
+        records = ((row.account, record_of(connection, row)) for row in rows)
+        found.extend((account, one.seen(at)) for account, one in records if one.carries(wanted.tag))
         if rows.more:
             return Found(found, _place_in(rows[-1]))
         room -= max(number, _AN_ACCOUNT)

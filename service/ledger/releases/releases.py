@@ -30,7 +30,8 @@ from service.ledger.descriptions.description_rows import last_description, read_
 from service.ledger.descriptions.metadata import Metadata
 from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.chains import is_hashed
-from service.ledger.journal.journal import AccountHead, Head, hash_before
+from service.ledger.journal.entry_texts import spending_key_in, tags_of
+from service.ledger.journal.journal import AccountHead, Head, hash_before, up_to
 from service.ledger.releases import release_rows
 from service.ledger.releases.reservation_rows import State, expires
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
@@ -77,6 +78,13 @@ class ReleaseRecord:
     def plan(self) -> Plan:
         """Return the parsed plan, to be priced or drawn from."""
         return read_plan(self.document)
+
+    def carries(self, tag: str | None) -> bool:
+        """Return whether a tag is its own or that of a node of its plan, as its sealed row says; None: any release.
+
+        The rows of tags have no seal, so anybody who writes the database can add one.
+        """
+        return tag is None or tag in self.tags or tag in tags_of(spending_key_in(self.plan_text, "[]")[0])
 
     def is_over(self, at: str) -> bool:
         """Return whether it is held although its reservation has expired."""
@@ -254,6 +262,9 @@ def list_releases(
         after: the number of the entry that the page follows; 0 for the first page.
         at: the moment of the question.
         newest_first: in the reverse order.
+
+    Raises:
+        Altered: a release is not as the service wrote it.
     """
 
     def follows(number: InstrumentedAttribute[int]) -> ColumnElement[bool]:
@@ -261,7 +272,7 @@ def list_releases(
 
     account_id, tag, state = account.id, wanted.tag, wanted.state
     query, number = RELEASES.where(Release.account_id == account_id), Release.seq
-    query = query.where(*searched(connection, literal(account.name), wanted))
+    query = query.where(*searched(connection, literal(account.name), account.head.seq, wanted))
     if tag is not None:
         query = query.join(
             ReleaseTag, (ReleaseTag.account_id == Release.account_id) & (ReleaseTag.seq == Release.seq)
@@ -278,9 +289,14 @@ def list_releases(
             query = query.where(UNCOMMITTED, follows(Release.seq), Release.state == state)
         case _:
             query = query.where(UNCOMMITTED, follows(Release.seq), Release.state == state, ~is_due(at))
-    ordered = query.order_by(number.desc() if newest_first else number)
-    rows = rows_of(connection, ordered, SIZE, limit, before_reading=before_reading)
-    return page_of(rows, lambda row: record_of(connection, row).seen(at))
+    ordered, passed = query.order_by(number.desc() if newest_first else number), 0
+    while True:
+        rows = rows_of(connection, ordered.offset(passed), SIZE, limit, before_reading=before_reading)
+        page = Page(one.seen(at) for row in rows if (one := record_of(connection, row)).carries(tag))
+        page.more = rows.more
+        if page or not rows.more:
+            return page
+        passed += len(rows)  # all were left out, and none has a number that a page could follow
 
 
 class WantedProposals(NamedTuple):
@@ -374,9 +390,17 @@ def made_by(
 
 
 def searched(
-    connection: Connection, account: ColumnElement[str] | InstrumentedAttribute[str], wanted: Wanted
+    connection: Connection,
+    account: ColumnElement[str] | InstrumentedAttribute[str],
+    head_seq: int | InstrumentedAttribute[int],
+    wanted: Wanted,
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions of a search by name, principal, approver and moment; no index serves them."""
+    """Yield the conditions of a search by name, principal, approver and moment; no index serves them.
+
+    Args:
+        account: the name of the releases' account.
+        head_seq: the number of its last entry.
+    """
     if wanted.name is not None:
         # Only ASCII letters fold on SQLite; the collation makes PostgreSQL do the same.
         name = collate(Release.name, "C") if connection.dialect.name == "postgresql" else Release.name
@@ -386,7 +410,9 @@ def searched(
     if wanted.approver is not None:
         approval = aliased(Entry)
         of_release = approval.release_id == Release.id, approval.account_id == Release.account_id
-        yield exists().where(OF_APPROVALS, *of_release, made_by(account, wanted.approver, approval))
+        yield exists().where(
+            OF_APPROVALS, *of_release, up_to(approval.seq, head_seq), made_by(account, wanted.approver, approval)
+        )
     if wanted.since is not None:
         yield Release.created_at >= wanted.since
     if wanted.before is not None:

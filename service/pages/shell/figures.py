@@ -89,9 +89,9 @@ def _figure(budget: Mapping[str, Any]) -> str:
     return "rho" if budget["definition"] == "zcdp" else "epsilon"
 
 
-def part_of(figure: float | None, exact: str | None = None) -> Fraction | None:
-    """Return a part of a budget, exact if ``exact`` states it; None if it is infinite."""
-    return None if figure is None else Fraction(exact or repr(figure))
+def part_of(figure: float | None, stated: str | None = None) -> Fraction | None:
+    """Return a part of a budget, the exact one if ``stated`` is its text; None if it is infinite."""
+    return None if figure is None else exact(stated or figure)
 
 
 def more_releases(number: int, like: str) -> str:

@@ -31,12 +31,12 @@ def test_the_pointers_of_deep_faults_are_bounded() -> None:
     """Nine hundred long names, of which a pointer writes each character as two, are above ten faults."""
     name, deep = "~" * 200, ",".join(['{"a":1,"a":1}', "NaN"] * 5)
     found = _faults(f'{{"{name}":' * 900 + f"[{deep}]" + "}" * 900)
-    above = ("/" + "~0" * 200) * 2
+    above = ("/" + "~0" * 200) * 4
     assert found == tuple(Fault(above, detail + _DEEPER) for detail in [_TWICE, _NOT_FINITE] * 5)
 
 
 def test_a_pointer_of_the_greatest_length_is_whole() -> None:
-    for depth, whole in ((498, True), (499, False)):  # of two characters each, and four at the end
-        (fault,) = _faults('{"b":' * depth + '{"aaa":NaN}' + "}" * depth)
-        assert fault.pointer == "/b" * depth + ("/aaa" if whole else "")
+    for depth, whole in ((499, True), (500, False)):  # of four characters each, and five at the end
+        (fault,) = _faults('{"bbb":' * depth + '{"aaaa":NaN}' + "}" * depth)
+        assert fault.pointer == "/bbb" * depth + ("/aaaa" if whole else "")
         assert fault.detail.endswith(_DEEPER) is not whole

@@ -18,7 +18,7 @@ from service.api.identity.oidc import Tokens
 from service.settings import Settings
 from tests.api.local_issuer import AUDIENCE, CLIENT, LocalIssuer, local_issuer
 
-_ATTEMPT = Attempt("the-state", "nonce", "verifier", "/", int(time.time()) + 600)
+_ATTEMPT = Attempt("the-state", "nonce", "verifier", "/", int(time.time()) + 86_400)  # all tests may take long
 
 
 @pytest.fixture

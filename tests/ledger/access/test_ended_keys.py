@@ -60,7 +60,7 @@ def _kinds(database: Database) -> list[str]:
 
 def _listed(database: Database) -> list[KeyRecord]:
     with database.read() as connection:
-        return list_keys(connection, None, 10, known=keys_of(connection, SECRET))
+        return list_keys(connection, SECRET, None, 10, known=keys_of(connection, SECRET))
 
 
 def _without_last_entry(database: Database) -> None:

@@ -1,19 +1,22 @@
 """The life of an API key, from the first one to its revocation."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, StartupRefused, Unauthenticated, Unavailable
 from service.ledger.access import keys
 from service.ledger.access.authentication import Principal, authenticate
+from service.ledger.access.key_events import keys_of
 from service.ledger.access.key_records import ROLES, KeyRecord, Role
 from service.ledger.access.key_rows import read_key, seal_key, token_of
 from service.ledger.access.keys import (
@@ -32,7 +35,7 @@ from service.ledger.storage.secret import Secret
 from service.ledger.verification.verify_installation import verify_installation
 from tests.ledger.charging import SECRET
 from tests.ledger.keys import make_key, revoke, rotate
-from tests.ledger.writing import never
+from tests.ledger.writing import never, run, unprotected
 
 AT = "2026-01-02T00:00:00.000000Z"
 LATER = "2026-01-02T00:00:00.000001Z"
@@ -50,7 +53,7 @@ def _authenticate(database: Database, token: str, at: str = AT) -> Principal | N
 
 def _listed(database: Database) -> list[KeyRecord]:
     with database.read() as connection:
-        return list_keys(connection, None, 100, known={})
+        return list_keys(connection, SECRET, None, 100, known=keys_of(connection, SECRET))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -118,12 +121,39 @@ def test_keys_are_listed_oldest_first_in_pages(database: Database, secret: Secre
     expected = sorted(made, key=lambda record: (record.created_at, record.id))
     found: list[KeyRecord] = []
     with database.read() as connection:
-        while page := list_keys(connection, found[-1].id if found else None, 2, known={}):
+        known = keys_of(connection, SECRET)
+        while page := list_keys(connection, SECRET, found[-1].id if found else None, 2, known=known):
             assert len(page) <= 2
             found += page
         assert found == expected
         with pytest.raises(InvalidInput):
-            list_keys(connection, "nothing", 2, known={})
+            list_keys(connection, SECRET, "nothing", 2, known=known)
+
+
+def _told(told: list[MutableMapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(line["event"], line["number"]) for line in told]
+
+
+def test_a_row_that_nobody_sealed_is_listed_as_no_key_and_no_successor(database: Database, secret: Secret) -> None:
+    bob, _ = _create(database, name="bob")
+    columns = "id, name, role, token_hash, created_at, created_by, rotated_from"
+    values = "'i', 'alice', 'steward', 'h', :at, 'first-steward', :bob"
+    run(database, f"INSERT INTO api_keys ({columns}) VALUES ({values})", at=AT, bob=bob.id)
+    with capture_logs() as told:
+        assert _listed(database) == [bob]
+    assert _told(told) == [("rows of keys that this service did not write are left out; run verify", 1)]
+
+
+@pytest.mark.parametrize("change", ["UPDATE api_keys SET role = 'auditor', accounts = '[]'", "DELETE FROM api_keys"])
+def test_a_key_whose_row_somebody_changed_is_listed_as_it_was_made(
+    database: Database, secret: Secret, change: str
+) -> None:
+    made, _ = _create(database, role="steward", accounts=["a", "b"])
+    other, _ = _create(database, at=LATER, accounts=["c"])
+    unprotected(database, "api_keys", f"{change} WHERE id = :id", id=made.id)
+    with capture_logs() as told:
+        assert _listed(database) == [replace(made, sealed=False), other]
+    assert _told(told) == [("rows of keys are not as this service wrote them", 1)]
 
 
 def test_a_role_may_do_what_the_roles_below_it_may() -> None:

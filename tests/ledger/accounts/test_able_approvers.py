@@ -1,4 +1,4 @@
-"""Who of a list of approvers has a key for it, and which lists refuse a key."""
+"""Names of a list of approvers without a key for it, and lists that refuse a key."""
 
 from typing import Any
 

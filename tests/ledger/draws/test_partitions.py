@@ -25,6 +25,7 @@ from service.ledger.releases import past_releases
 from service.ledger.releases.releases import read_release
 from service.ledger.storage.database import Database
 from service.ledger.storage.migrate import downgrade, migrate
+from service.ledger.storage.tables import Account, Base, Draw, Entry
 from service.ledger.verification.export_reader import BadExport
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
@@ -196,6 +197,30 @@ def test_accounts_that_somebody_put_under_each_other_hold_up_nobody(database: Da
         assert registry.count_draws(connection, ids[0]) == 0
         with pytest.raises(Conflict, match="has no root"):
             lines.line_above(connection, "people")
+
+
+def test_draws_of_an_account_that_was_never_opened_count_nowhere(database: Database) -> None:
+    """The attack: any role that may add rows could have a registry entry state other numbers of draws."""
+    _opened(database)
+    (of,) = register(database, "people", _COUNTY)
+    draw(database, "people", of, _COUNTY, partition="01")
+    database.newest.complete = True
+    people = account_of(database).id
+
+    def copied(table: type[Base], **changed: str) -> str:
+        names = [column.name for column in table.__table__.columns]
+        values = ", ".join(changed.get(name, name) for name in names)
+        return f"INSERT INTO {table.__tablename__} ({', '.join(names)}) SELECT {values} FROM {table.__tablename__}"
+
+    run(
+        database,
+        copied(Account, id="2", name="'zz'", parent_id="id", head_seq="9") + " WHERE id = :id",
+        copied(Entry, account_id="2", seq="9") + " WHERE account_id = :id AND kind = 'drawn'",
+        copied(Draw, id="'new'", account_id="2", seq="9", partition="'02'"),
+        id=people,
+    )
+    with database.read() as connection:
+        assert registry.count_draws(connection, people) == 1
 
 
 def test_a_draw_that_is_refused_moves_no_counter(database: Database) -> None:

@@ -44,7 +44,7 @@ from tests.ledger.ledgers import (
     exported,
     play,
 )
-from tests.ledger.writing import as_owner, run
+from tests.ledger.writing import as_owner, run, unprotected
 
 _SAME = (
     "accounts",
@@ -210,6 +210,27 @@ def test_an_account_that_was_opened_is_never_left_out(database: Database, *, com
     for read in reads:
         with database.read() as connection, pytest.raises(Altered):
             read(connection)
+
+
+def test_an_account_that_was_opened_does_not_vanish_under_another_name(database: Database) -> None:
+    """The attack: its row is renamed for a moment, so that it looks like one that was never opened."""
+    for name, parent in (("a", None), ("a.1", "a")):
+        open_account(database, name, parent=parent)
+    database.newest.complete = True
+    above = account_of(database, "a").id
+    unprotected(database, "accounts", "UPDATE accounts SET name = 'z' WHERE name = 'a.1'")
+    reads: list[Callable[[Connection], object]] = [
+        lambda connection: accounts.list_accounts(connection, "", 10, accounts.Wanted()),
+        lambda connection: accounts.list_accounts(connection, "", 10, accounts.Wanted(parent="a")),
+        lambda connection: accounts.read_account(connection, "a.1"),
+        lambda connection: total(connection, above),
+    ]
+    for read in reads:
+        with database.read() as connection, pytest.raises(Altered) as refused:
+            read(connection)
+        assert "account 'a.1'" in str(refused.value.for_operator)
+    with database.read() as connection, pytest.raises(NotFound):
+        accounts.read_account(connection, "m")
 
 
 def test_a_layout_beside_a_draw_that_is_no_tabulation_is_not_exported(

@@ -76,7 +76,7 @@ def test_a_page_is_rendered_off_the_event_loop(steward: Client, monkeypatch: pyt
 
 def test_a_method_that_a_page_has_not(steward: Client) -> None:
     answer = steward.delete("/keys")
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, POST")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD, POST")
 
 
 def test_a_form_that_is_too_large(steward: Client) -> None:

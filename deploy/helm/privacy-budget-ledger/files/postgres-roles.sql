@@ -8,7 +8,7 @@
 -- cannot remove a trigger, make or change a table, or delete or change permanent rows. PostgreSQL refuses everything
 -- for which the role has no right, whatever the service does. Triggers of the tables limit the rest further.
 --
--- The script makes the role if it does not exist. It sets the role's password if LEDGER_PASSWORD is set; PostgreSQL's
+-- The script makes the role if it does not exist. It sets the role's password if LEDGER_PASSWORD is not empty; PostgreSQL's
 -- log shows that statement if log_statement is `ddl` or `all`. Everything is done in one transaction. The script may be
 -- run again while servers run.
 
@@ -38,7 +38,13 @@ BEGIN
 END
 $$;
 
+-- An empty variable counts as unset: an empty password would lock the servers out.
 \if :{?password}
+SELECT :'password' <> '' AS has_password \gset
+\else
+\set has_password false
+\endif
+\if :has_password
 ALTER ROLE ledger_application PASSWORD :'password';
 \endif
 
