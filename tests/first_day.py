@@ -373,7 +373,7 @@ def differences(expected: Any, got: Any, at: str = "") -> list[str]:
             return []
         case str(), str() if name in _RANDOM:  # packed, in an export
             return []
-        case (None | str()), (None | str()) if name == "last_used_at":  # which is written behind the requests
+        case ((None | str()), (None | str())) if name == "last_used_at":  # which is written behind the requests
             return []
     texts = [_ENTRY.sub("<entry>", normalised(json.dumps(value))) for value in (expected, got)]
     return [] if texts[0] == texts[1] else [f"{at}: {texts[0]}, {texts[1]}"]

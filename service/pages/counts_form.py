@@ -40,7 +40,7 @@ NO_FILE = "expected a file with a line of names and a column count"
 _FILES = {"csv": CSV, "parquet": PARQUET}
 """The media types of the file of noisy counts, by its ending."""
 _SHOWN = 8  # rows of the noisy counts that the page shows
-_UNFOLDED = 16  # bytes of memory for a byte of a file whose separators are replaced
+_UNFOLDED = 4  # bytes of memory for a byte of a file whose separators are replaced: at most two are written, and moved
 _NOT_OF_THE_FORM = (401, 403, 404)  # refusals of the key, of the account or of the release
 _USED = {
     "title": "This form has drawn another table",

@@ -224,6 +224,8 @@ def test_a_calibrated_mechanism_is_one_that_can_be_registered(shared_client: Cli
         ({"confidence": 1}, "/confidence"),
         ({"confidence": 0}, "/confidence"),
         ({"confidence": "0." + "9" * 31}, "/confidence"),
+        ({"mechanism": "discrete_gaussian", "confidence": "1/" + "9" * 300}, "/confidence"),
+        ({"moe": 2**53, "confidence": "1/" + "9" * 300}, "/confidence"),
         ({"method": "safetab", "confidence": "0.9"}, "/confidence"),
         ({"method": "normal"}, "/method"),
         ({"mechanism": "discrete_gaussian", "method": "safetab", "moe": "0.5"}, "/moe"),

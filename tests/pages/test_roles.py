@@ -53,6 +53,26 @@ _BEHIND: dict[str, tuple[str, str] | None] = {
 """For each form the operation behind it; None: everybody may send it."""
 _PATTERNS = {path: re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)) for path in _BEHIND}
 _NOT_VISITED = ("/guide", "/docs", "/problems", "/static", "/openapi.json")  # the same for everybody
+_NOT_LINKED = {
+    "/accounts/{account}/registry-entry": "/accounts/persons/registry-entry",
+    "/accounts/{account}/releases/{release}/registry-entry": "/accounts/persons/releases/unknown/registry-entry",
+    "/docs": "/docs",
+    "/docs/v1/{rest:path}": "/docs/v1/accounts",
+    "/favicon.ico": "/favicon.ico",
+    "/guide": "/guide",
+    "/guide/{name}": "/guide/concepts",
+    "/healthz": "/healthz",
+    "/metrics": "/metrics",
+    "/openapi.json": "/openapi.json",
+    "/plan/account": "/plan/account?account=persons",
+    "/problems": "/problems",
+    "/problems/{code}": "/problems/validation",
+    "/readyz": "/readyz",
+    "/scenarios/compare": "/scenarios/compare",
+    "/sign-in/oidc": "/sign-in/oidc",
+    "/sign-in/oidc/callback": "/sign-in/oidc/callback",
+}
+"""Pages to which no link of a page leads that is visited here, each with an address."""
 _APPROVAL = "approval-of-change"  # the field of the forms by which approvers change an account
 _WHO = [*((role, None) for role in ROLES), *((role, ["persons", "closed"]) for role in ROLES)]
 
@@ -146,6 +166,33 @@ def test_no_page_shows_what_is_refused(eventful: Client, role: Role, reach: list
     assert any(action.endswith("/approve") for action in forms) == (role in ("approver", "steward"))
     assert any(action.endswith("/commit") for action in forms) == (role in ("pipeline", "steward"))
     assert any(action.endswith("/new-account") for action in forms) == (role == "steward")
+
+
+def test_no_page_fails_for_any_role(eventful: Client) -> None:
+    """Every page is got as every role, also where no link would lead it there."""
+    application: Any = eventful.app  # type: ignore[attr-defined]
+
+    def client_of(role: Role, reach: list[str] | None) -> Any:
+        key = operators_key(eventful, role, f"{role} of {reach}", reach)["Authorization"].removeprefix("Bearer ")
+        return signed_in(eventful, key)  # type: ignore[arg-type]
+
+    visited = [address for address, _, _ in _visited(client_of("steward", None))]
+    found = [one for one in iter_route_contexts(application.routes) if not str(one.path).startswith("/v1")]
+    paths = {str(one.path) for one in found if "GET" in (one.methods or ())}
+    addresses = dict(_NOT_LINKED)
+    for path in paths - set(_NOT_LINKED):
+        pattern = re.compile(re.sub(r"{\w+}", "[^/?]+", path) + r"(\?.*)?")
+        addresses[path] = next(filter(pattern.fullmatch, visited), "no page links to it")
+    assert set(addresses) == paths
+    assert "no page links to it" not in addresses.values()
+    failing = [
+        (role, reach, address, answer.status_code)
+        for role, reach in _WHO
+        for client in [client_of(role, reach)]
+        for address in sorted(addresses.values())
+        if (answer := client.get(address)).status_code >= 500
+    ]
+    assert failing == []
 
 
 def test_every_form_has_an_operation_behind_it(eventful: Client) -> None:

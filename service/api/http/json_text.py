@@ -13,6 +13,7 @@ from service.errors import Fault, InvalidInput
 
 _MOST_FAULTS = 10  # reported of what JSON does not have
 _LONGEST_STEP = 1000  # characters of a name in a pointer: all known ones are shorter
+_LONGEST_POINTER = 2 * _LONGEST_STEP + 1  # any one step, escaped; of a deeper place, an outer one is named
 # An escape and, for half of a surrogate pair, its other half; the group matches a lone half.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -95,14 +96,20 @@ def _faults(parsed: Any) -> Iterator[Fault]:
             open_values.pop()
             del steps[-1:]
         elif value is _NOT_FINITE:
-            detail = "expected a finite number; JSON has no NaN and no infinities"
-            yield Fault("".join([*steps, step]), detail)
+            yield _fault([*steps, step], "expected a finite number; JSON has no NaN and no infinities")
         elif isinstance(value, dict | list):
             steps.append(step)
             if isinstance(value, _Repeating):
-                yield Fault("".join(steps) + pointer_step(value.repeated), "expected each name once in an object")
+                yield _fault([*steps, pointer_step(value.repeated)], "expected each name once in an object")
             inner = value.items() if isinstance(value, dict) else enumerate(value)
             open_values.append((pointer_step(name), one) for name, one in inner if _may_hold_faults(one))
+
+
+def _fault(steps: list[str], detail: str) -> Fault:
+    pointer = "".join(steps)
+    if len(pointer) <= _LONGEST_POINTER:
+        return Fault(pointer, detail)
+    return Fault(pointer[: _LONGEST_POINTER + 1].rpartition("/")[0], f"{detail}; the place is deeper than the pointer")
 
 
 def _may_hold_faults(value: Any) -> bool:

@@ -110,6 +110,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
     """
     _require_unlimited(change.principal)
     seen = see_keys(change.database, change.secret)
+    lists = _lists_of(change, lambda _: body.name) if body.must_count else []
 
     def work(connection: Connection, at: str) -> KeyRecord:
         new = keys.create_key(
@@ -123,7 +124,7 @@ def create_key(body: CreateKey, change: Changing) -> Response:
             by=change.request.actor,
             seen=seen,
         )
-        return _counting(connection, change, new[0], seen, must_count=body.must_count)
+        return _counting(connection, change, new[0], seen, lists)
 
     return _created(change, work, seen)
 
@@ -139,12 +140,13 @@ def rotate_key(key: KeyPath, body: RotateKey, change: Changing) -> Response:
     """
     _require_unlimited(change.principal)
     seen = see_keys(change.database, change.secret)
+    lists = _lists_of(change, lambda found: key_rows.read_key(found, key).name) if body.must_count else []
 
     def work(connection: Connection, at: str) -> KeyRecord:
         overlap = duration_of(body.overlap)
         actor = change.request.actor
         new = keys.rotate_key(connection, change.secret, key, overlap=overlap, at=at, by=actor, seen=seen)
-        return _counting(connection, change, new[0], seen, must_count=body.must_count)
+        return _counting(connection, change, new[0], seen, lists)
 
     return _created(change, work, seen)
 
@@ -197,17 +199,27 @@ def _require_unlimited(principal: Principal) -> None:
         raise Forbidden("the key is limited to accounts: it could create a key that is not; use an unlimited one")
 
 
+def _lists_of(change: Change, name: Callable[[Connection], str]) -> list[ListedIn]:
+    """Read the lists that may name a principal; before the lock, since they grow with the accounts.
+
+    Raises:
+        NotFound: there is no key to read the name from.
+    """
+    with change.database.read() as connection:
+        return able_approvers.lists_of_approvers(connection, name(connection))
+
+
 def _counting(
-    connection: Connection, change: Change, record: KeyRecord, seen: SeenKeys | None, *, must_count: bool
+    connection: Connection, change: Change, record: KeyRecord, seen: SeenKeys | None, lists: Sequence[ListedIn]
 ) -> KeyRecord:
-    """Return a new key; if it must count, refuse one that accounts would refuse which list its principal.
+    """Return a new key; refuse one that accounts would refuse which list its principal, as it must count there.
 
     Raises:
         InvalidInput: an account would.
     """
-    if must_count:
+    if lists:
         known = sound_keys(connection, change.secret, seen)
-        refusing = able_approvers.refusing(able_approvers.lists_of_approvers(connection), known, record)
+        refusing = able_approvers.refusing(lists, known, record)
         if refusing:
             raise InvalidInput.at(
                 "/must_count",
@@ -247,7 +259,8 @@ def _created(change: Change, work: Callable[[Connection, str], KeyRecord], seen:
             ):
                 raise Conflict("the key of this Idempotency-Key is not as this service wrote it: create another key")
     with change.database.read() as connection:
-        lists, known = able_approvers.lists_of_approvers(connection), sound_keys(connection, change.secret, seen)
+        lists = able_approvers.lists_of_approvers(connection, record.name)
+        known = sound_keys(connection, change.secret, seen)
         unopened = accounts.unopened(connection, record.accounts or ())
     shown = _body(record) | _refused_by(lists, known, record) | {"unopened_accounts": unopened}
     shown |= {"key": key_rows.token_of(change.secret, record.id)}

@@ -81,7 +81,9 @@ class UnableBody(BaseModel):
     """A principal on a list of approvers that could not approve at present."""
 
     principal: str
-    reason: str
+    reason: str = Field(
+        description="A key that is limited to accounts reads nothing of the principal's keys, nor of who made them."
+    )
 
 
 class Judge:
@@ -112,9 +114,13 @@ class Judge:
         return objection_to(approval, self._known, Actor(caller.name, caller.key_id), what)
 
     def unable_on(self, approvers: Approvers | None) -> list[dict[str, str]]:
-        """Return those on a list who could not approve at present, with the reasons."""
+        """Return those on a list who could not approve at present, with the reasons; limited keys list no keys."""
         found = () if approvers is None else self._named.unable(approvers, approvers.of or ())
-        return [{"principal": name, "reason": reason} for name, reason in found]
+        may_know = self._principal.accounts is None
+        return [
+            {"principal": name, "reason": reason if may_know else f"{name} has no key that can approve"}
+            for name, reason in found
+        ]
 
     def unable(self, approval: Approval) -> list[str]:
         """Return the listed principals that have not approved, and could not do so with any key that they have."""

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from service.ledger.access.key_events import Known
+from service.ledger.access.key_events import Known, people_behind
 from service.ledger.access.key_records import KeyRecord, includes
 from service.ledger.access.keys import ISSUED
 from service.ledger.accounts.approvers import Approvers, stored_approvers
 from service.ledger.accounts.two_persons import strangers_to
+from service.ledger.journal.canonical_json import canonical
 from service.ledger.journal.journal import Actor
 from service.ledger.storage.tables import Account
 
@@ -56,25 +57,29 @@ class NamedKeys:
 
 
 class ListedIn(NamedTuple):
-    """An account with a list of approvers."""
+    """An account with the principals on its list of approvers."""
 
     account: str
-    approvers: Approvers
+    approvers: frozenset[str]
 
 
-def lists_of_approvers(connection: Connection) -> list[ListedIn]:
-    """Return all accounts that list approvers, by name; an aid for those who make keys, whom no seal protects."""
-    rows = connection.execute(
-        select(Account.name, Account.approvers).where(Account.approvers.is_not(None)).order_by(Account.name)
-    )
+def lists_of_approvers(connection: Connection, name: str | None = None) -> list[ListedIn]:
+    """Return all accounts that list approvers, by name; an aid for those who make keys, whom no seal protects.
+
+    Args:
+        name: of a principal; lists without it are left out, where their text tells.
+    """
+    query = select(Account.name, Account.approvers).where(Account.approvers.is_not(None)).order_by(Account.name)
+    if name is not None:
+        query = query.where(Account.approvers.contains(canonical(name), autoescape=True))
     found = []
-    for row in rows:
+    for row in connection.execute(query):
         try:
             rule = stored_approvers(row.approvers)
         except (KeyError, TypeError, ValueError):  # verification reports it
             continue
         if rule is not None and rule.of is not None:
-            found.append(ListedIn(row.name, rule))
+            found.append(ListedIn(row.name, frozenset(rule.of)))
     return found
 
 
@@ -84,7 +89,8 @@ def refusing(lists: Iterable[ListedIn], known: Known, key: KeyRecord) -> list[st
     Args:
         known: all keys, with this one.
     """
-    if not includes(key.role, "approver"):
+    naming = [one for one in lists if key.name in one.approvers] if includes(key.role, "approver") else []
+    if not naming:
         return []
-    actor = Actor(key.name, key.id)
-    return [one.account for one in lists if strangers_to(one.approvers, known, actor)]
+    people = people_behind(known, Actor(key.name, key.id))
+    return [one.account for one in naming if not people <= one.approvers]

@@ -5,7 +5,7 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,9 +132,10 @@ def file_faults(connection: Connection) -> list[str]:
     file = connection.connection.driver_connection
     if not isinstance(file, sqlite3.Connection) or _is_sound(file):
         return []
-    found = [text for (text,) in file.execute("PRAGMA integrity_check")]  # at most 100
-    if all(_INDEX_FAULT.match(text) for text in found) and _references_are_sound(file):
-        return [_INDEXES]
+    with suppress(sqlite3.DatabaseError):  # a page that cannot be read
+        found = [text for (text,) in file.execute("PRAGMA integrity_check")]  # at most 100
+        if all(_INDEX_FAULT.match(text) for text in found) and _references_are_sound(file):
+            return [_INDEXES]
     return ["its file is damaged: a page, an index or a reference"]
 
 

@@ -2,9 +2,14 @@
 
 import csv
 import io
+from collections.abc import Iterator
 
-from service.api.schemas.count_tables import COUNT
+from service.api.schemas.count_tables import COUNT, MOST_COLUMNS
 from service.pages.shell.typed_numbers import with_point
+from service.privacy.partitions import LONGEST
+
+_LONGEST_ROW = 3 * (LONGEST + 1) * MOST_COLUMNS  # characters: of quoted labels, whose quotation marks are doubled
+_LONGEST_LINE = 4 * _LONGEST_ROW  # bytes
 
 
 def separator_of(first_line: str) -> str:
@@ -13,9 +18,12 @@ def separator_of(first_line: str) -> str:
 
 
 def has_commas(content: bytes) -> bool:
-    """Return whether commas separate the names of a table of true counts, one of which is ``count``."""
-    first = content[: content.find(b"\n") % (len(content) + 1)].decode("utf-8-sig", "replace")
-    return separator_of(first) == "," or COUNT in (name.strip('"\r') for name in first.split(","))
+    """Return whether commas separate the names of a table of true counts, one of which is ``count``.
+
+    A table whose first line is too long for names is said to have commas, for ``/v1`` to refuse it as it is.
+    """
+    first = _first_line(content)
+    return separator_of(first) == "," or COUNT in (name.strip('"\r') for name in first.split(",", MOST_COLUMNS))
 
 
 def with_commas(content: bytes) -> bytes:
@@ -23,16 +31,48 @@ def with_commas(content: bytes) -> bytes:
 
     A table that is not understood is returned as it is, for ``/v1`` to refuse.
     """
-    separator = "\t" if b"\t" in content.partition(b"\n")[0] else ";"
-    written = io.StringIO()
+    written = io.BytesIO()
+    text = io.TextIOWrapper(written, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
     try:
-        rows = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), delimiter=separator, strict=True)
+        rows = _rows(content, separator_of(_first_line(content)))
         names = next(rows)
         place = names.index(COUNT) if COUNT in names else len(names)
-        writer = csv.writer(written, lineterminator="\n")
         writer.writerow(names)
         for row in rows:
             writer.writerow([with_point(cell) if number == place else cell for number, cell in enumerate(row)])
     except (UnicodeDecodeError, csv.Error):
         return content
-    return written.getvalue().encode()
+    text.flush()
+    return written.getvalue()
+
+
+def _first_line(content: bytes) -> str:
+    """Return the first line, where it may have names; nothing of one that is longer."""
+    end = content.find(b"\n", 0, _LONGEST_LINE)
+    if end < 0 and len(content) > _LONGEST_LINE:
+        return ""
+    return content[: end % (len(content) + 1)].decode("utf-8-sig", "replace")
+
+
+def _rows(content: bytes, separator: str) -> Iterator[list[str]]:
+    """Yield the rows of a table; the reader makes each in one call, which holds all else up.
+
+    Raises:
+        csv.Error: a row is malformed, or longer than the labels of all columns can be.
+        UnicodeDecodeError: the text is not UTF-8.
+    """
+    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    left = _LONGEST_ROW
+
+    def lines() -> Iterator[str]:
+        nonlocal left
+        while line := text.readline(left):
+            left -= len(line)
+            if not left:
+                raise csv.Error
+            yield line
+
+    for row in csv.reader(lines(), delimiter=separator, strict=True):
+        yield row
+        left = _LONGEST_ROW

@@ -2,31 +2,33 @@
 
 import re
 
-from service.privacy.numerics.numbers import exact_text, parse_exact
+from service.privacy.numerics.numbers import MAX_LENGTH, exact_text, parse_exact
 
 _BLANK = re.compile(r"(?<=[0-9])[ \u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
 _COMMA = re.compile(r"([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?)")
 _EITHER = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")  # 1,000 is one or a thousand, by the country
 _DURATION = re.compile(r"([0-9]{1,4}) *(hour|day|week)s?", re.IGNORECASE)
-_PERCENT = re.compile(r"(.*?)\s*%")
 
 
 def with_point(text: str) -> str:
     """Return a number with a point for its decimal comma, and without blanks; any other text as it is."""
-    bare = _BLANK.sub("", text.strip())
+    bare = text.strip()
+    if len(bare) > MAX_LENGTH:  # no number, and a pattern would work on all of it
+        return bare
+    bare = _BLANK.sub("", bare)
     found = None if _EITHER.fullmatch(bare) else _COMMA.fullmatch(bare)
     return bare if found is None else f"{found[1] or '0'}.{found[2]}"
 
 
 def number_text(text: str) -> str:
     """Return a typed number as ``/v1`` takes it: 12,5 as 12.5, and 20 % as 0.2; any other text as it is."""
-    percent = _PERCENT.fullmatch(text.strip())
-    if percent is None:
-        return with_point(text)
+    bare = text.strip()
+    if not bare.endswith("%"):
+        return with_point(bare)
     try:
-        return exact_text(parse_exact(with_point(percent[1])) / 100)
+        return exact_text(parse_exact(with_point(bare[:-1])) / 100)
     except ValueError:
-        return text.strip()
+        return bare
 
 
 def duration_text(text: str) -> str:

@@ -26,6 +26,7 @@ SUB_GAUSSIAN = Fraction("0.67448")
 """An offset in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)."""
 _TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
 _LEAST_DIGITS = 10**11
+_WIDEST = 10**304  # guess: the secants' steps from it, each of a factor e at most, are doubles
 _SECANTS = 8
 _CLOSE = 1e-13  # in a parameter's logarithm: less than a unit of its 12 digits
 _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal exponent
@@ -35,7 +36,8 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit scale b (counts) of geometric noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     # As b grows, the tail approaches exp(-(m + 1/2)/b).
@@ -47,7 +49,8 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     """Return the largest 12-digit sigma² (counts²) of discrete Gaussian noise with P(|X| > margin) <= 1 - confidence.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     # As sigma grows, the tail approaches that of the normal law beyond m + 1/2.
@@ -61,7 +64,8 @@ def margin_to_offset_tails(margin: int, confidence: Fraction) -> Fraction:
     The offset is ``usual_offset``, with which both coefficients of the law fall as sigma grows.
 
     Raises:
-        ValueError: the margin is not in [0, 2^53], or the confidence is out of range (``excess_of``).
+        ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
+            that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2)
@@ -127,7 +131,13 @@ def _checked_excess(margin: int, confidence: Fraction) -> Fraction:
 
 
 def _largest_parameter(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
-    """Return the largest 12-digit parameter that meets a target, which all smaller ones meet too."""
+    """Return the largest 12-digit parameter that meets a target, which all smaller ones meet too.
+
+    Raises:
+        ValueError: the parameter is beyond doubles.
+    """
+    if guess > _WIDEST:
+        raise ValueError("expected a confidence further from 0: the noise would be wider than 1e304")
     near = rank_of(_secant_guess(law, margin, excess, guess))
     return value_of_rank(smallest(lambda rank: not is_within(law(value_of_rank(rank)), margin, excess), near) - 1)
 

@@ -25,13 +25,13 @@ EXPECTED_NUMBER = (
     'expected a number, a decimal string such as "0.1" or a fraction such as "104/4099",'
     f" of at most {MAX_BITS} bits and a decimal exponent of at most {MAX_EXPONENT} in size"
 )
-_MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limits
+MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limits
 _SIGNIFICANT_BITS = 96  # of a rounded irrational: 1e-29 relative, far below the 1e-9 that is promised
 _PRECISIONS = (160, 320, 640, 1280, 2560, 4096)
 _REACH = 1 << 14  # bits: a ball's ends are written out as rationals between 2^-reach and 2^reach
 _PRECISION_LOCK = RLock()
 _SHORT, _LONG = Context(prec=40), Context(prec=309)  # 309 digits hold 1024 bits
-_EXACT = Context(prec=_MAX_LENGTH)
+_EXACT = Context(prec=MAX_LENGTH)
 
 
 @lru_cache(maxsize=4096)
@@ -45,7 +45,7 @@ def parse_exact(text: str) -> Fraction:
     if _PLAIN.fullmatch(text):  # by far the most usual, and within the limits
         whole, _, rest = text.partition(".")
         return Fraction(int(whole + rest), 10 ** len(rest))
-    if len(text) <= _MAX_LENGTH:
+    if len(text) <= MAX_LENGTH:
         if _FRACTION.fullmatch(text):
             top, bottom = (int(part) for part in text.split("/"))
             if bottom and max(abs(top).bit_length(), bottom.bit_length()) <= MAX_BITS:

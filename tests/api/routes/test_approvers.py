@@ -282,6 +282,11 @@ def test_an_answer_says_who_of_those_who_are_asked_has_no_key_for_it(client: Cli
         {"principal": "fay", "reason": "no key has the name fay"},
         {"principal": "gus", "reason": "alice made or rotated the key of gus, and is not on the list"},
     ]
+    limited = operators_key(client, "auditor", "hal", ["people"])
+    told = json_of(client.get("/v1/accounts/people", params={"with_obstacle": "true"}, headers=limited))
+    assert told["unable_approvers"] == [
+        {"principal": name, "reason": f"{name} has no key that can approve"} for name in ("dan", "fay", "gus")
+    ], "a limited key reads neither others' roles nor who made their keys"
     assert "unable_approvers" not in json_of(client.get("/v1/accounts/people"))
 
 

@@ -9,10 +9,13 @@ from fastapi import FastAPI
 from sqlalchemy import Connection, text
 
 from service.ledger.access.keys import create_key
+from service.ledger.accounts import able_approvers
+from service.ledger.accounts.able_approvers import ListedIn
 from service.ledger.installation import installation_journal
 from service.ledger.journal.journal import Head, JournalEntry
 from service.ledger.storage import clock, idempotency
 from service.ledger.storage.database import Database
+from service.ledger.storage.group_commit import EFFECTS
 from service.ledger.storage.idempotency import seal_old
 from service.ledger.storage.secret import Secret
 from service.ledger.verification.adoption import adopt
@@ -394,6 +397,22 @@ def test_a_key_that_an_account_would_refuse_is_not_made_where_it_must_count(clie
     assert json_of(client.post(rotate, json={}, headers=alice | {"Idempotency-Key": "r"}), 201) == rotated
     listed = {key["id"]: key["not_approver_of"] for key in json_of(client.get("/v1/keys"))["items"]}
     assert (listed[sound["id"]], listed[rotated["id"]]) == ([], ["people"])
+
+
+def test_lists_of_approvers_are_read_before_the_lock(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(client, approval_above="0.1", approvers={"at_least": 1, "of": ["bob"]})
+    read = able_approvers.lists_of_approvers
+
+    def unlocked(connection: Connection, name: str | None = None) -> list[ListedIn]:
+        assert EFFECTS not in connection.info, "only transactions that write have effects"
+        return read(connection, name)
+
+    monkeypatch.setattr(able_approvers, "lists_of_approvers", unlocked)
+    body = {"name": "bob", "role": "approver", "must_count": True}
+    problem_of(client.post("/v1/keys", json=body, headers=make_key(client, "steward", "alice")), "validation")
+    made = json_of(client.post("/v1/keys", json=body | {"name": "carol"}), 201)
+    json_of(client.post(f"/v1/keys/{made['id']}/rotate", json={"must_count": True}), 201)
+    problem_of(client.post("/v1/keys/unknown/rotate", json={"must_count": True}), "not_found")
 
 
 def test_a_new_key_says_which_of_its_accounts_are_not_open(client: Client) -> None:

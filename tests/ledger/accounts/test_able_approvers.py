@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.ledger.access.key_events import keys_of
+from service.ledger.access.key_events import Known, keys_of, people_behind
+from service.ledger.accounts import able_approvers
 from service.ledger.accounts.able_approvers import ListedIn, NamedKeys, lists_of_approvers, refusing
-from service.ledger.accounts.approvers import Approvers
+from service.ledger.accounts.approvers import Approvers, stored_approvers
 from service.ledger.journal.journal import Actor
 from service.ledger.storage.database import Database
 from tests.ledger.charging import SECRET, open_account
@@ -56,7 +57,7 @@ def test_lists_refuse_a_key_that_somebody_else_knows(database: Database) -> None
     )
     with database.read() as connection:
         lists, known = lists_of_approvers(connection), keys_of(connection, SECRET)
-    assert lists == [ListedIn("a0", _RULE), ListedIn("a1", Approvers(1, ("bob", "mallory")))]
+    assert lists == [ListedIn("a0", frozenset(_RULE.of or ())), ListedIn("a1", frozenset({"bob", "mallory"}))]
     assert refusing(lists, known, false[0]) == ["a0"]
     assert refusing(lists, known, sound[0]) == []
 
@@ -67,3 +68,40 @@ def test_an_altered_list_does_not_keep_the_others_from_being_read(database: Data
     unprotected(database, "accounts", "UPDATE accounts SET approvers = '[]' WHERE name = 'a'")
     with database.read() as connection:
         assert [one.account for one in lists_of_approvers(connection)] == ["b"]
+
+
+def test_only_lists_with_a_name_are_parsed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ('50 % "ann_"', "50 per cent annx", "bob")
+    for number, name in enumerate(names):
+        open_account(database, f"a{number}", approval_above="1", approvers=Approvers(1, (name, "é\\")))
+    parsed: list[str | None] = []
+
+    def parse(text: str | None) -> Approvers | None:
+        parsed.append(text)
+        return stored_approvers(text)
+
+    monkeypatch.setattr(able_approvers, "stored_approvers", parse)
+    with database.read() as connection:
+        for number, name in enumerate(names):
+            assert [one.account for one in lists_of_approvers(connection, name)] == [f"a{number}"]
+        assert len(parsed) == len(names)
+        assert len(lists_of_approvers(connection, "é\\")) == len(names)
+        assert lists_of_approvers(connection, "bo") == []
+
+
+def test_the_people_behind_a_key_are_found_once_for_all_lists(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mallory = Actor("mallory", make_key(database, "mallory", "steward", at=_AT)[0].id)
+    (key, _) = make_key(database, "bob", "approver", at=_AT, by=mallory)
+    with database.read() as connection:
+        known = keys_of(connection, SECRET)
+    found: list[Actor] = []
+
+    def behind(known: Known, actor: Actor) -> frozenset[str]:
+        found.append(actor)
+        return people_behind(known, actor)
+
+    monkeypatch.setattr(able_approvers, "people_behind", behind)
+    assert len(refusing([ListedIn(f"a{number}", frozenset({"bob"})) for number in range(1000)], known, key)) == 1000
+    assert found == [Actor("bob", key.id)]

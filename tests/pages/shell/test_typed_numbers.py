@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.pages.shell import typed_numbers
 from service.pages.shell.typed_numbers import duration_text, number_text, with_point
 
 
@@ -31,6 +32,17 @@ from service.pages.shell.typed_numbers import duration_text, number_text, with_p
 )
 def test_numbers(typed: str, number: str) -> None:
     assert number_text(typed) == number
+
+
+@pytest.mark.parametrize("typed", ["1" + " " * 120_000 + "x", "1" * 1_000_000 + ",5", "1" + " " * 120_000 + "x %"])
+def test_longer_texts_than_a_number_has_are_left(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pattern in ("_BLANK", "_EITHER", "_COMMA"):
+        monkeypatch.setattr(typed_numbers, pattern, None)  # no pattern is tried
+    assert number_text(typed) == typed
+
+
+def test_blanks_before_a_percent_sign_are_dropped() -> None:
+    assert number_text("20" + " " * 100_000 + "%") == "0.2"
 
 
 def test_a_count_is_no_percentage() -> None:

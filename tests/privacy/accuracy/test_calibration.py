@@ -216,3 +216,11 @@ def test_a_variance_is_kept_and_the_next_parameter_exceeds_it(variance: str) -> 
         return 1 / (2 * mp.sinh(1 / (2 * number(b))) ** 2)
 
     assert geometric(scale) <= number(target) < geometric(following(scale))
+
+
+@pytest.mark.parametrize("calibrate", [*CALIBRATIONS, calibration.margin_to_offset_tails])
+def test_noise_beyond_doubles_is_refused(calibrate: Callable[[int, Fraction], Fraction]) -> None:
+    for denominator in (10**300 - 1, 2**1024 - 1):
+        with pytest.raises(ValueError, match="further from 0"):
+            calibrate(2**53, Fraction(1, denominator))
+    assert calibrate(0, Fraction(1, 10**100)) > 10**99
