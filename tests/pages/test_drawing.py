@@ -66,6 +66,15 @@ def test_from_a_margin_to_noisy_counts(api: Client, steward: Client) -> None:
     assert f'href="/accounts/empty/releases/{made["id"]}"' in answer.text
 
 
+@pytest.mark.parametrize("confidence", ["0.9", "90 %", "9/10"])
+def test_a_preview_states_the_margin_at_the_confidence_that_was_asked(steward: Client, confidence: str) -> None:
+    shown = _preview(steward, noise="geometric moe", figure="80", confidence=confidence, name="n").text
+    assert "within 80 of the true count with a probability of at least 90&nbsp;%;" in shown
+    assert "states the margin at 95&nbsp;%, which is 105</dd>" in shown
+    usual = _preview(steward, noise="geometric moe", figure="80", name="n").text
+    assert "within 80 of the true count with a probability of at least 95&nbsp;%</dd>" in usual
+
+
 def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wide: str) -> None:
     shown = _preview(steward, wide, **_NEARLY_NONE)
     first, again = (_draw(steward, shown, page=wide) for _ in range(2))

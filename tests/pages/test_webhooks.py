@@ -99,6 +99,8 @@ def test_a_webhook_is_changed(api: Client, steward: Client) -> None:
     assert (changed["below"], changed["accounts"]) == (None, None)
     answer = submit(steward, page, f"{page}/change", **fields | {"url": "https://10.0.0.8/"})
     assert answer.status_code == 422
+    none = submit(steward, page, f"{page}/change", **fields | {"events": []})
+    assert '<a href="#events">Events</a>: expected at least one event' in none.text
     assert '<a href="#url">Address</a>: expected another host' in answer.text
     assert 'value="https://10.0.0.8/"' in answer.text
     assert "<details open>" in answer.text
