@@ -97,7 +97,7 @@ async def propose(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
         faults = faults_of(typed, refused.faults)
         return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, once=once)
     await _describe(visit, account, release["id"], typed["purpose"], once)
-    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}?done=proposed", 303)
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:

@@ -224,7 +224,10 @@ def test_a_release_that_needs_a_second_person_is_proposed_and_not_drawn(api: Cli
     fields = form_of(shown, f"{page}/propose").fields
     sent = [steward.post(f"{page}/propose", data=fields) for _ in range(2)]
     (proposed,) = [one for one in _released(api, "persons") if one["state"] == "proposed" and one["name"] == "n"]
-    assert {answer.headers["Location"] for answer in sent} == {f"/accounts/persons/releases/{proposed['id']}"}
+    assert {answer.headers["Location"] for answer in sent} == {
+        f"/accounts/persons/releases/{proposed['id']}?done=proposed"
+    }
+    assert "The release is proposed." in steward.get(sent[0].headers["Location"]).text
     assert (proposed["name"], proposed["metadata"]["intended_use"]) == ("n", "Schools")
 
 

@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 NAVIGATION = (
-    Entry("/", "Accounts", "auditor", below=("/accounts", "/new-account")),
+    Entry("/", "Accounts", "auditor", below=("/accounts", "/new-account", "/releases")),
     Entry("/plan", "Planner", "auditor", below=("/scenarios",)),
     Entry("/empirical", "Empirical loss", "steward"),
     Entry("/keys", "Keys", "steward", limited=False),
