@@ -109,6 +109,10 @@ class Overrun(NamedTuple):
         return of_tag if self.window is None else f"{of_tag} in window {self.window!r}"
 
 
+BELOW_SPENT = "The new budget is below what is spent"
+"""The title of the refusal of a cap."""
+
+
 class BudgetExceeded(ServiceError):
     """A charge exceeds these caps, of an account or of the accounts above it.
 
@@ -156,7 +160,7 @@ class BudgetExceeded(ServiceError):
     def title(self) -> str:
         """Return what does not fit, in a few words."""
         if self.of_change:
-            return "The new budget is below what is spent"
+            return BELOW_SPENT
         return f"The {self.subject} exceeds the budget"
 
     def redacted(self, may_read: Callable[[str], bool]) -> "BudgetExceeded":

@@ -14,8 +14,8 @@ from service.pages.shell.approval_texts import is_asked
 from service.pages.shell.layout import page
 
 _WAITING = 50
-_OLDEST, _REJECTED = timedelta(90), timedelta(30)
-"""The time for which a proposal is shown to its proposer after it was made, and after it was rejected."""
+_OLDEST, _DECIDED = timedelta(90), timedelta(30)
+"""The time for which a proposal is shown to its proposer after it was made, and after it was approved or rejected."""
 _ROWS = 50
 _SEARCH = ("name", "state", "parent", "sort")
 _STATES = [("", "any"), ("open", "open"), ("closed", "closed")]
@@ -101,26 +101,40 @@ async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
     """
     if not shown:
         return dict.fromkeys(
-            ("proposals", "changes", "more_waiting", "own_proposals", "own_changes", "rejected", "more_own"), ()
+            (
+                "proposals",
+                "changes",
+                "more_waiting",
+                "own_proposals",
+                "own_changes",
+                "approved",
+                "rejected",
+                "more_own",
+            ),
+            (),
         )
     own = visit.session.name
     query: dict[str, str | int] = {"limit": _WAITING, "with_charge": "true", "with_obstacle": "true"}
     now = clock.now()
-    earlier = {"state": "rejected", "since": clock.later(now, -_OLDEST)}
-    releases, changed, own_releases, rejected = await asyncio.gather(
+    earlier = query | {"proposed_by": own, "since": clock.later(now, -_OLDEST)}
+    releases, changed, own_releases, approved, rejected = await asyncio.gather(
         get(visit, address("proposals"), query),
         get(visit, address("accounts"), {"waiting": "true", "limit": _WAITING, "with_obstacle": "true"}),
         get(visit, address("proposals"), query | {"proposed_by": own}),
-        get(visit, address("proposals"), query | earlier | {"proposed_by": own}),
+        get(visit, address("proposals"), earlier | {"state": "approved"}),
+        get(visit, address("proposals"), earlier | {"state": "rejected"}),
     )
     changes = [(one, one["proposed_change"]) for one in changed["items"]]
-    fresh = clock.later(now, -_REJECTED)
+    fresh = clock.later(now, -_DECIDED)
     return {
         "proposals": [one for one in releases["items"] if is_asked(one, own)],
         "changes": [one for one, change in changes if is_asked(change, own)],
         "own_proposals": own_releases["items"],
         "own_changes": [one for one, change in changes if change["proposed_by"] == own],
+        "approved": [
+            one for one in approved["items"] if not one["approved"]["drawn"] and one["approved"]["at"] >= fresh
+        ],
         "rejected": [one for one in rejected["items"] if one["rejected"]["at"] >= fresh],
-        "more_own": own_releases["next_cursor"] or rejected["next_cursor"],
+        "more_own": own_releases["next_cursor"] or approved["next_cursor"] or rejected["next_cursor"],
         "more_waiting": bool(releases["next_cursor"] or changed["next_cursor"]),
     }

@@ -37,9 +37,12 @@ from service.pages.planner.form import UNREAD
 from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, get, send
 from service.pages.shell.forms import Form, SentFiles, SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
+from service.privacy.numerics.numbers import exact_text, parse_exact
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 
+_OF_FILES = "0.95"
+"""The confidence of the margins that a file of noisy counts states."""
 _PROPOSED = "proposed"
 
 
@@ -94,7 +97,7 @@ async def propose(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
         faults = faults_of(typed, refused.faults)
         return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, once=once)
     await _describe(visit, account, release["id"], typed["purpose"], once)
-    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account}/releases/{release['id']}?done=proposed", 303)
 
 
 async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:
@@ -172,12 +175,15 @@ async def _figures(visit: Visit, account: Account, typed: Mapping[str, str]) -> 
     mechanism = mechanism_of(typed, account["neighbouring"], calibrated)
     path = f"{address('accounts', account['name'])}/releases"
     rehearsal = await send(visit, "POST", path, release_of(typed, account, mechanism), query={"dry_run": "true"})
-    accuracy = await send(visit, "POST", address("accuracy"), {"mechanism": mechanism, "confidences": ["0.95"]})
+    asked = [_OF_FILES] if calibration is None else [typed["confidence"], _OF_FILES]
+    accuracy = await send(visit, "POST", address("accuracy"), {"mechanism": mechanism, "confidences": asked})
     return {
         "mechanism": mechanism,
         "text": json.dumps(mechanism),
         "rehearsal": rehearsal,
         "margin": accuracy["margins"][0],
+        "probability": exact_text(100 * parse_exact(asked[0])),
+        "of_file": None if parse_exact(asked[0]) == parse_exact(_OF_FILES) else accuracy["margins"][-1],
         "waits": rehearsal["state"] == _PROPOSED,
     }
 

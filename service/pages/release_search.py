@@ -83,6 +83,8 @@ async def search(visit: Visit, path: str) -> dict[str, Any]:
         releases = await get(visit, path, {**asked, "limit": _ROWS, "cursor": visit.request.query_params.get("cursor")})
     except Refused as refused:
         faults = wanted.faults_in(refused)
+    if not faults and wanted.asked["until"] and wanted.asked["until"] < wanted.asked["since"]:  # days, as ISO 8601
+        faults = {"until": "expected a day that is not before the first one"}
     return {
         "releases": releases["items"],
         "next_cursor": releases["next_cursor"],

@@ -45,9 +45,9 @@ async def show_webhooks(visit: SignedIn) -> Response:
 async def make_webhook(visit: SignedIn, form: SentForm) -> Response:
     """Make a webhook and show its secret only this once; sending the same form again shows the same secret."""
     typed = _typed(form)
-    taken = await _taken_name(visit, typed)
-    if taken:
-        return await _render(visit, typed, faults=taken)
+    wrong = await _wrong(visit, typed)
+    if wrong:
+        return await _render(visit, typed, faults=wrong)
     try:
         made = await send(visit, "POST", address("webhooks"), typed.body(), once=text_of(form, "once"))
     except Refused as refused:
@@ -65,9 +65,9 @@ async def show_webhook(webhook: WebhookStep, visit: SignedIn) -> Response:
 async def change_webhook(webhook: WebhookStep, visit: SignedIn, form: SentForm) -> Response:
     """Change the name, the target, the events or the accounts of a webhook."""
     typed = _typed(form)
-    taken = await _taken_name(visit, typed, webhook)
-    if taken:
-        return await _render_one(visit, webhook, typed=typed, faults=taken)
+    wrong = await _wrong(visit, typed, webhook)
+    if wrong:
+        return await _render_one(visit, webhook, typed=typed, faults=wrong)
     try:
         await send(visit, "PATCH", address("webhooks", webhook), typed.body(), once=text_of(form, "once"))
     except Refused as refused:
@@ -142,15 +142,20 @@ def _typed_before(webhook: Mapping[str, Any]) -> _Typed:
     )
 
 
-async def _taken_name(visit: Visit, typed: _Typed, webhook_id: str | None = None) -> dict[str, str]:
-    """Return the fault of a name that another webhook has; a form that is sent again is the same webhook."""
+async def _wrong(visit: Visit, typed: _Typed, webhook_id: str | None = None) -> dict[str, str]:
+    """Return the faults that ``/v1`` would not find, or not say in the words of a form.
+
+    They are that no event is chosen, and a name that another webhook has; a form that is sent again is the same
+    webhook.
+    """
+    none = {} if typed.events else {"/events": "expected at least one event"}
     body = typed.body()
     same = ("url", "mail", "events", "accounts")
     for one in (await get(visit, address("webhooks"), {"limit": _ROWS}))["items"]:
         is_itself = one["id"] == webhook_id if webhook_id else all(one[name] == body[name] for name in same)
         if one["name"] == body["name"] and not is_itself:
-            return {"/name": "expected a name that no other webhook of the list has"}
-    return {}
+            return none | {"/name": "expected a name that no other webhook of the list has"}
+    return none
 
 
 def _form(visit: Visit, typed: _Typed, faults: Mapping[str, str] | None, refused: Refused | None) -> dict[str, Any]:

@@ -4,8 +4,10 @@ import json
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from service.pages.planner.form import KINDS
 from tests.api.calls import charge, json_of, make_key, pure
 from tests.browser.steps import (
     assert_accessible,
@@ -58,6 +60,34 @@ def test_only_holding_it(steward: Page, served: Served) -> None:
     page.wait_for_url("**/accounts/nation/releases/*")
     found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2]}"))
     assert found["state"] == "reserved"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [360, 860])
+def test_no_field_of_a_row_is_narrower_than_its_figures(
+    new_context: Callable[..., BrowserContext], kind: str, width: int
+) -> None:
+    page = new_context(viewport={"width": width, "height": 800}).new_page()
+    sign_in(page)
+    page.goto(f"/plan?kind={kind}")
+    assert_fits(page)
+    widths = page.locator("#rows input").evaluate_all("fields => fields.map(field => field.clientWidth)")
+    assert widths
+    assert min(widths) > 100
+    screenshot(page, f"plan-{kind}-{width}")
+
+
+def test_the_result_is_printed_without_the_form(steward: Page) -> None:
+    page = steward
+    page.goto("/plan?account=nation")
+    state_targets(page)
+    work_out(page)
+    page.emulate_media(media="print")
+    expect(page.get_by_role("heading", name="Plan and cost")).to_be_visible()
+    expect(page.get_by_role("rowheader", name="Sex by age")).to_be_visible()
+    expect(page.get_by_text("For the account nation.")).to_be_visible()
+    expect(page.locator("input:visible, button:visible, select:visible")).to_have_count(0)
+    screenshot(page, "plan-print")
 
 
 def test_a_double_click_registers_once(steward: Page, served: Served) -> None:

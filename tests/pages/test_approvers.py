@@ -110,6 +110,9 @@ def test_a_release_is_approved_by_those_who_may(strict: Client, steward: Client)
     shown = carol.get(done.headers["Location"]).text
     assert "The release was approved." in shown
     assert "asks for" not in shown
+    dave = _as(strict, steward, "dave")
+    late = dave.post(f"{page}/approve", data={"csrf": hidden(dave.get(page).text, "csrf"), "once": "late"})
+    assert "Others had approved the release already." in dave.get(late.headers["Location"]).text
 
 
 def test_a_change_is_approved_by_those_who_may(strict: Client, steward: Client) -> None:
@@ -224,3 +227,9 @@ def test_the_maker_of_proposals_sees_those_that_wait_and_those_that_were_rejecte
     assert "waits for the approval of another person" in shown
     assert "rejected</span> by first-steward" in shown
     assert "“too exact”" in shown
+    json_of(api.post(f"{path}/{waits['id']}/approve", headers=operators_key(api, "steward", "dan")))
+    shown = steward.get("/").text
+    assert f'href="{_PAGE}/releases/{waits["id"]}/draw">Draw it' in shown
+    assert "approved</span> by dan" in shown
+    json_of(api.post(f"{path}/{waits['id']}/draws", json={"mechanism": "/", "counts": [1]}, headers=key), 201)
+    assert waits["name"] not in steward.get("/").text

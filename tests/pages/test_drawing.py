@@ -66,6 +66,15 @@ def test_from_a_margin_to_noisy_counts(api: Client, steward: Client) -> None:
     assert f'href="/accounts/empty/releases/{made["id"]}"' in answer.text
 
 
+@pytest.mark.parametrize("confidence", ["0.9", "90 %", "9/10"])
+def test_a_preview_states_the_margin_at_the_confidence_that_was_asked(steward: Client, confidence: str) -> None:
+    shown = _preview(steward, noise="geometric moe", figure="80", confidence=confidence, name="n").text
+    assert "within 80 of the true count with a probability of at least 90&nbsp;%;" in shown
+    assert "states the margin at 95&nbsp;%, which is 105</dd>" in shown
+    usual = _preview(steward, noise="geometric moe", figure="80", name="n").text
+    assert "within 80 of the true count with a probability of at least 95&nbsp;%</dd>" in usual
+
+
 def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wide: str) -> None:
     shown = _preview(steward, wide, **_NEARLY_NONE)
     first, again = (_draw(steward, shown, page=wide) for _ in range(2))
@@ -203,6 +212,7 @@ def test_noise_that_does_not_fit(api: Client, steward: Client) -> None:
     answer = _preview(steward, noise="geometric epsilon", figure="2", name="n")
     assert answer.status_code == 409
     assert "exceeds the budget" in answer.text
+    assert "empty has 1 of its cap on ε left; it would take 2." in answer.text
     assert _released(api) == []
 
 
@@ -214,7 +224,10 @@ def test_a_release_that_needs_a_second_person_is_proposed_and_not_drawn(api: Cli
     fields = form_of(shown, f"{page}/propose").fields
     sent = [steward.post(f"{page}/propose", data=fields) for _ in range(2)]
     (proposed,) = [one for one in _released(api, "persons") if one["state"] == "proposed" and one["name"] == "n"]
-    assert {answer.headers["Location"] for answer in sent} == {f"/accounts/persons/releases/{proposed['id']}"}
+    assert {answer.headers["Location"] for answer in sent} == {
+        f"/accounts/persons/releases/{proposed['id']}?done=proposed"
+    }
+    assert "The release is proposed." in steward.get(sent[0].headers["Location"]).text
     assert (proposed["name"], proposed["metadata"]["intended_use"]) == ("n", "Schools")
 
 

@@ -53,3 +53,15 @@ def test_a_limited_key_sees_its_accounts_only(api: Client, visitor: Client) -> N
     assert "households</a>" in shown
     assert "redistricting" not in shown
     assert "There are no such releases in accounts to which your key has access." in _text(visitor, name="large")
+
+
+@pytest.mark.parametrize("path", ["/releases", "/accounts/persons/releases"])
+def test_a_last_day_before_the_first_is_refused(steward: Client, path: str) -> None:
+    answer = steward.get(path, params={"since": "2026-03-02", "until": "2026-03-01"})
+    assert answer.status_code == 422
+    assert 'id="until-fault">expected a day that is not before the first one' in answer.text
+    assert steward.get(path, params={"since": "2026-03-02", "until": "2026-03-02"}).status_code == 200
+
+
+def test_the_releases_are_among_the_accounts_in_the_navigation(steward: Client) -> None:
+    assert '<a href="/" aria-current="page">Accounts</a>' in steward.get("/releases").text

@@ -99,14 +99,23 @@ def test_a_webhook_is_changed(api: Client, steward: Client) -> None:
     assert (changed["below"], changed["accounts"]) == (None, None)
     answer = submit(steward, page, f"{page}/change", **fields | {"url": "https://10.0.0.8/"})
     assert answer.status_code == 422
+    none = submit(steward, page, f"{page}/change", **fields | {"events": []})
+    assert '<a href="#events">Events</a>: expected at least one event' in none.text
     assert '<a href="#url">Address</a>: expected another host' in answer.text
     assert 'value="https://10.0.0.8/"' in answer.text
     assert "<details open>" in answer.text
 
 
+def test_all_faults_of_a_form_are_told_at_once(steward: Client) -> None:
+    answer = _make(steward, url="https://10.0.0.8/", below="150 %")
+    assert "2 fields are wrong" in answer.text
+    assert '<a href="#below">Share of the budget</a>: expected a number above 0 and below 1' in answer.text
+
+
 def test_a_share_may_be_a_percentage(api: Client, steward: Client) -> None:
     _make(steward, below="20 %")
     assert _listed(api)[0]["below"] == "0.2"
+    assert "budget.below 20&nbsp;%" in steward.get(f"/webhooks/{_listed(api)[0]['id']}").text
 
 
 def test_two_webhooks_have_two_names(api: Client, steward: Client) -> None:

@@ -1,5 +1,6 @@
 """Route of the releases that wait for other persons."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,6 +21,7 @@ from service.api.schemas.moments import Moment
 from service.ledger.access.key_events import see_keys
 from service.ledger.accounts import accounts
 from service.ledger.accounts.approvals import Approval
+from service.ledger.draws import stored_draws
 from service.ledger.releases import proposals, releases
 from service.ledger.releases.releases import WantedProposals
 from service.ledger.storage import clock
@@ -36,8 +38,14 @@ class RejectionBody(BaseModel):
     reason: str | None
 
 
+class DecidingApprovalBody(RejectionBody):
+    """The approval of a proposed release that was the last one it took."""
+
+    drawn: bool = Field(description="Whether counts of the release were drawn.")
+
+
 class ProposalBody(BaseModel):
-    """A release that waits for other persons, or that one of them rejected."""
+    """A release that waits for other persons, or that they approved or rejected."""
 
     account: str
     id: str
@@ -59,6 +67,9 @@ class ProposalBody(BaseModel):
         f" {MEMOISED_SIZE} mechanisms and nodes.",
     )
 
+    approved: DecidingApprovalBody | SkipJsonSchema[None] = Field(
+        None, description="Only in answers to state=approved."
+    )
     rejected: RejectionBody | SkipJsonSchema[None] = Field(None, description="Only in answers to state=rejected.")
 
 
@@ -69,6 +80,11 @@ class ProposalPage(BaseModel):
     next_cursor: str | None
 
 
+_STATES: Mapping[str, Literal["proposed", "approved", "voided"]] = {
+    "waiting": "proposed",
+    "approved": "approved",
+    "rejected": "voided",
+}
 _COLUMNS = ("account", "id", "name", "proposed_by", "created_at", "expires_at")
 
 
@@ -81,8 +97,11 @@ def list_proposals(
     principal: CurrentPrincipal,
     take: Room,
     state: Annotated[
-        Literal["waiting", "rejected"],
-        Query(description="waiting: those that wait; rejected: those that were voided before enough approved them."),
+        Literal["waiting", "approved", "rejected"],
+        Query(
+            description="waiting: those that wait; approved: those that enough approved, and that are charged;"
+            " rejected: those that were voided before enough approved them."
+        ),
     ] = "waiting",
     proposed_by: Annotated[Label | None, Query(description="Only releases that this principal proposed.")] = None,
     since: Annotated[Moment | None, Query(description="Only releases proposed at this moment or later.")] = None,
@@ -92,34 +111,38 @@ def list_proposals(
     cursor: Cursor = None,
     accept: Accepted = USUAL,
 ) -> Response:
-    """List the releases that wait for other persons, or that these rejected.
+    """List the releases that wait for other persons, or that these approved or rejected.
 
     The list has those of all accounts that the key reaches, in the order in which the accounts were opened and the
     releases registered.
     """
     after, now = read_pair(cursor), clock.now()
     moment = None if since is None else clock.stamp(since)
-    wanted = WantedProposals("proposed" if state == "waiting" else "voided", proposed_by, moment)
+    wanted = WantedProposals(_STATES[state], proposed_by, moment)
     seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
         found = releases.list_proposals(connection, after, limit, principal.accounts, now, with_room(take), wanted)
         judge = Judge(connection, principal, seen) if with_obstacle else None
         approvals: dict[str, Approval] = {}
         charges: dict[str, dict[str, Any]] = {}
-        rejected: dict[str, dict[str, Any]] = {}
+        decided: dict[str, dict[str, Any]] = {}
         for name in dict.fromkeys(one.account for one in found):
             waiting = [one.release for one in found if one.account == name]
             account = accounts.read_account(connection, name)
             approvals |= proposals.approvals_of(connection, account, waiting)
-            for release in waiting if state == "rejected" else ():
-                if (voided := proposals.rejection_of(connection, account, release)) is not None:
-                    reason = voided.content.view().reason
-                    rejected[release.id] = {"rejected": {"by": voided.actor, "at": voided.time, "reason": reason}}
+            for release in waiting if state != "waiting" else ():
+                entry = proposals.decision_of(connection, account, release)
+                if entry is not None and (entry.kind == "approved") == (state == "approved"):
+                    reason = entry.content.view().reason
+                    decided[release.id] = {state: {"by": entry.actor, "at": entry.time, "reason": reason}}
             if with_charge:
                 costs = costs_of(connection, request, account, waiting)
                 charges |= {
                     one.id: charge_member(account, one.plan, cost) for one, cost in zip(waiting, costs, strict=True)
                 }
+        drawn = stored_draws.drawn_among(connection, list(decided)) if state == "approved" else ()
+    for id_, decision in decided.items() if state == "approved" else ():
+        decision["approved"]["drawn"] = id_ in drawn
     shown = [
         {
             "account": one.account,
@@ -130,10 +153,10 @@ def list_proposals(
             "expires_at": one.release.expires_at,
             **approval_member(approvals.get(one.release.id), judge),
             **charges.get(one.release.id, {}),
-            **rejected.get(one.release.id, {}),
+            **decided.get(one.release.id, {}),
         }
         for one in found
-        if state == "waiting" or one.release.id in rejected
+        if state == "waiting" or one.release.id in decided
     ]
     last = f"{found[-1].account_id} {found[-1].release.head.seq}" if found.more else None
     return answer_list(accept, shown, last, _COLUMNS)

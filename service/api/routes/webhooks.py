@@ -30,7 +30,7 @@ from service.api.openapi import examples
 from service.api.routes.accounts import AccountName
 from service.api.schemas import patterns
 from service.api.schemas.exact_numbers import Exact, Label, Short
-from service.errors import Conflict, Forbidden, InvalidInput
+from service.errors import Conflict, Fault, Forbidden, InvalidInput
 from service.ledger.access.authentication import Principal
 from service.ledger.access.key_events import require_valid, see_keys
 from service.ledger.idempotent_write import Operation
@@ -188,8 +188,7 @@ def make_webhook(body: MakeWebhook, change: Changing, request: Request) -> Respo
     """
     require(change.principal, "steward")
     stated = _stated(body.model_dump()) | {"active": True}
-    _check_address(stated["url"], request)
-    _check(stated, change.principal, request)
+    _check(stated, change.principal, request, stated["url"])
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
@@ -245,8 +244,7 @@ def change_webhook(webhook: WebhookPath, body: ChangeWebhook, change: Changing, 
     for name in ("name", "events", "active"):
         if name in given and given[name] is None:
             raise InvalidInput.at(f"/{name}", "expected a value")
-    _check_address(given.get("url"), request)
-    _check(_changeable(present) | _stated(given), change.principal, request)
+    _check(_changeable(present) | _stated(given), change.principal, request, given.get("url"))
     seen = see_keys(change.database, change.secret)
 
     def work(connection: Connection, at: str) -> WebhookRecord:
@@ -385,28 +383,40 @@ def _changeable(webhook: WebhookRecord) -> dict[str, Any]:
     return {name: getattr(webhook, name) for name in ChangeWebhook.model_fields}
 
 
-def _check_address(url: str | None, request: Request) -> None:
-    """Refuse a URL that states an address to which no request may go; names are looked up at each delivery."""
+def _address_faults(url: str | None, request: Request) -> list[Fault]:
+    """Return the fault of a URL that states an address to which no request may go.
+
+    Names are looked up at each delivery.
+    """
     address = None if url is None else targets.stated_address(urlsplit(url).hostname or "")
-    if address is not None and not targets.is_allowed(address, request.app.state.settings.resolved_webhook_networks):
-        raise InvalidInput.at("/url", f"expected another host: {targets.EXPECTED}")
+    if address is None or targets.is_allowed(address, request.app.state.settings.resolved_webhook_networks):
+        return []
+    return [Fault("/url", f"expected another host: {targets.EXPECTED}")]
 
 
-def _check(stated: Mapping[str, Any], principal: Principal, request: Request) -> None:
-    """Refuse fields that do not fit together, or that the caller or the operator does not allow."""
-    accounts, events = stated["accounts"], stated["events"]
+def _check(stated: Mapping[str, Any], principal: Principal, request: Request, url: str | None = None) -> None:
+    """Refuse fields that do not fit together, or that the caller or the operator does not allow.
+
+    Args:
+        url: the one that the request states; None: it states none.
+    """
+    accounts, events, below = stated["accounts"], stated["events"], stated["below"]
+    faults = _address_faults(url, request)
     if (stated["url"] is None) == (stated["mail"] is None):
-        raise InvalidInput.at("/url", "expected either url or mail")
-    if stated["mail"] is not None and request.app.state.settings.smtp_host is None:
-        raise InvalidInput.at("/mail", "expected a url: the operator has set no SERVICE_SMTP_HOST")
+        faults.append(Fault("/url", "expected either url or mail"))
+    elif stated["mail"] is not None and request.app.state.settings.smtp_host is None:
+        faults.append(Fault("/mail", "expected a url: the operator has set no SERVICE_SMTP_HOST"))
     if len(set(events)) < len(events):
-        raise InvalidInput.at("/events", "expected each event once")
-    if accounts is not None and not set(events).isdisjoint(OF_LEDGER):
-        raise InvalidInput.at("/events", f"expected events of accounts only: {' and '.join(OF_LEDGER)} are about none")
-    if (stated["below"] is None) == ("budget.below" in events):
-        raise InvalidInput.at("/below", "expected a share with the event budget.below, and none without it")
-    if stated["below"] is not None and not 0 < Fraction(stated["below"]) < 1:
-        raise InvalidInput.at("/below", "expected a number above 0 and below 1")
+        faults.append(Fault("/events", "expected each event once"))
+    elif accounts is not None and not set(events).isdisjoint(OF_LEDGER):
+        detail = f"expected events of accounts only: {' and '.join(OF_LEDGER)} are about none"
+        faults.append(Fault("/events", detail))
+    if (below is None) == ("budget.below" in events):
+        faults.append(Fault("/below", "expected a share with the event budget.below, and none without it"))
+    elif below is not None and not 0 < Fraction(below) < 1:
+        faults.append(Fault("/below", "expected a number above 0 and below 1"))
+    if faults:
+        raise InvalidInput(faults)
     if principal.accounts is not None and (accounts is None or not set(accounts) <= principal.accounts):
         raise Forbidden("the key is limited to accounts: name only accounts that it reaches")
 

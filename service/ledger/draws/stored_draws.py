@@ -122,6 +122,12 @@ def release_and_size(connection: Connection, account_id: int, draw_id: str) -> t
     return row.release_id, row.size
 
 
+def drawn_among(connection: Connection, release_ids: Sequence[str]) -> frozenset[str]:
+    """Return those of some releases of which counts were drawn."""
+    query = select(Draw.release_id).where(Draw.release_id.in_(release_ids)).distinct()
+    return frozenset(connection.execute(query).scalars())
+
+
 def read_layouts(connection: Connection, draw_ids: Sequence[str], *, at_once: bool) -> Iterator[tuple[str, Layout]]:
     """Yield tabulations with their layouts.
 

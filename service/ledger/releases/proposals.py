@@ -41,18 +41,14 @@ def proposal_of(connection: Connection, account: AccountRecord, release: Release
     return ProposedBy(around.by, None if stated is None else read_asking(stated))
 
 
-def rejection_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> ParsedEntry | None:
-    """Return the entry that rejected a proposed release; None if it was voided after enough had approved it.
+def decision_of(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> ParsedEntry | None:
+    """Return the entry that ended a release's wait: the last approval that it took, or its rejection.
 
     Raises:
         Altered: an entry is not as the service wrote it.
     """
-    for entry in later_entries(connection, account, release, ["approved", "voided"]):
-        if entry.kind == "voided":
-            return entry
-        if entry.content.next_state() != "proposed":
-            return None
-    return None
+    entries = later_entries(connection, account, release, ["approved", "voided"])
+    return next((one for one in entries if one.kind == "voided" or one.content.next_state() != "proposed"), None)
 
 
 def approvals_of(

@@ -303,20 +303,26 @@ class WantedProposals(NamedTuple):
     """The proposals that a list is asked for: those with all that is stated.
 
     Attributes:
-        state: ``proposed``, those that wait; ``voided``, those that were proposed and voided later, maybe after others
-            approved them.
+        state: ``proposed``, those that wait; ``approved``, those that others approved and that are charged;
+            ``voided``, those that were proposed and voided later, maybe after others approved them.
         by: the principal that proposed them; None: any.
         since: the moment before which none was proposed; None: any moment.
     """
 
-    state: Literal["proposed", "voided"] = "proposed"
+    state: Literal["proposed", "approved", "voided"] = "proposed"
     by: str | None = None
     since: str | None = None
 
     def conditions(self, at: str) -> Iterator[ColumnElement[bool]]:
         """Yield the conditions that the rows of releases and of their accounts meet."""
-        yield Release.state == self.state
-        if self.state == "proposed":
+        if self.state == "approved":
+            approval = aliased(Entry)
+            yield Release.id.in_(select(approval.release_id).where(OF_APPROVALS))
+            yield Release.state.in_(("reserved", "committed"))
+        else:
+            yield UNCOMMITTED
+            yield Release.state == self.state
+        if self.state != "voided":
             yield ~is_due(at)
         if self.since is not None:
             yield Release.created_at >= self.since
@@ -362,7 +368,7 @@ def list_proposals(
     query = (
         RELEASES.add_columns(Release.account_id, Account.name.label("account"))
         .join(Account, Account.id == Release.account_id)
-        .where(UNCOMMITTED, *wanted.conditions(at))
+        .where(*wanted.conditions(at))
         .where(tuple_(Release.account_id, Release.seq) > after)
         .order_by(Release.account_id, Release.seq)
     )

@@ -14,6 +14,7 @@ from service.api.http.request_parsing import check_query
 from service.api.identity.auth import SIGNED_IN, SIGNED_IN_UNTIL
 from service.api.identity.throttle import PAGE, SENDER
 from service.errors import Unauthenticated
+from service.pages.shell.overrun_texts import overrun_faults
 from service.pages.shell.session import Session, session_of
 
 LONGEST_ANSWER = 1 << 22
@@ -41,8 +42,9 @@ class Refused(Exception):
 
     @property
     def faults(self) -> dict[str, str]:
-        """The faults by JSON pointer; empty unless the problem is a validation error."""
-        return {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
+        """The faults by JSON pointer; empty unless the request is invalid, or states a budget that is refused."""
+        faults = {fault["pointer"]: fault["detail"] for fault in self.problem.get("errors", ())}
+        return faults | overrun_faults(self.problem)
 
     def faults_of_query(self, names: Iterable[str]) -> dict[str, str]:
         """Return the faults of these parameters of the query, by their names.

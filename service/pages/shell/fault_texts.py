@@ -17,6 +17,7 @@ _PLAIN = tuple(
             "expected a number such as 0.5, 0,5 or 1/3, and thousands without a mark, such as 12000",
         ),
         (re.escape(EXPECTED_NAME), _NAME),
+        (r"printable text \(NFKC\)", "printable text"),
         (r", quoted by RFC 4180", ", with closed quotation marks"),
         (r"and not in SERVICE_WEBHOOK_NETWORKS", "and the operator has not allowed its network"),
         (r"expected text with a length of at least 1", "expected a text"),

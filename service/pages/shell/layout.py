@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from service import __version__, rounding
 from service.ledger.access.key_records import Role, includes
-from service.pages.shell import approval_texts, fault_texts, figures, period_texts
+from service.pages.shell import approval_texts, fault_texts, figures, overrun_texts, period_texts
 from service.pages.shell.session import Session, csrf_token, session_of
 from service.privacy.mechanisms import mechanism_label
 
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 NAVIGATION = (
-    Entry("/", "Accounts", "auditor", below=("/accounts", "/new-account")),
+    Entry("/", "Accounts", "auditor", below=("/accounts", "/new-account", "/releases")),
     Entry("/plan", "Planner", "auditor", below=("/scenarios",)),
     Entry("/empirical", "Empirical loss", "steward"),
     Entry("/keys", "Keys", "steward", limited=False),
@@ -169,6 +169,8 @@ def _environment() -> Environment:
     environment.globals |= {
         "may": may,
         "obstacle_text": approval_texts.obstacle_text,
+        "overrun_text": overrun_texts.overrun_text,
+        "problem_texts": overrun_texts.problem_texts,
         "pairs": partial(zip, strict=True),
         "usage": figures.usage,
         "cap_usage": figures.cap_usage,

@@ -127,3 +127,34 @@ def test_a_proposer_finds_own_proposals_with_their_charges_and_the_rejected_ones
     assert found(state="rejected", proposed_by="first-steward") == []
     assert found(state="rejected", since="2100-01-01T00:00:00Z") == []
     assert pointers_of(client.get("/v1/proposals", params={"state": "gone"})) == ["/query/state"]
+
+
+def test_a_proposer_finds_own_approved_proposals_and_whether_they_are_drawn(client: Client) -> None:
+    open_account(client, approval_above="0.001")
+    mia, second = operators_key(client, "pipeline", "mia"), operators_key(client, "steward", "second")
+    path = "/v1/accounts/people/releases"
+
+    def propose(name: str, **fields: Any) -> str:
+        body = {"name": name, "plan": pure("0.2", name="part")} | fields
+        id_: str = json_of(client.post(path, json=body, headers=mia), 201)["id"]
+        return id_
+
+    ids = {name: propose(name) for name in ("waits", "committed", "drawn", "gone")} | {
+        name: propose(name, reserve_for="P1D") for name in ("held", "voided")
+    }
+    for name in ("committed", "drawn", "held", "voided"):
+        json_of(client.post(f"{path}/{ids[name]}/approve", json={"reason": f"{name} it is"}, headers=second))
+    for name in ("gone", "voided"):
+        json_of(client.post(f"{path}/{ids[name]}/void", json={"reason": "no"}, headers=second))
+    draw = {"mechanism": "part", "counts": [1, 2]}
+    json_of(client.post(f"{path}/{ids['drawn']}/draws", json=draw, headers=mia), 201)
+    asked = {"state": "approved", "proposed_by": "mia"}
+    found = json_of(client.get("/v1/proposals", params=asked))["items"]
+    assert {one["name"]: one["approved"]["drawn"] for one in found} == {
+        "committed": False, "drawn": True, "held": False,
+    }  # fmt: skip
+    assert {(one["approved"]["by"], one["approved"]["reason"]) for one in found} == {
+        ("second", f"{name} it is") for name in ("committed", "drawn", "held")
+    }
+    for fewer in ({"proposed_by": "second"}, {"since": "2100-01-01T00:00:00Z"}):
+        assert json_of(client.get("/v1/proposals", params=asked | fewer))["items"] == []
