@@ -26,7 +26,7 @@ def test_a_wrong_key(page: Page) -> None:
     page.goto("/?next=%2Faccounts%2Fpersons")
     page.get_by_label("Your key").fill("nobody's key")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_text("unknown, expired or revoked")).to_be_visible()
+    expect(page.locator("#key-fault", has_text="unknown, expired or revoked")).to_be_visible()
     expect(page.get_by_label("Your key")).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Your key")).to_have_value("")
     assert_accessible(page)
