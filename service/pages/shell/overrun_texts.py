@@ -1,4 +1,4 @@
-"""What exceeds a budget in the words and with the digits of pages; the module has no side effects."""
+"""Texts of what exceeds a budget, with the words and digits of pages; the module has no side effects."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What exceeds a budget, in the words and with the digits of pages."""
+"""Texts of what exceeds a budget, in the words and with the digits of pages."""
 
 from typing import Any
 
