@@ -20,7 +20,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
 from service.api.schemas.charges import charge_body
 from service.api.schemas.count_accuracy import Accuracy, count_accuracies
-from service.api.schemas.exact_numbers import Exact, number_down
+from service.api.schemas.exact_numbers import Exact, number_down, stated
 from service.api.schemas.guarantees import head_body
 from service.api.schemas.moments import MomentInQuery
 from service.api.schemas.period_reports import (
@@ -147,7 +147,7 @@ def report_account(
         "end": standing_body(report.end),
         "change": change_body(report.beginning, report.end),
         "numbers": numbers_body(report),
-        "confidence": number_down(asked),
+        "confidence": stated(asked, number_down),
         "releases": shown,
         "next_cursor": None if last is None else write_cursor(last),
         "changes": [reported_change(change) for change in report.changes],

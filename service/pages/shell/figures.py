@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from service.api.schemas.exact_numbers import number_down
+from service.api.schemas.exact_numbers import number_down, stated
 from service.rounding import exact, percent, percent_left, rest, up
 
 GLOSSARY = "/guide/glossary"
@@ -89,9 +89,9 @@ def _figure(budget: Mapping[str, Any]) -> str:
     return "rho" if budget["definition"] == "zcdp" else "epsilon"
 
 
-def part_of(figure: float | None, stated: str | None = None) -> Fraction | None:
-    """Return a part of a budget, the exact one if ``stated`` is its text; None if it is infinite."""
-    return None if figure is None else exact(stated or figure)
+def part_of(figure: float | None, text: str | None = None) -> Fraction | None:
+    """Return a part of a budget, the exact one if ``text`` states it; None if it is infinite."""
+    return None if figure is None else exact(text or figure)
 
 
 def more_releases(number: int, like: str) -> str:
@@ -238,7 +238,7 @@ def loss_in(budget: Mapping[str, Any], cost: Mapping[str, Any]) -> dict[str, Any
     name = _figure(budget)
     figure = cost["zcdp" if definition == "zcdp" else "pure"] or {name: None}
     if definition == "rdp":
-        alpha = number_down(Fraction(budget["alpha"]))  # as guarantees state their orders
+        alpha = stated(Fraction(budget["alpha"]), number_down)  # as guarantees state their orders
         at_order = [one for one in cost["rdp"] if one["alpha"] == alpha]
         if not at_order:
             return None

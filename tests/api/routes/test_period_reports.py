@@ -181,7 +181,9 @@ def test_the_releases_of_the_period(client: Client, period: tuple[str, str]) -> 
 
 
 def test_the_accuracy_is_that_of_the_statement(client: Client, period: tuple[str, str]) -> None:
-    for one in _report(client, period, confidence="0.9")["releases"]:
+    report = _report(client, period, confidence="0.9")
+    assert report["confidence"] == 0.9
+    for one in report["releases"]:
         path = f"/v1/accounts/people/releases/{one['release']}/accuracy"
         statement = json_of(client.get(path, params={"confidence": "0.9"}))["mechanisms"]
         for mechanism in statement:

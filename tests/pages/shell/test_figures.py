@@ -122,17 +122,18 @@ def test_losses_in_the_definition_of_a_budget() -> None:
     assert infinite is not None
     assert (_said(charge_text(infinite)), charged_percent(infinite)) == ("ε is infinite", None)
     curve = {"rdp": [{"alpha": 1.25, "epsilon": 0.1}, {"alpha": 8, "epsilon": 0.2}, {"alpha": 16, "epsilon": None}]}
+    curve["rdp"].append({"alpha": 1.1, "epsilon": 0.1})  # whose double is above 11/10
     orders = {
         alpha: loss_in({"definition": "rdp", "alpha": alpha, "epsilon": "0.3"}, curve | cost) for alpha in _ORDERS
     }
     shares = {alpha: charged_percent(loss) for alpha, loss in orders.items() if loss is not None}
-    assert shares == {"8": "66.7", "5/4": "33.4", "16": None}
+    assert shares == {"8": "66.7", "5/4": "33.4", "1.1": "33.4", "16": None}
     eighth = orders["8"]
     assert eighth is not None
     assert _said(charge_text(eighth)) == "ε = 0.2 at α = 8"
 
 
-_ORDERS = ("8", "5/4", "16", "7", "1.25000001")
+_ORDERS = ("8", "5/4", "1.1", "16", "7", "1.25000001")
 
 
 def test_the_loss_under_epsilon_and_delta_is_the_one_that_holds_under_adaptive_choice() -> None:
