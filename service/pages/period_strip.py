@@ -9,6 +9,7 @@ from service.pages.shell.api_client import Refused, Visit, address, get
 from service.pages.shell.figures import part_of
 from service.pages.shell.period_texts import window_text
 from service.privacy.periods import Calendar, read_period, write_period
+from service.rounding import exact
 
 SHOWN = 60  # periods of a strip, whose bars can still be told apart on a small screen
 _LOW = Fraction(1, 4)  # of the cap: up to this part, the rest is drawn and described as little
@@ -148,7 +149,7 @@ def _bar(budget: Mapping[str, Any], item: Mapping[str, Any]) -> Bar:
     name = _figure(budget)
     cap = Fraction(budget[name])
     lost, used = part_of(item["spent"], item["spent_exact"]), part_of(item["counted"], item["counted_exact"])
-    left = Fraction(repr(item["remaining"][name]))
+    left = exact(item["remaining"][name])
     if used is not None and item["counted_exact"] is not None:
         left = max(cap - used, Fraction(0))
     spent, counted = _height(lost, cap), _height(used, cap)

@@ -14,7 +14,7 @@ from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, read_pair, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
-from service.api.schemas.approvals import ApprovalBody, Judge, ObstacleBody, WithObstacle, approval_member
+from service.api.schemas.approvals import ApprovalBody, Judge, Obstacle, WithObstacle, approval_member
 from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Label
 from service.api.schemas.moments import Moment
@@ -56,11 +56,7 @@ class ProposalBody(BaseModel):
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Omitted where no account that asks for its approval states approvers."
     )
-    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
-        None,
-        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
-        " caller can.",
-    )
+    obstacle: Obstacle = None
     charge: ChargeBody | SkipJsonSchema[None] = Field(
         None,
         description="Only in answers to with_charge=true; left out for plans of more than"

@@ -31,7 +31,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import keep_costs, prepared
-from service.api.schemas.approvals import ApprovalBody, Judge, ObstacleBody, WithObstacle, approval_member
+from service.api.schemas.approvals import ApprovalBody, Judge, Obstacle, WithObstacle, approval_member
 from service.api.schemas.charges import ChargeBody, WithCharge, charge_member
 from service.api.schemas.exact_numbers import Duration, Label, Reason, Short, Strict, Tags, duration_of
 from service.api.schemas.guarantees import CostDelta, GuaranteeBody, HeadBody, Remaining, read_delta
@@ -171,11 +171,7 @@ class ReleaseBody(BaseModel):
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Only of a proposed release, where an account that asks for its approval states approvers."
     )
-    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
-        None,
-        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
-        " caller can.",
-    )
+    obstacle: Obstacle = None
     charge: ChargeBody | SkipJsonSchema[None] = Field(
         None,
         description="Only in answers to with_charge=true; in a list, left out for plans of more than"

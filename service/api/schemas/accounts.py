@@ -11,7 +11,7 @@ from service.api.schemas.approvals import (
     ApprovalBody,
     ApproversModel,
     Judge,
-    ObstacleBody,
+    Obstacle,
     UnableBody,
     approval_member,
     approvers_member,
@@ -56,11 +56,7 @@ class ProposedChangeBody(BaseModel):
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Omitted where neither the account nor one above it states approvers."
     )
-    obstacle: ObstacleBody | SkipJsonSchema[None] = Field(
-        None,
-        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
-        " caller can.",
-    )
+    obstacle: Obstacle = None
 
 
 class GaugeBody(BaseModel):

@@ -77,6 +77,15 @@ class ObstacleBody(BaseModel):
     detail: str
 
 
+Obstacle = Annotated[
+    ObstacleBody | SkipJsonSchema[None],
+    Field(
+        description="Only in answers to with_obstacle=true, of what waits: why the caller cannot approve it; null: the"
+        " caller can."
+    ),
+]
+
+
 class UnableBody(BaseModel):
     """A principal on a list of approvers that could not approve at present."""
 

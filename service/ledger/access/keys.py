@@ -218,12 +218,6 @@ def _number_of_rows(connection: Connection) -> int:
     return connection.execute(select(func.count()).select_from(ApiKey)).scalar_one()
 
 
-def _as_known(record: KeyRecord, known: Known) -> KeyRecord:
-    """Return a key with the end that the installation's journal gives, whatever its row says."""
-    entered = known.get(record.id, record)
-    return replace(record, expires_at=entered.expires_at, revoked_at=entered.revoked_at)
-
-
 def revoke_key(
     connection: Connection,
     secret: Secret,
