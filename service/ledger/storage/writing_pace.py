@@ -13,18 +13,41 @@ and reservations that a change of them reads there. Once accounts of a second ro
 rest, until only those of one root do.
 """
 
+import gc
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _BRIEF = 0.01  # seconds of the processor that a transaction may take without a rest
 _SCALE = 0.0012  # seconds: c above
 _MOST_TIMES = 100  # the longest rest, as a multiple of a transaction: then one in a hundred requests meets one at all
 _LENIENT = 2.0  # seconds of rests that a principal need not take at once: the processor's time varies by chance
 _MOST_NAMES = 1000
+
+
+class _Collector(threading.local):
+    """What the garbage collector used of the processor in this thread.
+
+    It walks what all requests left, in the thread that happens to allocate when it is due: no transaction's own work.
+    """
+
+    seconds = 0.0
+
+    def __call__(self, phase: str, _: dict[str, Any]) -> None:
+        """Count one collection, as a member of ``gc.callbacks``."""
+        self.seconds += time.thread_time() * (-1 if phase == "start" else 1)
+
+
+_collector = _Collector()
+gc.callbacks.append(_collector)
+
+
+def used() -> float:
+    """Return the seconds of the processor that the calling thread has used, without those of the garbage collector."""
+    return time.thread_time() - _collector.seconds
 
 
 def rest_after(seconds: float) -> float:
@@ -55,9 +78,7 @@ class WritingPace:
             what the thread waits for.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = time.thread_time
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = used) -> None:
         self._clock, self._used = clock, used
         self._rests: OrderedDict[str, _Rests] = OrderedDict()  # by principal
         self._mutex = threading.Lock()
