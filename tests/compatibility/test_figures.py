@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.compatibility.comparing import LOOSE_PATHS, agree, loose_figures, sharpened
+from tests.compatibility.earlier_accountant import price_as
 from tests.compatibility.figures import draw
 from tests.compatibility.files import REFUSED, VERSIONS, nameless, read_answers
 from tests.compatibility.installation import Installation, fix_keystreams
@@ -35,6 +36,7 @@ def test_figures_are_the_same_to_the_last_digit(
 ) -> None:
     """Ask every twelfth question, or all; all of what builds on the answers before."""
     Clock(monkeypatch)
+    price_as(file.parent, monkeypatch)
     fix_keystreams(monkeypatch)
     loose = loose_figures(file.parent)
     kept = every if file.name.partition(".")[0] not in ("charges", "draws") else 1

@@ -1,9 +1,11 @@
 """Ledgers that earlier versions exported: each is imported on either database, verified, priced again and asked."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from fractions import Fraction
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +17,7 @@ from service.ledger.releases import expiry_keeper
 from service.privacy.plans.walking import Neighbouring
 from tests.api.calls import contract
 from tests.compatibility.comparing import agree, loose_figures, sharpened, without_added
+from tests.compatibility.earlier_accountant import price_as
 from tests.compatibility.files import DATABASES, REFUSED, VERSIONS, read_answers
 from tests.compatibility.installation import Installation, reports
 from tests.compatibility.ledger import RELATIONS, mechanisms, nodes
@@ -44,6 +47,7 @@ def test_a_ledger_is_what_it_was_when_it_was_exported(
     version: Path, written_on: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Clock(monkeypatch)
+    price_as(version, monkeypatch)
     file, installation = version / f"{written_on}.export.jsonl", Installation(tmp_path, database_url)
     exported = file.read_text(encoding="utf-8").splitlines()
     heads = json.loads(exported[0])["accounts"]
@@ -62,6 +66,32 @@ def test_a_ledger_is_what_it_was_when_it_was_exported(
     assert json.loads(again[0])["accounts"] == heads
 
 
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_present_accountant_finds_no_price_too_low(version: Path, database_url: str, tmp_path: Path) -> None:
+    """It prices only randomised response with more than two values otherwise, and lower."""
+    file, installation = version / "sqlite.export.jsonl", Installation(tmp_path, database_url)
+    installation.run("import", str(file))
+    recorded = (version / "sqlite.verify.txt").read_text(encoding="utf-8")
+    *found, last = reports(installation, file).splitlines()
+    changes = [line for line in found if line not in recorded]
+    for line in changes:
+        _, release, change = line.split(": ")
+        ((was, present),) = re.findall(r"^rho (\S+) -> (\S+)$", change)
+        assert Fraction(present) < Fraction(was), line
+        responses = [node for node in _nodes(_plan_of(file, release.removeprefix("release "))) if "values" in node]
+        assert any(node["values"] > 2 for node in responses), line
+    assert changes
+    assert last == f"{len(changes)} releases priced otherwise; nothing was changed"
+
+
+def _plan_of(file: Path, release: str) -> Any:
+    entries = [
+        json.loads(json.loads(line).get("entry", "{}")) for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    return next(entry["content"]["plan"] for entry in entries if entry.get("release") == release)
+
+
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.statistics)])
 @_moved(first=1)
 def test_a_ledger_answers_as_when_it_was_exported(
@@ -72,6 +102,7 @@ def test_a_ledger_answers_as_when_it_was_exported(
     What is spent is added up in the order of the digests of its rows. On PostgreSQL 0.4.0 did so as they lay in its
     file, and answered otherwise in the last digits.
     """
+    price_as(version, monkeypatch)
     file, time = version / f"{written_on}.export.jsonl", Clock(monkeypatch)
     with file.open(encoding="utf-8") as opened:
         time.moment = datetime.fromisoformat(json.loads(opened.readline())["at"])

@@ -103,16 +103,17 @@ def open_account(
     caps: Any = MappingProxyType({}),
     periods: Any = None,
     funding: Any = None,
+    neighbouring: Any = Neighbouring.ADD_REMOVE,
     **budget: str,
 ) -> AccountRecord:
-    """An account under add_remove; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
+    """An account; a rho of 1 unless told otherwise; ``caps``: budgets by tag."""
     stated = read_budget(budget or {"definition": "zcdp", "rho": "1"})
     above = None if approval_above is None else Fraction(approval_above)
     counted = None if periods is None else read_account_periods(periods, "/periods")
     new = NewAccount(
         name,
         "person",
-        Neighbouring.ADD_REMOVE,
+        neighbouring,
         "",
         stated,
         parent,

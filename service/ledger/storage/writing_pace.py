@@ -29,7 +29,7 @@ _MOST_NAMES = 1000
 
 
 class _Collector(threading.local):
-    """What the garbage collector used of the processor in this thread.
+    """The processor time that the garbage collector took in this thread.
 
     It walks what all requests left, in the thread that happens to allocate when it is due: no transaction's own work.
     """

@@ -1,7 +1,7 @@
 """The prices that the present accountant charges under caps on tags, along an account's chain."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from service.ledger.accounts import caps
 from service.ledger.accounts.budgets import write_price
@@ -13,9 +13,11 @@ from service.ledger.journal.charge_sums import CapPrices
 from service.ledger.journal.entries import CapsChanged
 from service.ledger.journal.entry_texts import NOTHING, PriceKey, SpendingKey
 from service.ledger.spending.spending_rows import Subplans
-from service.privacy.accounting.pricing import Price
-from service.privacy.accounting.totals import is_charge_of
+from service.privacy.accounting.pricing import ACCOUNTANT, Price
+from service.privacy.accounting.totals import may_be_charge_by
 from service.privacy.plans.tagged import statement_faults, tagged_part
+
+WrongPrices = Mapping[str, tuple[PriceKey, Price]]
 
 
 class CapCheck:
@@ -84,25 +86,25 @@ class CapCheck:
         return caps.price_of_earlier(subplans, present, self._chain.neighbouring, stated=stated, known=self._known)
 
     def wrong_prices(
-        self, release: str, subject: SpendingKey, prices: CapPrices
-    ) -> Mapping[str, tuple[PriceKey, Price]]:
-        """Return the prices that are not the present accountant's, with that price, by the tags of the caps."""
-        present = ((tag, amount, self.present_price(release, subject, tag)) for tag, amount in prices)
-        return {
-            tag: (amount, right)
-            for tag, amount, right in present
-            if not is_charge_of(entry_texts.price_of_key(amount), right)
-        }
+        self, release: str, subject: SpendingKey, prices: CapPrices, accountant: str = ACCOUNTANT
+    ) -> WrongPrices:
+        """Return the prices that are not an accountant's, with the present one's, by the tags of the caps."""
+        return _wrong(accountant, ((tag, one, self.present_price(release, subject, tag)) for tag, one in prices))
 
-    def wrong_prices_before(self, content: CapsChanged) -> Mapping[str, tuple[PriceKey, Price]]:
-        """Return the prices of what caps count that are not the present accountant's, with that price, by tag."""
+    def wrong_prices_before(self, content: CapsChanged, accountant: str = ACCOUNTANT) -> WrongPrices:
+        """Return the prices of what caps count that are not an accountant's, with the present one's, by tag."""
         counted = ((cap.tag, cap.counted) for cap in content.caps if cap.counted is not None)
-        present = ((tag, amount, self.present_price_before(tag)) for tag, amount in counted)
-        return {
-            tag: (amount, right)
-            for tag, amount, right in present
-            if not is_charge_of(entry_texts.price_of_key(amount), right)
-        }
+        return _wrong(accountant, ((tag, one, self.present_price_before(tag)) for tag, one in counted))
+
+    def are_held_right(self, content: CapsChanged) -> bool:
+        """Return whether new caps count what is held, at the prices of the entry's accountant."""
+        return all(
+            dict(cap.held).keys() == present.keys()
+            and not _wrong(content.accountant, ((release, one, present[release]) for release, one in cap.held))
+            for cap in content.caps
+            if cap.admission is not None
+            for present in [{release: entry_texts.price_of_key(one) for release, one in self.held_under(cap.tag)}]
+        )
 
     def held_under(self, tag: str) -> CapPrices:
         """Return the prices of what is held under a cap that was just set, by release."""
@@ -113,3 +115,11 @@ class CapCheck:
             if amount != NOTHING:
                 found.append((release, amount))
         return tuple(found)
+
+
+def _wrong(accountant: str, prices: Iterable[tuple[str, PriceKey, Price]]) -> WrongPrices:
+    return {
+        name: (amount, right)
+        for name, amount, right in prices
+        if not may_be_charge_by(accountant, entry_texts.price_of_key(amount), right)
+    }

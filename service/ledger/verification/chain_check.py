@@ -36,9 +36,9 @@ from service.ledger.journal.journal import Actor, Head, JournalEntry
 from service.ledger.verification.approval_check import UNAPPROVED, ApprovalCheck, Before
 from service.ledger.verification.cap_check import CapCheck
 from service.ledger.verification.draw_check import DrawOverlaps
-from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
+from service.privacy.accounting.pricing import COMPARABLE, Price, price
 from service.privacy.accounting.privacy_filter import spent_alone
-from service.privacy.accounting.totals import is_charge_of
+from service.privacy.accounting.totals import may_be_charge_by
 from service.privacy.mechanisms.declared import Declared, declared_in
 from service.privacy.numerics.keyed import KeptResults
 from service.privacy.plans.notation import check_relation
@@ -199,16 +199,16 @@ class Audit:
                 charged = self._charged.get(release)
                 if charged is not None:
                     self._charged[release] = charged._replace(caps=tuple(sorted((*charged.caps, (cap.tag, amount)))))
-        if content.accountant != ACCOUNTANT:
+        if content.accountant not in COMPARABLE:
             return
         with _readable():
-            held = all(cap.held == self.caps.held_under(cap.tag) for cap in content.caps if cap.admission is not None)
-            right = held and not self.caps.wrong_prices_before(content)
+            right = self.caps.are_held_right(content)
+            right = right and not self.caps.wrong_prices_before(content, content.accountant)
         if not right:
             raise BrokenChain("a cap does not count the earlier releases at their price")
 
     def _check_allotted(self, content: Allotted) -> None:
-        """Require that an entry counts the mechanism of an allotment at the present accountant's prices.
+        """Require that an entry counts the mechanism of an allotment at the accountant's prices.
 
         Raises:
             BrokenChain: the entry counts another mechanism, or other prices.
@@ -216,9 +216,10 @@ class Audit:
         with _readable():
             leaf = declared_in(entry_texts.read_text(content.plan))
             right = leaf is not None and content.plan == text_of(_allotment_like(leaf, content.child))
-            if right and content.accountant == ACCOUNTANT and leaf is not None:
-                right = self.is_right(content.plan, content.price) and all(
-                    is_charge_of(
+            if right and content.accountant in COMPARABLE and leaf is not None:
+                right = self.is_right(content.accountant, content.plan, content.price) and all(
+                    may_be_charge_by(
+                        content.accountant,
                         entry_texts.price_of_key(amount),
                         price_under(leaf, self.chain.caps.find(tag).weights, self.chain.neighbouring),
                     )
@@ -242,9 +243,11 @@ class Audit:
         return self.caps.tags_of(subject)
 
     def _check_under_caps(self, accountant: str, release: str, charge: Charge) -> None:
-        """Require that prices of the present accountant under caps are its prices; others' are not checked."""
+        """Require that prices under caps are those of the accountant; those of unlike versions are not checked."""
         with _readable():
-            wrong = accountant == ACCOUNTANT and self.caps.wrong_prices(release, charge.subject, charge.caps)
+            wrong = accountant in COMPARABLE and self.caps.wrong_prices(
+                release, charge.subject, charge.caps, accountant
+            )
         if wrong:
             raise BrokenChain("the price under a cap is not that of the tagged part")
 
@@ -308,12 +311,12 @@ class Audit:
         raise BrokenChain("the entries do not add up")
 
     def _check_price(self, accountant: str, charge: Charge) -> None:
-        """Require that a price of the present accountant is its price of the plan; others' prices are not checked."""
+        """Require that a price is the accountant's price of the plan; those of unlike versions are not checked."""
         try:
-            if accountant != ACCOUNTANT:
+            if accountant not in COMPARABLE:
                 entry_texts.price_of_key(charge.amount)
                 return
-            right = self.is_right(charge.subject[0], charge.amount)
+            right = self.is_right(accountant, charge.subject[0], charge.amount)
         except UNREADABLE:
             raise BrokenChain("the entry's price or plan is not valid") from None
         if not right:
@@ -331,7 +334,7 @@ class Audit:
             BrokenChain: the release is above that price, and its entry does not ask for their approval.
         """
         chain = self.chain
-        if chain.approvers is None or chain.approval_above is None or accountant != ACCOUNTANT:
+        if chain.approvers is None or chain.approval_above is None or accountant not in COMPARABLE:
             return
         if isinstance(content, Proposed) and chain.name in (content.approval_of or ()):
             return
@@ -341,16 +344,16 @@ class Audit:
         if asks:
             raise BrokenChain(UNAPPROVED)
 
-    def is_right(self, plan: str, amount: PriceKey) -> bool:
-        """Return whether the present accountant charges this amount for a plan; cached for plans that are not long.
+    def is_right(self, accountant: str, plan: str, amount: PriceKey) -> bool:
+        """Return whether an accountant may have charged this amount for a plan; cached for plans that are not long.
 
         Raises:
             InvalidInput: the plan has no meaning under the account's relation.
         """
-        return (self._known if len(plan) < entry_texts.SHORT else self._is_right)(plan, amount)
+        return (self._known if len(plan) < entry_texts.SHORT else self._is_right)(accountant, plan, amount)
 
-    def _is_right(self, plan: str, amount: PriceKey) -> bool:
-        return is_charge_of(entry_texts.price_of_key(amount), self.present_price(plan))
+    def _is_right(self, accountant: str, plan: str, amount: PriceKey) -> bool:
+        return may_be_charge_by(accountant, entry_texts.price_of_key(amount), self.present_price(plan))
 
     def present_price(self, plan: str) -> Price:
         """Return the present accountant's price of a plan for this account.

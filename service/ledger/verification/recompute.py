@@ -197,7 +197,7 @@ class _Found:
         caps = {} if before is None else {tag: one for tag, one in before.caps.items() if tag not in dict(charge.caps)}
         caps |= self._audit.caps.wrong_prices(release, charge.subject, charge.caps)
         plan = charge.subject[0]
-        if caps or not self._audit.is_right(plan, charge.amount):
+        if caps or not self._audit.is_right(ACCOUNTANT, plan, charge.amount):
             present = self._audit.present_price(plan)
             self.wrong[release] = Difference(release, charge.amount, present, charge.periods, caps)
 

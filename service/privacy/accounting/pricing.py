@@ -22,8 +22,14 @@ from service.privacy.plans.composition_program import Foldable, Notion, build_pr
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, Priced, condense
 
-ACCOUNTANT = "1"
+ACCOUNTANT = "2"
 """The version of everything that decides a price; a release stores the one that priced it."""
+
+NEVER_BELOW = frozenset({"1"})
+"""Earlier versions none of whose prices is below the present one: "1" took the rho of two values for all responses."""
+
+COMPARABLE = NEVER_BELOW | {ACCOUNTANT}
+"""The versions whose prices can be checked; others' are what they are."""
 
 QUANTA = 10**15  # in a nat
 MEMOISED_SIZE = 1000  # mechanisms and nodes; larger plans rarely come twice, and would fill the memory

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
 
-from service.privacy.accounting.pricing import Price
+from service.privacy.accounting.pricing import NEVER_BELOW, Price
 
 FINE_DENOMINATOR = 10**60  # totals are exact below it
 COMMON = 10**60 * math.lcm(*range(1, 2**13))
@@ -224,4 +224,26 @@ def is_charge_of(amount: Price, asked: Price) -> bool:
         charged_figure == price
         or (charged_figure is not None and price is not None and charged_figure == _round_up(price, steps))
         for charged_figure, price, steps in figures
+    )
+
+
+def may_be_charge_by(accountant: str, amount: Price, asked: Price) -> bool:
+    """Return whether an accountant may have charged this amount where the present one asks for a price.
+
+    Args:
+        accountant: of ``COMPARABLE``; versions of ``NEVER_BELOW`` may have charged more.
+    """
+    if is_charge_of(amount, asked):
+        return True
+    figures = [
+        (amount.epsilon, asked.epsilon),
+        (amount.rho, asked.rho),
+        (amount.delta, asked.delta),
+        (amount.linear, asked.linear),
+        *zip(amount.quanta, asked.quanta, strict=False),
+    ]
+    return (
+        accountant in NEVER_BELOW
+        and len(amount.quanta) == len(asked.quanta)
+        and all(one is None or (other is not None and one >= other) for one, other in figures)
     )

@@ -7,6 +7,7 @@ from fractions import Fraction
 from service.privacy.grammar import ABOVE_0, ExactNumber, Unit, WholeNumber
 from service.privacy.laws.divergences import randomized_response
 from service.privacy.laws.loss_laws import LadderLoss
+from service.privacy.laws.response_zcdp import response_rho
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.numerics.arithmetic import Arithmetic, Number
 from service.privacy.numerics.curve_table import Curve
@@ -52,12 +53,15 @@ class RandomizedResponse(Mechanism):
     def pure_epsilon(self) -> Loss:
         return Loss(self.epsilon)
 
-    def rho_curve(self) -> Curve:
-        """Return the formula for two values, which is an upper bound for more: the mechanism is epsilon-DP."""
-        return pure_rho_curve(self.epsilon)
+    def rho_curve(self) -> Curve | None:
+        """Return the formula for two values; the rho of more is found by a search."""
+        return pure_rho_curve(self.epsilon) if self.values == 2 else None
 
     def rho(self) -> Loss:
-        return rounded_rho(self.rho_curve(), self.epsilon)
+        """Return the largest tau(alpha)/alpha, rounded up; at most that of two values, as it is epsilon-DP."""
+        of_two = rounded_rho(pure_rho_curve(self.epsilon), self.epsilon)
+        found = response_rho(self.epsilon, self.values) if self.values > 2 else None
+        return of_two if found is None else min(of_two, Loss(found, rational=False))
 
     def rdp(self) -> RdpBounds:
         return RdpBounds(curve=Curve(randomized_response, (self.epsilon, self.values)))
@@ -69,7 +73,7 @@ class RandomizedResponse(Mechanism):
         return None
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=0.03)
+        return WorkEstimate(at_order=0.03, proof=0.0 if self.values == 2 else 1.5)
 
 
 def pure_rho_curve(epsilon: Fraction) -> Curve:
