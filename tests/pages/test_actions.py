@@ -85,8 +85,7 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     shown = steward.get(page).text
     assert "Approve the change" in shown
     assert "once that whole budget is spent" in shown
-    proposed = json_of(api.get(f"/v1{page}"))["proposed_change"]["budget"]
-    submit(steward, page, f"{page}/budget", cap=proposed["rho"], declared="")
+    submit(steward, page, f"{page}/approve", proposal=hidden(shown, "proposal"))
     found = json_of(api.get(f"/v1{page}"))
     assert (found["budget"]["rho"], found["proposed_change"]) == ("0.75", None)
     assert "Approve the change" not in steward.get(page).text
