@@ -392,6 +392,7 @@ def test_entries_of_the_registry_are_files_or_say_what_is_missing(steward: Clien
         missing = steward.get(f"{place}/registry-entry")
         assert (missing.status_code, "Intended use" in missing.text) == (409, True)
         assert missing.headers["Content-Type"].startswith("text/html")
+        assert f'href="{place}/description">Describe it</a>' in missing.text
     people = {
         "data_curators": ["The office"],
         "intended_use": "Planning",
