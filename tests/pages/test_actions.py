@@ -173,6 +173,7 @@ def test_keys_are_rotated(api: Client, steward: Client) -> None:
     assert datetime.fromisoformat(ended["expires_at"]) - datetime.fromisoformat(new["created_at"]) == timedelta(7)
     listed = steward.get("/keys").text
     assert "by rotation" in listed
+    assert "The old key stays valid for" in listed
     assert "another took its place" in listed
     assert f"/keys/{old['id']}/rotate" not in listed
     assert f"/keys/{old['id']}/revoke" in listed
