@@ -163,8 +163,8 @@ def main() -> None:
     except BrokenChain as broken:
         typer.echo(f"error: the installation's journal is not sound: {broken}; run verify", err=True)
         raise SystemExit(1) from None
-    except OSError as error:  # such as a full disk behind standard output
-        typer.echo(f"error: {error.filename or 'a file'}: {error.strerror or error}", err=True)
+    except OSError as error:  # without a name it is that of a stream, such as one to a full disk
+        typer.echo(f"error: {error.filename or 'standard output'}: {error.strerror or error}", err=True)
         raise SystemExit(1) from None
 
 

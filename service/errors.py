@@ -4,9 +4,9 @@ This module knows nothing of HTTP: ``service.api.http.problems`` maps each class
 was expected and what was received, and never contain a count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from service.rounding import STATED, down, up
 
@@ -42,6 +42,27 @@ class InvalidInput(ServiceError):
     @classmethod
     def at(cls, pointer: str, detail: str) -> "InvalidInput":
         return cls([Fault(pointer, detail)])
+
+
+_Item = TypeVar("_Item")
+_Read = TypeVar("_Read")
+
+
+def read_all(read: Callable[[_Item], _Read], items: Iterable[_Item]) -> list[_Read]:
+    """Return what a function reads from each item.
+
+    Raises:
+        InvalidInput: it refuses some of them; the error has the faults of all.
+    """
+    done, faults = list[_Read](), list[Fault]()
+    for item in items:
+        try:
+            done.append(read(item))
+        except InvalidInput as refused:
+            faults += refused.faults
+    if faults:
+        raise InvalidInput(faults)
+    return done
 
 
 class Unauthenticated(ServiceError):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +25,7 @@ from service.ledger.accounts.lines import MAX_DEPTH
 from service.ledger.installation.high_water import HighWaterFile, Mark
 from service.ledger.installation.mark_check import check_clock
 from service.ledger.installation.missing_entries import last_entries, missing_entries
-from service.ledger.installation.signing import signer_of
+from service.ledger.installation.signing import BadSignature, signer_of
 from service.ledger.journal.canonical_json import load_once
 from service.ledger.journal.entry_texts import PriceKey, price_of
 from service.ledger.journal.journal import Head, read_head, write_head
@@ -132,12 +132,26 @@ def verify_receipt(
         receipt = load_once(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise Conflict(f"expected a receipt as JSON in {file}, with each name once in an object") from None
-    check_receipt(receipt, public_key)
+    with naming_file(file):
+        check_receipt(receipt, public_key)
     release, entry = receipt["release"], receipt["entry"]
     typer.echo(
         f"valid: {release['name']!r} in {receipt['account']!r}, {release['state']} when the receipt was issued,"
         f" {receipt['issued_at']}; charged {entry['time']} by entry {entry['seq']}:{receipt['hash']}"
     )
+
+
+@contextmanager
+def naming_file(file: Path) -> Iterator[None]:
+    """Name the file of a statement that is not as an installation signed it.
+
+    Raises:
+        BadSignature: the refusal, which begins with the name.
+    """
+    try:
+        yield
+    except BadSignature as refused:
+        raise BadSignature(f"{file}: {refused}") from None
 
 
 def recompute(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.ledger_commands import FileArgument, write_whole
+from service.cli.ledger_commands import FileArgument, naming_file, write_whole
 from service.installation import open_installation, settings_of_command
 from service.ledger.installation.signing import signer_of
 from service.ledger.storage import clock
@@ -45,7 +45,7 @@ def verify_package(
     file: FileArgument, public_key: Annotated[str, typer.Option(help="The public key of the installation.")]
 ) -> None:
     """Verify a publication package without any database: signature, files, receipt, and noisy counts."""
-    with file.open("rb") as opened:
+    with naming_file(file), file.open("rb") as opened:
         manifest = check_package(opened, public_key)
     typer.echo(
         f"valid: {manifest['name']!r} in {manifest['account']!r}, {len(manifest['files'])} files, issued"

@@ -42,6 +42,8 @@ _PICTURES: dict[str, tuple[str, dict[str, str | int]]] = {
     "profile": ("balance", {"picture": "profile"}),
     "rdp": ("balance", {"picture": "rdp"}),
 }
+_PROPOSED = ("budget", "state", "caps", "approvers")
+"""The members of an account's change that other persons approve."""
 _NO_CAP = {
     "tag": "",
     "tagged_definition": "zcdp",
@@ -86,6 +88,16 @@ async def change_approval(account: AccountStep, visit: SignedIn, form: SentForm)
     return await change(visit, account, typed, body | reason_of(form), text_of(form, "once"))
 
 
+@router.post("/approve")
+async def approve_change(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
+    """Request the change that another steward proposed, unless another one waits than was shown."""
+    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
+    if str(proposed.get("seq")) != text_of(form, "proposal"):
+        return RedirectResponse(f"/accounts/{account}?done=late", 303)
+    body = {member: proposed[member] for member in _PROPOSED if proposed.get(member) is not None}
+    return await change(visit, account, {}, body | reason_of(form), text_of(form, "once"), body.get("state", "changed"))
+
+
 @router.post("/reject")
 async def reject_change(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
     """Reject the change of the account that waits, unless it has changed since it was shown."""
@@ -105,25 +117,6 @@ def reason_of(form: Form) -> dict[str, str]:
     """Return the member of a change that states its reason; none if the steward gave none."""
     reason = text_of(form, "reason")
     return {"reason": reason} if reason else {}
-
-
-async def approve_proposed(
-    visit: Visit, account: str, form: Form, member: str, *, placed: "FaultPlacement | None" = None
-) -> Response:
-    """Request the change that another steward proposed, unless the proposal has changed since it was shown.
-
-    Args:
-        visit: the request of the signed-in user.
-        account: the name of the account.
-        form: has the number of the proposal, ``seq``.
-        member: of the account's change: what the form approves.
-        placed: as ``change`` takes it.
-    """
-    proposed = (await get(visit, address("accounts", account)))["proposed_change"] or {}
-    if member not in proposed or str(proposed["seq"]) != text_of(form, "seq"):
-        return RedirectResponse(f"/accounts/{account}", 303)
-    body = {member: proposed[member]} | reason_of(form)
-    return await change(visit, account, {}, body, text_of(form, "once"), placed=placed)
 
 
 class FaultPlacement(Protocol):

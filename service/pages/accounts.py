@@ -99,31 +99,21 @@ async def _waiting(visit: Visit, *, shown: bool) -> dict[str, Any]:
 
     Other pages of the list have none.
     """
-    if not shown:
-        return dict.fromkeys(
-            (
-                "proposals",
-                "changes",
-                "more_waiting",
-                "own_proposals",
-                "own_changes",
-                "approved",
-                "rejected",
-                "more_own",
-            ),
-            (),
-        )
     own = visit.session.name
     query: dict[str, str | int] = {"limit": _WAITING, "with_charge": "true", "with_obstacle": "true"}
     now = clock.now()
     earlier = query | {"proposed_by": own, "since": clock.later(now, -_OLDEST)}
-    releases, changed, own_releases, approved, rejected = await asyncio.gather(
-        get(visit, address("proposals"), query),
-        get(visit, address("accounts"), {"waiting": "true", "limit": _WAITING, "with_obstacle": "true"}),
-        get(visit, address("proposals"), query | {"proposed_by": own}),
-        get(visit, address("proposals"), earlier | {"state": "approved"}),
-        get(visit, address("proposals"), earlier | {"state": "rejected"}),
-    )
+    lists: list[tuple[str, Query]] = [
+        ("proposals", query),
+        ("accounts", {"waiting": "true", "limit": _WAITING, "with_obstacle": "true"}),
+        ("proposals", query | {"proposed_by": own}),
+        ("proposals", earlier | {"state": "approved"}),
+        ("proposals", earlier | {"state": "rejected"}),
+    ]
+    found: list[Any] = [{"items": (), "next_cursor": None}] * len(lists)
+    if shown:
+        found = await asyncio.gather(*(get(visit, address(name), asked) for name, asked in lists))
+    releases, changed, own_releases, approved, rejected = found
     changes = [(one, one["proposed_change"]) for one in changed["items"]]
     fresh = clock.later(now, -_DECIDED)
     return {

@@ -1,4 +1,4 @@
-"""The form on which stewards state an account's approvers, and the approval of other ones."""
+"""The form on which stewards state an account's approvers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from service.errors import InvalidInput
-from service.pages.account import AccountStep, approve_proposed, change, reason_of, show
+from service.pages.account import AccountStep, change, reason_of, show
 from service.pages.shell.api_client import SignedIn
 from service.pages.shell.approval_texts import approvers_of
 from service.pages.shell.forms import SentForm, text_of
@@ -29,12 +29,6 @@ async def set_approvers(account: AccountStep, visit: SignedIn, form: SentForm) -
         faults = {"at_least": wrong.faults[0].detail}
         return await show(visit, account, typed=fields, faults=faults, status=422)
     return await change(visit, account, fields, body, text_of(form, "once"), placed=_placed)
-
-
-@router.post("/approvers/approve")
-async def approve_approvers(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Request the approvers that another steward proposed."""
-    return await approve_proposed(visit, account, form, "approvers", placed=_placed)
 
 
 def field_of(pointer: str) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from service.pages.account import AccountStep, approve_proposed, change, reason_of, show
+from service.pages.account import AccountStep, change, reason_of, show
 from service.pages.budget_form import FIGURES, budget_of, field_of, unused_figures
 from service.pages.shell.api_client import SignedIn
 from service.pages.shell.forms import SentForm, number_of, text_of
@@ -25,12 +25,6 @@ async def set_cap(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
     body = {"caps": [{"tag": tag, "budget": budget_of(typed)}]} | reason_of(form)
     fields["tagged_reason"] = text_of(form, "reason")
     return await change(visit, account, fields, body, text_of(form, "once"), placed=_placed)
-
-
-@router.post("/caps/approve")
-async def approve_caps(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Request the caps that another steward proposed."""
-    return await approve_proposed(visit, account, form, "caps")
 
 
 def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, Any]:

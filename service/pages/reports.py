@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from service.ledger.storage import clock
 from service.pages import days
 from service.pages.account import AccountStep
-from service.pages.confidences import CONFIDENCES, confidence_of
+from service.pages.confidences import confidence_of
 from service.pages.shell.api_client import Query, Refused, SignedIn, Visit, address, get
 from service.pages.shell.layout import page
 
@@ -29,18 +29,16 @@ async def show_report(account: AccountStep, visit: SignedIn) -> Response:
     """Render the report of a period; by default, of the present year."""
     period, confidence = _period(visit), confidence_of(visit)
     account_body = await get(visit, address("accounts", account))
-    shown: dict[str, Any] = {
+    shown: dict[str, Any] = confidence.shown | {
         "account": account_body,
         "period": period,
-        "asked": confidence,
-        "percent": CONFIDENCES[confidence],
-        "confidences": list(CONFIDENCES.items()),
         "report": None,
         "installation": None,
         "is_over": period.until <= clock.now()[:10],
         "first_page": "cursor" not in visit.request.query_params,
     }
-    query, faults = _query(period, confidence)
+    query, faults = _query(period, confidence.asked)
+    faults |= confidence.faults
     if not faults:
         cursor = visit.request.query_params.get("cursor")
         asked: Query = {**query, "limit": _ROWS, "cursor": cursor}

@@ -12,6 +12,7 @@ from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
 from service.pages.shell.forms import Form, SentForm, number_of, text_of, texts_of, words_of
 from service.pages.shell.layout import page
+from service.privacy.numerics.numbers import EXPECTED_NUMBER
 
 router = APIRouter(prefix="/webhooks", include_in_schema=False)
 
@@ -30,6 +31,7 @@ _TEXTS = {
     "ledger.stopped": "the ledger was rolled back or altered, and a server stopped writing",
     "ledger.acknowledged": "an operator accepted an older ledger",
 }
+_NO_SHARE = "expected a share of the budget, such as 20 % or 0.2"
 _AT = ["/name", "/url", "/mail", "/accounts", "/below", "/events"]
 """The pointers that have a field."""
 WebhookStep = Annotated[str, Path()]
@@ -160,12 +162,15 @@ async def _wrong(visit: Visit, typed: _Typed, webhook_id: str | None = None) -> 
 
 def _form(visit: Visit, typed: _Typed, faults: Mapping[str, str] | None, refused: Refused | None) -> dict[str, Any]:
     """Return the context of a webhook's form."""
-    return {
+    placed = refusal(refused, _AT) if faults is None else {"faults": faults}
+    if placed["faults"].get("/below") == EXPECTED_NUMBER:
+        placed["faults"] = {**placed["faults"], "/below": _NO_SHARE}
+    return placed | {
         "given": typed.fields,
         "chosen": typed.events,
         "events": {event: _TEXTS[event] for event in EVENTS},
         "mail": visit.request.app.state.settings.smtp_host is not None or bool(typed.fields["mail"]),
-    } | (refusal(refused, _AT) if faults is None else {"faults": faults})
+    }
 
 
 def _back(webhook: str, done: str) -> Response:

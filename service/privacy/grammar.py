@@ -268,7 +268,7 @@ class PlanElement:
         fields: list[Field] = []
         for field in (*cls.BEFORE, Type("type", required=True, value=cls.TYPE), *cls.FIELDS, *cls.AFTER):
             if isinstance(field, Either):
-                about += f" {field.rule.capitalize()}."
+                about += f" {field.rule[0].upper()}{field.rule[1:]}."
                 fields += [field.parameter, field.loss]
             else:
                 fields.append(field)

@@ -7,7 +7,7 @@ drawn. The declaration bounds how often fresh noise is drawn for one charge, wha
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.errors import InvalidInput
@@ -42,16 +42,20 @@ class Partitions:
     names: frozenset[str] | None = None
 
 
-def first_unclear(names: Sequence[str]) -> int | None:
-    """Return the number of the first name that is not clear; None if all are.
+def unclear(names: Sequence[str]) -> Iterator[int]:
+    """Yield the numbers of the names that are not clear.
 
     Readers can tell clear names apart: they have no invisible characters, and each has only one spelling.
     """
     for start in range(0, len(names), _AT_ONCE):
         some = names[start : start + _AT_ONCE]
         if not _are_clear(some):
-            return start + next(number for number, name in enumerate(some) if not _are_clear([name]))
-    return None
+            yield from (start + number for number, name in enumerate(some) if not _are_clear([name]))
+
+
+def first_unclear(names: Sequence[str]) -> int | None:
+    """Return the number of the first name that is not clear; None if all are."""
+    return next(unclear(names), None)
 
 
 def distinct(names: Sequence[str]) -> set[str]:
@@ -88,9 +92,9 @@ def read_partitions(stated: object, at: str) -> Partitions:
         raise InvalidInput.at(at, _EXPECTED)
     if not set(map(type, stated)) <= {str}:
         raise InvalidInput.at(at, _EXPECTED)
-    unclear = first_unclear(stated)
-    if unclear is not None:
-        raise InvalidInput.at(f"{at}/{unclear}", EXPECTED_NAME)
+    first = first_unclear(stated)
+    if first is not None:
+        raise InvalidInput.at(f"{at}/{first}", EXPECTED_NAME)
     names = frozenset(distinct(stated))
     if len(names) < len(stated):
         seen: set[str] = set()

@@ -50,7 +50,7 @@ _STEADY = r"""() => {
   while (texts.nextNode()) {
     const node = texts.currentNode;
     node.data = node.data
-      .replace(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/g, "2026-01-31 12:00:00 UTC")
+      .replace(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\sUTC/g, "2026-01-31 12:00:00\u00a0UTC")
       .replace(/^\d{4}-\d\d-\d\d$/, "2026-01-31")
       .replace(/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/g, "01234567-89ab-cdef-0123-456789abcdef")
       .replace(/[0-9a-f]{64}/g, "0123456789abcdef".repeat(4))

@@ -282,6 +282,7 @@ def test_a_key_is_made_shown_once_and_revoked(
     steward.goto("/keys")
     expect(steward.get_by_text(key)).to_have_count(0)
     row = steward.get_by_role("row", name="temporary")
+    row.get_by_text("Rotate or revoke").click()
     row.get_by_label("Stop it for ever").check()
     row.get_by_role("button", name="Revoke the key of temporary").click()
     expect(steward.get_by_role("status")).to_contain_text("The key was revoked.")

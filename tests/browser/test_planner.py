@@ -153,7 +153,7 @@ def test_what_has_no_meaning_is_said_at_its_field(steward: Page) -> None:
     fill_row(page, 2, Sensitivity="0.5")
     page.get_by_role("button", name="Work out the plan").last.click()
     wrong = page.locator("[aria-invalid=true]")
-    expect(wrong).to_have_count(2)
+    expect(wrong).to_have_count(3)
     expect(wrong.first).to_have_value("six")
     expect(wrong.first).to_have_accessible_description(re.compile("expected a number"))
     expect(page.get_by_label("Table", exact=True).first).to_have_value("Total")

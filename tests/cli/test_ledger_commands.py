@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(home: Path, tmp_path:
         assert said(home, *command, code=1) == f"error: {nowhere} cannot be written: No such file or directory\n"
     full = Path("/dev/full").open("w", encoding="ascii")  # noqa: SIM115 - closing it fails, too
     with contextlib.redirect_stdout(full):
-        assert said(home, "export", code=1) == "error: a file: No space left on device\n"
+        assert said(home, "export", code=1) == "error: standard output: No space left on device\n"
     with contextlib.suppress(OSError):
         full.close()
 
@@ -441,7 +441,7 @@ def test_a_package_is_made_and_verified_without_an_installation(home: Path, tmp_
     assert verified.stdout.startswith("valid: 'a release' in 'people', 7 files, issued ")
     whole = file.read_bytes()
     file.write_bytes(whole[:-30])
-    assert said(tmp_path, "verify-package", str(file), "--public-key", key, code=1).startswith("error: ")
+    assert said(tmp_path, "verify-package", str(file), "--public-key", key, code=1).startswith(f"error: {file}: ")
     file.write_bytes(whole)
     assert "no release" in said(home, "package", "people", "none", str(file), code=1)
     assert file.read_bytes() == whole
@@ -454,11 +454,11 @@ def test_what_is_no_receipt_is_refused(home: Path, tmp_path: Path, said: Command
     twice = receipt.read_bytes().replace(b"{", b'{"unit":"household",', 1)  # some readers take the first of two
     for content in (json.dumps(changed).encode(), twice, b"{", b"[]", b"\xff", b"[" * 100_000):
         (tmp_path / "changed.json").write_bytes(content)
-        assert said(tmp_path, "verify-receipt", str(tmp_path / "changed.json"), "--public-key", key, code=1)[:7] == (
-            "error: "
-        )
+        refused = said(tmp_path, "verify-receipt", str(tmp_path / "changed.json"), "--public-key", key, code=1)
+        assert refused.startswith("error: ")
+        assert str(tmp_path / "changed.json") in refused
     refused = said(tmp_path, "verify-receipt", str(receipt), "--public-key", "00" * 32, code=1)
-    assert refused == "error: the statement names another public key than the expected one, which --public-key states\n"
+    assert refused.startswith(f"error: {receipt}: the statement names another public key than the expected one")
 
 
 def test_an_export_is_verified_and_rebuilds_the_ledger(home: Path, tmp_path: Path, said: Command) -> None:

@@ -89,6 +89,21 @@ def test_releases_are_found_in_pages_and_in_either_order(
         names(since=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+def test_releases_of_all_accounts_are_found(ledger: Client, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "_PAGE", 1)
+    other = opened(ledger).name
+    for number, name in enumerate((other, account.name, other)):
+        ledger.register(name, name=f"t {number}", plan=_SMALL, tags=[account.name])
+
+    def found(**asked: Any) -> list[tuple[str, str]]:
+        return [(one.account, one.name) for one in ledger.find_releases(tag=account.name, **asked)]
+
+    assert found() == [(account.name, "t 1"), (other, "t 0"), (other, "t 2")]
+    assert found(newest_first=True) == found()[::-1]
+    assert found(newest_first=True, most=1) == [(other, "t 2")]
+    assert found(name="T 1", state="committed", registered_by="first-steward") == [(account.name, "t 1")]
+
+
 def test_a_batch_is_registered_whole_or_not_at_all(ledger: Client, account: Account) -> None:
     first = NewRelease("first", _SMALL, ["pl94"], delta="1e-9")
     held = NewRelease("second", _SMALL, reserve_for=timedelta(days=1))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from itertools import product
 from typing import Any
 
 import pytest
@@ -68,9 +69,16 @@ def test_a_family_that_is_none(steward: Client, monkeypatch: pytest.MonkeyPatch)
     assert "expected a family of at most 1 releases, got more: ask for fewer" in many.text
 
 
-def test_another_confidence_is_the_usual_one(steward: Client, drawn: Any) -> None:
-    for confidence in ("", "2", "<b>", "0.96"):
-        assert "at least 95 %." in steward.get(f"{drawn['at']}/accuracy", params={"confidence": confidence}).text
+def test_a_confidence_that_pages_do_not_offer_is_refused_at_its_field(steward: Client, drawn: Any) -> None:
+    pages = (f"{drawn['at']}/accuracy", "/accounts/persons/accuracy", "/accounts/persons/report")
+    for confidence, page in product(("2", "<b>", "0.96"), pages):
+        refused = steward.get(page, params={"confidence": confidence})
+        assert (refused.status_code, 'id="confidence-fault"' in refused.text) == (422, True)
+        assert "expected one of 90 %, 95 %, 99 %, 99.9 %" in refused.text
+    assert "at least 95 %." in steward.get(pages[0], params={"confidence": ""}).text
+    for page in pages[:2]:
+        refused = steward.get(f"{page}.csv", params={"confidence": "2"})
+        assert (refused.status_code, "confidence" in refused.text) == (422, True)
 
 
 def test_the_table_is_a_file(api: Client, steward: Client, drawn: Any) -> None:

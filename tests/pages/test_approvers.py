@@ -121,18 +121,47 @@ def test_a_change_is_approved_by_those_who_may(strict: Client, steward: Client) 
     assert "The change waits for other persons." in shown
     assert "strict asks for 2 approvals, by bob or carol." in shown
     eve = _as(strict, steward, "eve").get(_PAGE).text
-    assert not _button(eve, f"{_PAGE}/budget")
+    assert not _button(eve, f"{_PAGE}/approve")
     assert _button(eve, f"{_PAGE}/reject")
     assert "Waiting for you" not in steward.get("/").text
     bob = _as(strict, steward, "bob")
     assert "strict</a>: the budget from ρ = 1 (" in bob.get("/").text
-    done = submit(bob, _PAGE, f"{_PAGE}/budget", cap="2", declared="")
+    proposal = hidden(bob.get(_PAGE).text, "proposal")
+    done = submit(bob, _PAGE, f"{_PAGE}/approve", proposal=proposal)
     shown = bob.get(done.headers["Location"]).text
     assert "Your approval is an entry of the journal. The change still waits for other persons." in shown
-    assert not _button(shown, f"{_PAGE}/budget")
+    assert not _button(shown, f"{_PAGE}/approve")
     assert "Approved by bob." in shown
-    submit(_as(strict, steward, "carol"), _PAGE, f"{_PAGE}/budget", cap="2", declared="")
+    carol = _as(strict, steward, "carol")
+    sent = {"csrf": hidden(carol.get(_PAGE).text, "csrf"), "proposal": proposal}
+    submit(carol, _PAGE, f"{_PAGE}/approve", proposal=proposal)
     assert json_of(strict.get(f"/v1{_PAGE}"))["budget"]["rho"] == "2"
+    for once in ("late", "later still"):
+        late = carol.post(f"{_PAGE}/approve", data=sent | {"once": once})
+        assert "You approved nothing" in carol.get(late.headers["Location"]).text
+    assert json_of(strict.get(f"/v1{_PAGE}"))["proposed_change"] is None
+
+
+def test_a_rejected_change_is_not_proposed_by_a_late_approval(strict: Client, steward: Client) -> None:
+    submit(steward, _PAGE, f"{_PAGE}/budget", cap="2", declared="")
+    seq = hidden(steward.get(_PAGE).text, "proposal")
+    submit(steward, _PAGE, f"{_PAGE}/reject", proposal=seq, reason="a slip")
+    bob = _as(strict, steward, "bob")
+    sent = {"csrf": hidden(bob.get(_PAGE).text, "csrf"), "once": "late", "proposal": seq}
+    assert bob.post(f"{_PAGE}/approve", data=sent).headers["Location"] == f"{_PAGE}?done=late"
+    assert json_of(strict.get(f"/v1{_PAGE}"))["proposed_change"] is None
+
+
+def test_a_proposal_that_nobody_can_approve_says_so(api: Client, steward: Client) -> None:
+    open_account(api, "strict", approval_above="0", approvers={"at_least": 1, "of": ["first-steward"]})
+    release(api, pure("0.1"), "strict", name="own")
+    page = f"{_PAGE}/releases/{json_of(api.get(f'/v1{_PAGE}/releases'))['items'][0]['id']}"
+    shown = steward.get(page).text
+    assert "You proposed it: too few of those who are asked can approve it." in shown
+    assert "more than those listed can give" in shown
+    assert "strict asks for 1 approval. That is" in shown
+    bob = _as(api, steward, "bob").get(page).text
+    assert "Too few of those who are asked can approve it." in bob
 
 
 def test_other_approvers_are_proposed_and_approved(strict: Client, steward: Client) -> None:
@@ -144,11 +173,9 @@ def test_other_approvers_are_proposed_and_approved(strict: Client, steward: Clie
     assert "first-steward proposed other approvers, another person" in steward.get(_PAGE).text
     bob = _as(strict, steward, "bob")
     assert "other approvers, another person" in bob.get("/").text
-    seq = hidden(bob.get(_PAGE).text, "seq")
-    late = submit(bob, _PAGE, f"{_PAGE}/approvers/approve", seq="1")
-    assert late.headers["Location"] == _PAGE
-    assert submit(bob, _PAGE, f"{_PAGE}/approvers/approve", seq=seq).status_code == 303
-    assert submit(_as(strict, steward, "carol"), _PAGE, f"{_PAGE}/approvers/approve", seq=seq).status_code == 303
+    seq = hidden(bob.get(_PAGE).text, "proposal")
+    assert submit(bob, _PAGE, f"{_PAGE}/approve", proposal=seq).status_code == 303
+    assert submit(_as(strict, steward, "carol"), _PAGE, f"{_PAGE}/approve", proposal=seq).status_code == 303
     assert json_of(strict.get(f"/v1{_PAGE}"))["approvers"] == {"at_least": 1}
 
 

@@ -56,8 +56,9 @@ def test_another_steward_approves_a_greater_cap(api: Client, steward: Client) ->
     assert done.headers["Location"] == f"{_PAGE}?done=proposed"
     assert "caps on tags: hispanic, ρ = 2" in steward.get(_PAGE).text
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
-    assert submit(steward, _PAGE, f"{_PAGE}/caps/approve", seq="1").headers["Location"] == _PAGE  # another proposal
-    done = submit(steward, _PAGE, f"{_PAGE}/caps/approve", seq=hidden(steward.get(_PAGE).text, "seq"))
+    other = submit(steward, _PAGE, f"{_PAGE}/approve", proposal="1")
+    assert other.headers["Location"] == f"{_PAGE}?done=late"
+    done = submit(steward, _PAGE, f"{_PAGE}/approve", proposal=hidden(steward.get(_PAGE).text, "proposal"))
     assert done.headers["Location"] == f"{_PAGE}?done=changed"
     assert json_of(api.get("/v1/accounts/capped"))["caps"][0]["budget"]["rho"] == "2"
 

@@ -19,7 +19,7 @@ from tests.pages.forms import signed_in
 _OF_ACCOUNT = "/v1/accounts/{account}"
 _OF_RELEASE = f"{_OF_ACCOUNT}/releases/{{release}}"
 _OF_WEBHOOK = "/v1/webhooks/{webhook}"
-_CHANGES = ("state", "budget", "approval", "caps", "caps/approve", "approvers", "approvers/approve", "description")
+_CHANGES = ("state", "budget", "approval", "caps", "approvers", "approve", "description")
 _BEHIND: dict[str, tuple[str, str] | None] = {
     "/sign-in": None,
     "/sign-out": None,

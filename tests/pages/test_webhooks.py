@@ -53,6 +53,11 @@ def test_the_form_offers_mail_where_there_is_a_server(steward: Client) -> None:
     assert "/rotate" not in shown
 
 
+def _write(steward: Client, statement: str) -> None:
+    app: Any = steward.app  # type: ignore[attr-defined]
+    app.state.database.write(lambda connection: connection.execute(text(statement)), is_committed=lambda *_: False)
+
+
 def test_a_webhook_is_tested_paused_rotated_and_deleted(api: Client, steward: Client) -> None:
     _make(steward)
     (made,) = _listed(api)
@@ -62,6 +67,9 @@ def test_a_webhook_is_tested_paused_rotated_and_deleted(api: Client, steward: Cl
     shown = steward.get(f"{page}?done=test").text
     assert sent["created_at"][:10] in shown
     assert "&#34;type&#34;: &#34;test&#34;" in shown
+    assert "A test message is sent within seconds." in shown
+    _write(steward, "UPDATE deliveries SET state = 'delivered', due_at = NULL")
+    assert "A test message" not in steward.get(f"{page}?done=test").text
     assert submit(steward, page, f"{page}/active", active="no").headers["Location"] == f"{page}?done=inactive"
     assert "(paused)" in steward.get(page).text
     assert not _listed(api)[0]["active"]
@@ -78,9 +86,7 @@ def test_a_message_that_failed_is_tried_again(api: Client, steward: Client) -> N
     _make(steward)
     page = f"/webhooks/{_listed(api)[0]['id']}"
     submit(steward, page, f"{page}/test")
-    app: Any = steward.app  # type: ignore[attr-defined]
-    failed = text("UPDATE deliveries SET state = 'failed', due_at = NULL")
-    app.state.database.write(lambda connection: connection.execute(failed), is_committed=lambda *_: False)
+    _write(steward, "UPDATE deliveries SET state = 'failed', due_at = NULL")
     (sent,) = json_of(api.get(f"/v1{page}/deliveries"))["items"]
     action = f"{page}/deliveries/{sent['id']}/retry"
     assert submit(steward, page, action).headers["Location"] == f"{page}?done=retry"
@@ -110,6 +116,7 @@ def test_all_faults_of_a_form_are_told_at_once(steward: Client) -> None:
     answer = _make(steward, url="https://10.0.0.8/", below="150 %")
     assert "2 fields are wrong" in answer.text
     assert '<a href="#below">Share of the budget</a>: expected a number above 0 and below 1' in answer.text
+    assert "expected a share of the budget, such as 20 % or 0.2" in _make(steward, below="abc").text
 
 
 def test_a_share_may_be_a_percentage(api: Client, steward: Client) -> None:

@@ -76,6 +76,19 @@ register_batch <- function(ledger, account, releases, ..., dry_run = FALSE, idem
 releases <- function(ledger, account, ..., name = NULL, tag = NULL, state = NULL, registered_by = NULL,
                      since = NULL, before = NULL, newest_first = FALSE, most = Inf) {
   named_only(...)
+  listed_releases(
+    ledger, path_to(account, "releases"), name, tag, state, registered_by, since, before, newest_first, most
+  )
+}
+
+find_releases <- function(ledger, ..., name = NULL, tag = NULL, state = NULL, registered_by = NULL,
+                          since = NULL, before = NULL, newest_first = FALSE, most = Inf) {
+  named_only(...)
+  listed_releases(ledger, "/v1/releases", name, tag, state, registered_by, since, before, newest_first, most)
+}
+
+# The releases of a list, page by page.
+listed_releases <- function(ledger, path, name, tag, state, registered_by, since, before, newest_first, most) {
   if (!isTRUE(newest_first) && !isFALSE(newest_first)) refuse("newest_first: expected TRUE or FALSE")
   if (!is.numeric(most) || length(most) != 1L || is.na(most) || most < 1) refuse("most: expected a number above 0")
   asked <- stated(
@@ -89,7 +102,7 @@ releases <- function(ledger, account, ..., name = NULL, tag = NULL, state = NULL
   listed <- list()
   repeat {
     query <- c(asked, limit = whole_text(min(1000, floor(most) - length(listed))))
-    page <- exchange(ledger, "GET", path_to(account, "releases"), read, query = query)
+    page <- exchange(ledger, "GET", path, read, query = query)
     listed <- c(listed, page$items)
     if (is.null(page$cursor) || length(listed) >= floor(most)) return(listed)
     asked$cursor <- page$cursor

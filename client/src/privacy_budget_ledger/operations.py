@@ -19,6 +19,9 @@ from privacy_budget_ledger.plans import Mechanism, Partitions, Plan, read_plan
 F = TypeVar("F")
 _ZIP = "application/zip"
 _PAGE = 1000  # releases that are asked for at once
+_FOUND = "/v1/releases"
+State = Literal["proposed", "reserved", "committed", "voided", "expired"]
+"""The states of releases."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ class Operations:
         *,
         name: str | None = None,
         tag: str | None = None,
-        state: Literal["proposed", "reserved", "committed", "voided", "expired"] | None = None,
+        state: State | None = None,
         registered_by: str | None = None,
         since: date | datetime | str | None = None,
         before: date | datetime | str | None = None,
@@ -242,20 +245,36 @@ class Operations:
             newest_first: in the reverse order.
             most: how many to return at most.
         """
-        asked = _stated(
-            name=name,
-            tag=tag,
-            state=state,
-            registered_by=registered_by,
-            since=_moment(since),
-            before=_moment(before),
-            order="desc" if newest_first else None,
-        )
+        asked = _searched(name, tag, state, registered_by, since, before, newest_first)
+        return (yield from self._listed(_path(account, "releases"), asked, most))
+
+    def find_releases(
+        self,
+        *,
+        name: str | None = None,
+        tag: str | None = None,
+        state: State | None = None,
+        registered_by: str | None = None,
+        since: date | datetime | str | None = None,
+        before: date | datetime | str | None = None,
+        newest_first: bool = False,
+        most: int | None = None,
+    ) -> Operation[tuple[Release, ...]]:
+        """Return the releases of all accounts that the key reaches, as ``releases`` returns those of one account.
+
+        They are in the order in which the accounts were opened and the releases registered. With ``newest_first``, both
+        are reversed: first those of the account that was opened last.
+        """
+        asked = _searched(name, tag, state, registered_by, since, before, newest_first)
+        return (yield from self._listed(_FOUND, asked, most))
+
+    def _listed(self, path: str, asked: dict[str, str], most: int | None) -> Operation[tuple[Release, ...]]:
+        """Return the releases of a list, page by page."""
         found: list[Release] = []
         cursor: str | None = None
         while most is None or len(found) < most:
             params = asked | _stated(limit=_PAGE if most is None else min(_PAGE, most - len(found)), cursor=cursor)
-            items, cursor = yield from self._exchange.json(_page, "GET", _path(account, "releases"), None, params)
+            items, cursor = yield from self._exchange.json(_page, "GET", path, None, params)
             found += items
             if cursor is None:
                 break
@@ -474,6 +493,21 @@ def _path(*parts: str) -> str:
 
 def _stated(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _searched(
+    name: str | None,
+    tag: str | None,
+    state: State | None,
+    registered_by: str | None,
+    since: date | datetime | str | None,
+    before: date | datetime | str | None,
+    newest_first: bool,
+) -> dict[str, Any]:
+    """Return the query of a search of releases."""
+    order = "desc" if newest_first else None
+    named = {"name": name, "tag": tag, "state": state, "registered_by": registered_by, "order": order}
+    return _stated(**named, since=_moment(since), before=_moment(before))
 
 
 def _selection(mechanism: str, partition: str | None, repetition: int, granularity: Exact | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from service.api.http.dependencies import in_helpers, ok
 from service.api.http.request_parsing import StrictRoute
@@ -24,7 +24,7 @@ from service.api.schemas.exact_numbers import (
 from service.api.schemas.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.api.schemas.plan_models import Mechanism, Plan
 from service.api.schemas.plans import law_of
-from service.errors import Fault, InvalidInput
+from service.errors import Fault, InvalidInput, read_all
 from service.ledger.accounts.budgets import read_budget, usual_delta
 from service.privacy.accounting.guarantee import guarantee
 from service.privacy.accounting.privacy_filter import Budget
@@ -49,18 +49,34 @@ _KINDS: dict[str, QueryNoiseType] = {
 Objective = Literal["proportional", "max_error", "weighted_error"]
 MOST_QUERIES, MOST_SEARCHED, MOST_TIGHT = 100, 50, 16
 MOST_OFFSET = 10  # queries whose weights divide a budget by noise with offset tails, each price of which takes long
-_VARIANCES = Fraction(1, 10**4), Fraction(10**30)  # counts squared
 _WEIGHTS = Fraction(1, 10**6), Fraction(10**6)  # sensitivities have the same limits
+_SENSITIVITY = "0.000001 and at most 1000000, whole for a discrete mechanism"
+
+
+def _between(least: Fraction | int, most: Fraction | int, words: str) -> AfterValidator:
+    """Return the check that an exact number is between limits, which ``words`` state."""
+
+    def check(text: str) -> str:
+        if not least <= parse_exact(text) <= most:
+            raise ValueError(f"expected a number of at least {words}")
+        return text
+
+    return AfterValidator(check)
+
+
+_Weight = Annotated[Exact, _between(*_WEIGHTS, "0.000001 and at most 1000000")]
+_Margin = Annotated[Exact, _between(0, LARGEST_INTEGER, "0 and at most 2^53")]
+_Variance = Annotated[Exact, _between(Fraction(1, 10**4), Fraction(10**30), "0.0001 and at most 1e30")]
 
 
 class QueryTarget(Strict):
     """A query with its weight, its target margin of error, or the variance that its noise may have."""
 
     name: Label
-    weight: Exact | None = None
-    moe: Exact | None = None
-    variance: Exact | None = None
-    sensitivity: Exact = "1"
+    weight: _Weight | None = None
+    moe: _Margin | None = None
+    variance: _Variance | None = None
+    sensitivity: Annotated[Exact, _between(*_WEIGHTS, _SENSITIVITY)] = "1"
     cells: Positive = 1
 
 
@@ -135,8 +151,9 @@ def allocate(body: AllocationTarget, _: CurrentPrincipal) -> Response:
     queries = _queries(body, kind)
     budget = None if body.budget is None else read_budget(body.budget.model_dump(exclude_none=True), "/budget")
     if budget is None or body.queries[0].weight is None:
-        targets = zip(queries, body.queries, strict=True)
-        noise = [_with_target(kind, query, one, confidence, f"/queries/{n}") for n, (query, one) in enumerate(targets)]
+        noise = read_all(
+            lambda n: _with_target(kind, queries[n], body.queries[n], confidence, f"/queries/{n}"), range(len(queries))
+        )
     else:
         noise = _within_budget(body, budget, kind, queries)
     plan = allocation.sequence_plan(noise)
@@ -173,11 +190,8 @@ def _queries(body: AllocationTarget, kind: QueryNoiseType) -> list[WeightedQuery
         at = f"/queries/{number}"
         if query.name in names:
             faults.append(Fault(f"{at}/name", "expected a name that no other query has"))
-        if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
-            faults.append(Fault(f"{at}/weight", "expected a number of at least 0.000001 and at most 1000000"))
-        if not _WEIGHTS[0] <= s <= _WEIGHTS[1] or (kind.DRAWN and s.denominator != 1):
-            detail = "expected a number of at least 0.000001 and at most 1000000, whole for a discrete mechanism"
-            faults.append(Fault(f"{at}/sensitivity", detail))
+        if kind.DRAWN and s.denominator != 1:
+            faults.append(Fault(f"{at}/sensitivity", f"expected a number of at least {_SENSITIVITY}"))
         names.add(query.name)
         queries.append(WeightedQuery(query.name, weight, s, query.cells))
     if faults:
@@ -189,15 +203,9 @@ def _with_target(
     kind: QueryNoiseType, query: WeightedQuery, target: QueryTarget, confidence: Fraction, at: str
 ) -> QueryNoise:
     if target.variance is not None:
-        variance = parse_exact(target.variance)
-        if not _VARIANCES[0] <= variance <= _VARIANCES[1]:
-            raise InvalidInput.at(f"{at}/variance", "expected a number of at least 0.0001 and at most 1e30")
-        return allocation.with_variance(kind, query, variance)
-    margin = parse_exact(target.moe or "0")
-    if not 0 <= margin <= LARGEST_INTEGER:
-        raise InvalidInput.at(f"{at}/moe", "expected a number of at least 0 and at most 2^53")
+        return allocation.with_variance(kind, query, parse_exact(target.variance))
     try:
-        return allocation.with_margin(kind, query, margin, confidence)
+        return allocation.with_margin(kind, query, parse_exact(target.moe or "0"), confidence)
     except ValueError as error:
         raise InvalidInput.at(f"{at}/moe", str(error)) from None
 

@@ -1,6 +1,7 @@
 """Route of SafeTab plans from margins of error."""
 
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -16,7 +17,7 @@ from service.api.schemas.exact_numbers import Exact, Strict, number_up, stated
 from service.api.schemas.guarantees import cost_of, guarantee_body, read_deltas
 from service.api.schemas.plan_models import Plan
 from service.api.schemas.plans import law_of
-from service.errors import Fault, InvalidInput
+from service.errors import Fault, InvalidInput, read_all
 from service.privacy.accounting.guarantee import guarantee
 from service.privacy.accuracy.tails import coverage, excess_of
 from service.privacy.mechanisms import DiscreteGaussian, Geometric
@@ -109,7 +110,7 @@ def plan_safetab(body: SafetabTarget, _: CurrentPrincipal) -> Response:
     """
     (delta,) = read_deltas([body.delta], ["/delta"])
     design = _design(body)
-    noise = [_noise(design, number) for number in range(len(design.levels))]
+    noise = read_all(partial(_noise, design), range(len(design.levels)))
     plan = safetab.safetab_plan(design, noise)
     printed = [*safetab.printed_table_2(design, delta), safetab.printed_analysis(design, noise, delta)]
     return ok(
@@ -138,12 +139,10 @@ def _design(body: SafetabTarget) -> Design:
     if twice:
         detail = "expected a name that no other level has"
         raise InvalidInput([Fault(f"/levels/{number}/name", detail) for number in twice])
+    margins = read_all(lambda n: read_margin(body.levels[n].moe, f"/levels/{n}/moe"), range(len(names)))
     return Design(
         kind=Geometric if body.mechanism == "geometric" else DiscreteGaussian,
-        levels=tuple(
-            TargetLevel(level.name, read_margin(level.moe, f"/levels/{number}/moe"))
-            for number, level in enumerate(body.levels)
-        ),
+        levels=tuple(map(TargetLevel, names, margins)),
         stability=body.stability,
         stage_1=fraction,
         confidence=confidence,

@@ -11,7 +11,7 @@ from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, read_pair, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
-from service.api.routes.releases import COLUMNS, ReleasePage, WithPlan, listed
+from service.api.routes.releases import COLUMNS, Order, ReleasePage, WithPlan, listed
 from service.api.schemas.charges import WithCharge
 from service.api.schemas.release_searches import Search
 from service.ledger.accounts.accounts import read_account
@@ -29,6 +29,7 @@ def find_releases(
     principal: CurrentPrincipal,
     take: Room,
     wanted: Search,
+    order: Order = "asc",
     with_charge: WithCharge = False,
     with_plan: WithPlan = True,
     limit: Limit = 100,
@@ -38,13 +39,17 @@ def find_releases(
     """Search the releases of all accounts.
 
     The list has those of all accounts that the key reaches and that match all that is asked for, in the order in which
-    the accounts were opened and the releases registered. A page looks at no more than 131,072 releases, so
-    it may be empty before the list ends, where next_cursor is null.
+    the accounts were opened and the releases registered. With order=desc, both are reversed: first the releases of the
+    account that was opened last, the newest first. A page looks at no more than 131,072 releases, so it may be empty
+    before the list ends, where next_cursor is null.
     """
     now = clock.now()
     shown: list[dict[str, Any]] = []
     with database.read() as connection:
-        found = search_releases(connection, read_pair(cursor), limit, principal.accounts, wanted, now, with_room(take))
+        after, newest_first = read_pair(cursor), order == "desc"
+        found = search_releases(
+            connection, after, limit, principal.accounts, wanted, now, with_room(take), newest_first=newest_first
+        )
         for account, of_account in groupby(found.releases, lambda one: one[0]):
             owner, records = read_account(connection, account), [release for _, release in of_account]
             shown += listed(connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan)

@@ -108,6 +108,7 @@ ReleasePath = Annotated[str, Path(description="The release's id.", examples=[exa
 
 
 DryRun = Annotated[bool, Query(description="Compute the answer and register nothing.")]
+Order = Annotated[Literal["asc", "desc"], Query(description="By registration: the oldest first, or the newest.")]
 WithPlan = Annotated[bool, Query(description="Include the plan, which may be long.", examples=[False])]
 
 
@@ -274,9 +275,7 @@ def list_releases(
     principal: CurrentPrincipal,
     take: Room,
     wanted: Search,
-    order: Annotated[
-        Literal["asc", "desc"], Query(description="By registration: the oldest first, or the newest.")
-    ] = "asc",
+    order: Order = "asc",
     with_charge: WithCharge = False,
     with_obstacle: WithObstacle = False,
     with_plan: WithPlan = True,

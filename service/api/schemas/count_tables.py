@@ -12,20 +12,20 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.api.http.memory_room import Take
 from service.api.schemas.exact_numbers import LARGEST_INTEGER
-from service.api.schemas.granularity import EXPECTED_COUNT, count_text, json_counts, units_of
+from service.api.schemas.granularity import EXPECTED_COUNT, MOST_FAULTS, count_text, json_counts, units_of
 from service.errors import Fault, InvalidInput, TooLarge
 from service.privacy.numerics.numbers import parse_exact
-from service.privacy.partitions import EXPECTED_NAME, first_unclear
+from service.privacy.partitions import EXPECTED_NAME, unclear
 
 COUNT, NOISY, MARGIN, CONFIDENCE = "count", "noisy", "moe", "confidence"
 MOST_COLUMNS = 100
-MOST_FAULTS = 10  # that a refusal names: the first ones, by their lines
 
 _ADDED = (NOISY, MARGIN, CONFIDENCE)
 _WHOLE = re.compile(r"-?[0-9]{1,16}")
@@ -56,14 +56,13 @@ class CountTable:
         """Return the counts in units of a granularity.
 
         Raises:
-            InvalidInput: a count is not a multiple of it; the fault names its line.
+            InvalidInput: counts are not multiples of it; the faults name their lines.
         """
         try:
             return units_of(self.counts, unit, "")
         except InvalidInput as refused:
-            (fault,) = refused.faults
-            number = int(fault.pointer.removeprefix("/"))
-            raise _refused(self.lines[number], self.place, fault.detail) from None
+            faults = [(self.lines[int(pointer.removeprefix("/"))], detail) for pointer, detail in refused.faults]
+            raise InvalidInput([_fault(line, self.place, detail) for line, detail in faults]) from None
 
 
 def read_table(body: bytes | bytearray, most_values: int, take: Take) -> CountTable:
@@ -77,8 +76,8 @@ def read_table(body: bytes | bytearray, most_values: int, take: Take) -> CountTa
         take: reserves so many bytes of the shared memory limit.
 
     Raises:
-        InvalidInput: the table is malformed, has no row, or a label or a count is not accepted. A fault names a line
-            and a column, and never a value.
+        InvalidInput: the table is malformed, has no row, or labels or counts are not accepted. The first faults of
+            the whole table are told together; each names a line and a column, and never a value.
         TooLarge: it has more values than ``most_values``, or needs more memory than one principal may take.
         Unavailable: the memory is in use by other requests.
     """
@@ -90,10 +89,11 @@ def read_table(body: bytes | bytearray, most_values: int, take: Take) -> CountTa
     lines = csv.reader(io.StringIO(_decoded(body), newline=""), strict=True)
     try:
         columns = next(lines, [])
-        place = _place_of_counts(columns)
-        table, faults = _read_rows(lines, columns, place)
-    except csv.Error:  # the message of the error may quote the text
-        raise _refused(lines.line_num, None, "expected values separated by commas, quoted by RFC 4180") from None
+    except csv.Error:
+        raise InvalidInput([_malformed(lines)[1]]) from None
+    place, wrong = _place_of_counts(columns)
+    table, faults = _read_rows(lines, columns, place)
+    faults += [(1, fault) for fault in wrong]
     faults += _faults_of_labels(table)
     if faults:
         raise InvalidInput([fault for _, fault in sorted(faults)[:MOST_FAULTS]])
@@ -111,26 +111,24 @@ def _decoded(body: bytes | bytearray) -> str:
     return text
 
 
-def _place_of_counts(columns: Sequence[str]) -> int:
-    """Return the place of the column of counts.
+def _place_of_counts(columns: Sequence[str]) -> tuple[int, list[Fault]]:
+    """Return the place of the column of counts, and the faults of the columns' names.
 
     Raises:
-        InvalidInput: the names of the columns are not accepted.
+        InvalidInput: no column, or more than one, has counts, or there are too many columns.
     """
     if columns.count(COUNT) != 1:
         detail = f"expected the names of the columns, separated by commas, one of them {COUNT}"
         raise _refused(1, None, detail)
     if len(columns) > MOST_COLUMNS:
         raise _refused(1, None, f"expected at most {MOST_COLUMNS} columns")
-    unclear = first_unclear(columns)
-    if unclear is not None:
-        raise _refused(1, unclear, EXPECTED_NAME)
+    faults = [_fault(1, number, EXPECTED_NAME) for number in unclear(columns)]
     for number, name in enumerate(columns):
         if name in _ADDED:
-            raise _refused(1, number, f"expected no column named {name}: the answer adds it")
-        if name in columns[:number]:
-            raise _refused(1, number, "expected each name once")
-    return columns.index(COUNT)
+            faults.append(_fault(1, number, f"expected no column named {name}: the answer adds it"))
+        elif name in columns[:number]:
+            faults.append(_fault(1, number, "expected each name once"))
+    return columns.index(COUNT), faults
 
 
 _Found = tuple[int, Fault]
@@ -138,26 +136,29 @@ _Found = tuple[int, Fault]
 
 
 def _read_rows(lines: Iterator[list[str]], columns: Sequence[str], place: int) -> tuple[CountTable, list[_Found]]:
-    """Return the rows that are read, and the faults of the others."""
+    """Return the rows that are read, and the faults of the others, up to a row that is malformed."""
     rows, counts, numbers = list[list[str]](), list[int | Fraction](), array("Q")
     faults: list[_Found] = []
-    for row in lines:
-        number: int = lines.line_num  # type: ignore[attr-defined] # of the reader
-        if len(faults) == MOST_FAULTS:
-            break
-        if len(row) != len(columns):
-            detail = f"expected {len(columns)} values, as the first line has names"
-            faults.append((number, _fault(number, None, detail)))
-            continue
-        count = _count_of(row[place])
-        if count is None:
-            faults.append((number, _fault(number, place, EXPECTED_COUNT)))
-        counts.append(count or 0)
-        row[place] = ""
-        rows.append(row)
-        numbers.append(number)
+    try:
+        for row in lines:
+            number: int = lines.line_num  # type: ignore[attr-defined] # of the reader
+            if len(faults) == MOST_FAULTS:
+                break
+            if len(row) != len(columns):
+                detail = f"expected {len(columns)} values, as the first line has names"
+                faults.append((number, _fault(number, None, detail)))
+                continue
+            count = _count_of(row[place])
+            if count is None:
+                faults.append((number, _fault(number, place, EXPECTED_COUNT)))
+            counts.append(count or 0)
+            row[place] = ""
+            rows.append(row)
+            numbers.append(number)
+    except csv.Error:
+        faults.append(_malformed(lines))
     if not rows and not faults:
-        raise _refused(2, None, "expected at least one row of labels and a count")
+        faults.append((2, _fault(2, None, "expected at least one row of labels and a count")))
     return CountTable(columns, place, rows, counts, numbers), faults
 
 
@@ -173,31 +174,36 @@ def _count_of(text: str) -> int | Fraction | None:
 
 
 def _faults_of_labels(table: CountTable) -> list[_Found]:
-    """Return the first label of each column that is spelt in another way than partitions, and repeated labels."""
+    """Return the first labels of each column that are spelt in another way than partitions, and repeated labels."""
     faults: list[_Found] = []
     for place in range(len(table.columns)):
         if place != table.place:
-            unclear = first_unclear([row[place] for row in table.rows])
-            if unclear is not None:
-                line = table.lines[unclear]
-                faults.append((line, _fault(line, place, EXPECTED_NAME)))
+            found = islice(unclear([row[place] for row in table.rows]), MOST_FAULTS)
+            faults += [(line, _fault(line, place, EXPECTED_NAME)) for line in (table.lines[row] for row in found)]
     if len(table.columns) == 1:
         return faults
     seen: set[tuple[str, ...]] = set()
+    repeated: list[_Found] = []
     for number, row in enumerate(table.rows):
         labels = tuple(row)
         if labels in seen:
             detail = "expected each combination of labels once: each row counts records of its own"
-            faults.append((table.lines[number], _fault(table.lines[number], None, detail)))
-            if len(faults) >= MOST_FAULTS:
+            repeated.append((table.lines[number], _fault(table.lines[number], None, detail)))
+            if len(repeated) == MOST_FAULTS:
                 break
         seen.add(labels)
-    return faults
+    return faults + repeated
 
 
 def _refused(line: int, place: int | None, detail: str) -> InvalidInput:
     """Return the refusal of a line, or of a value in it; columns are counted from 1."""
     return InvalidInput([_fault(line, place, detail)])
+
+
+def _malformed(lines: Iterator[list[str]]) -> _Found:
+    """Return the fault of the row at which a reader of a table stopped; the reader's own message may quote the text."""
+    number: int = lines.line_num  # type: ignore[attr-defined] # of the reader
+    return number, _fault(number, None, "expected values separated by commas, quoted by RFC 4180")
 
 
 def _fault(line: int, place: int | None, detail: str) -> Fault:

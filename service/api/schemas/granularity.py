@@ -14,10 +14,11 @@ from pydantic import FailFast, Field, GetPydanticSchema, WithJsonSchema
 from pydantic_core import core_schema
 
 from service.api.schemas.exact_numbers import EXACT_SCHEMA, LARGEST_INTEGER, Exact, Strict, check_exact
-from service.errors import InvalidInput
+from service.errors import Fault, InvalidInput
 from service.privacy.mechanisms import Mechanism as MechanismValue
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
+MOST_FAULTS = 10  # of counts that a refusal names: the first ones
 EXPECTED_COUNT = "expected an integer within 2^53 of 0, or with a granularity an exact number"
 _OFF = "expected a multiple of granularity, within 2^53 times it of 0"
 
@@ -112,15 +113,21 @@ def units_of(counts: Sequence[int | Fraction], unit: Fraction, pointer: str) -> 
         The exact quotients, as int64.
 
     Raises:
-        InvalidInput: a count is not a multiple of the unit, or is too large; the fault names its place, never its
-            value.
+        InvalidInput: counts are not multiples of the unit, or are too large; the faults name the places of the first
+            ones, never their values.
     """
-    if unit == 1:
-        if Fraction in set(map(type, counts)):
-            at = next(number for number, count in enumerate(counts) if isinstance(count, Fraction))
-            raise InvalidInput.at(f"{pointer}/{at}", EXPECTED_COUNT)
+    if unit == 1 and Fraction not in set(map(type, counts)):
         return np.array(counts, np.int64)
-    units = [in_units(count, unit, pointer, number) for number, count in enumerate(counts)]
+    units, faults = list[int](), list[Fault]()
+    for number, count in enumerate(counts):
+        try:
+            units.append(in_units(count, unit, pointer, number))
+        except InvalidInput as refused:
+            faults += refused.faults
+            if len(faults) == MOST_FAULTS:
+                break
+    if faults:
+        raise InvalidInput(faults)
     return np.array(units, np.int64)
 
 

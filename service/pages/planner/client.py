@@ -25,6 +25,7 @@ from service.pages.planner.form import (
     plan_of,
     questions,
     release_of,
+    without_refused,
 )
 from service.pages.shell.api_client import Refused, Visit, address, get, send
 from service.pages.shell.layout import may
@@ -145,9 +146,28 @@ async def ask_plan(
 ) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
     """Return the plan that meets the targets, with the requests and answers from which it is made.
 
+    A request is refused for some faults before others are looked for. So the other rows are requested without those
+    that are refused, for a table with many rows to be mended at once.
+
     Raises:
-        FormFaults: fields are invalid; the faults of all requests are collected.
+        FormFaults: fields are invalid; the faults of all rows are collected.
     """
+    try:
+        return await _ask_plan(visit, form, account, mechanism)
+    except FormFaults as wrong:
+        others = without_refused(form, wrong.faults)
+        if others is None:
+            raise
+        try:
+            await ask_plan(visit, others, account, mechanism)
+        except FormFaults as more:
+            raise FormFaults(wrong.faults | more.faults) from None
+        raise
+
+
+async def _ask_plan(
+    visit: Visit, form: Form, account: Account, mechanism: Mechanism
+) -> tuple[list[Question], list[Mapping[str, Any]], dict[str, Any]]:
     if account["capped"] and not form["reads"]:
         raise FormFaults({"reads": f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'})
     if not filled(form):
@@ -160,7 +180,10 @@ async def ask_plan(
         try:
             answers.append(await send(visit, "POST", question.path, question.body))
         except Refused as refused:
-            faults |= faults_of(refused, partial(field_of_question, form, question))
+            found = faults_of(refused, partial(field_of_question, form, question))
+            if question.rows and (fault := found.get(f"confidence-{question.rows[0]}")):  # one for all of its rows
+                found |= {f"confidence-{row}": fault for row in question.rows}
+            faults |= found
     if faults:
         raise FormFaults(faults)
     return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)

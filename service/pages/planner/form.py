@@ -195,6 +195,17 @@ def filled(form: Form) -> list[int]:
     return [number for number, row in enumerate(form.rows) if _is_filled(row)]
 
 
+def without_refused(form: Form, faults: Mapping[str, str]) -> Form | None:
+    """Return the form whose rows with faults are empty; None if no row is left, or a fault is of no row."""
+    rows = [name.rpartition("-")[2] for name in faults]
+    if not all(row.isdigit() for row in rows):
+        return None
+    wrong = set(map(int, rows))
+    empty = empty_row(form.kind)
+    others = replace(form, rows=tuple(empty if n in wrong else row for n, row in enumerate(form.rows)))
+    return others if filled(others) and wrong <= set(filled(form)) else None
+
+
 class Question(NamedTuple):
     """A request to ``/v1``: its path, its body, and the numbers of the form's rows that it is about."""
 

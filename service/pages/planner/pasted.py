@@ -11,6 +11,7 @@ from service.pages.shell.separated_text import separator_of
 LONGEST_TABLE = 1 << 17  # characters, and bytes of a file
 _MOST_LINES = 10 * MOST_ROWS  # with blank ones
 _MOST_SEPARATORS = 100 * MOST_ROWS  # of cells: a text may have some too
+_MOST_TOLD = 10  # rows that a fault names
 _FIELD = "targets"
 
 
@@ -42,15 +43,25 @@ def with_pasted(form: Form, text: str) -> Form:
         columns = list(COLUMNS[form.kind])
     else:
         table = table[1:]
+    long = [number for number, cells in enumerate(table, 1) if any(cell.strip() for cell in cells[len(columns) :])]
+    if long:
+        raise FormFaults({_FIELD: f"expected at most {len(columns)} columns in {_rows_text(long)} of the table"})
     rows = [dict(form.rows[number]) for number in filled(form)]
-    for number, cells in enumerate(table, 1):
-        if len(cells) > len(columns) and any(cell.strip() for cell in cells[len(columns) :]):
-            raise FormFaults({_FIELD: f"expected at most {len(columns)} columns in row {number} of the table"})
+    for cells in table:
         given = {column.name: column.text(cell) for column, cell in zip(columns, cells, strict=False) if cell.strip()}
         rows.append(empty_row(form.kind) | given)
     if len(rows) > MOST_ROWS:
         raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
     return replace(form, rows=tuple(rows))
+
+
+def _rows_text(numbers: Sequence[int]) -> str:
+    """Return the numbers of rows in words: the first ones of many."""
+    if len(numbers) > _MOST_TOLD:
+        shown = ", ".join(map(str, numbers[:_MOST_TOLD]))
+        return f"rows {shown} and {len(numbers) - _MOST_TOLD} more"
+    *most, last = map(str, numbers)
+    return f"rows {', '.join(most)} and {last}" if most else f"row {last}"
 
 
 def _named(form: Form, first: Sequence[str]) -> list[Column] | None:

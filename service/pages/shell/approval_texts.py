@@ -5,6 +5,11 @@ from typing import Any
 
 from service.errors import InvalidInput
 
+_STUCK = (
+    " That is more than those listed can give, as nobody approves a proposal of their own. Withdraw or reject it for"
+    " another person to propose it, or have another steward state further approvers, which those listed approve."
+)
+
 
 def obstacle_text(waits: Mapping[str, Any], principal: str) -> str | None:
     """Return in words why a principal cannot approve what waits; None if it can.
@@ -17,6 +22,9 @@ def obstacle_text(waits: Mapping[str, Any], principal: str) -> str | None:
     if obstacle is None:
         return None
     match obstacle["type"]:
+        case "own_proposal" | "approved" | "not_asked" if approval is not None and _is_stuck(approval):
+            by_you = "You proposed it: too" if obstacle["type"] == "own_proposal" else "Too"
+            return f"{by_you} few of those who are asked can approve it."
         case "own_proposal":
             return f"You proposed it: {'others' if approval else 'another person'} must approve it."
         case "approved":
@@ -72,14 +80,29 @@ def standing_text(approval: Mapping[str, Any]) -> str:
     )
 
 
+def _is_stuck(approval: Mapping[str, Any], unable: Sequence[str] = ()) -> bool:
+    """Return whether a list asks for more approvals than those on it can still give.
+
+    Args:
+        unable: those who have no key to approve with.
+    """
+    may = approval["may_approve"]
+    if may is None:
+        return False
+    return any(
+        one["of"] and one["missing"] > len((set(may) - set(unable)) & set(one["of"])) for one in approval["asked"]
+    )
+
+
 def _lack(approval: Mapping[str, Any]) -> str:
-    """Return in words which of those who are asked have no key to approve with; empty: all have one."""
+    """Return in words why those who are asked cannot approve it, as far as they cannot; empty: all can."""
+    if _is_stuck(approval):
+        return _STUCK
     unable = approval.get("unable")
     if not unable:
         return ""
     lack = f" {_listed(unable, 'and')} {'has' if len(unable) == 1 else 'have'} no key that can approve."
-    may = set(approval["may_approve"] or ()) - set(unable)
-    if any(one["of"] and one["missing"] > len(may & set(one["of"])) for one in approval["asked"]):
+    if _is_stuck(approval, unable):
         lack += " Until the operator of the service makes one, it cannot be approved."
     return lack
 

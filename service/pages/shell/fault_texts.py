@@ -26,8 +26,15 @@ _PLAIN = tuple(
 )
 
 
-def plain(detail: str) -> str:
-    """Return the detail of a fault in plain words."""
+_OF_BLANK = re.compile(r"^expected (a (?:number|text)\b[^,]*).*")
+
+
+def plain(detail: str, typed: str | None = None) -> str:
+    """Return the detail of a fault in plain words.
+
+    Args:
+        typed: the text of the field; where it is empty, the detail says what is needed.
+    """
     for expected, text in _PLAIN:
         detail = expected.sub(text, detail)
-    return detail
+    return _OF_BLANK.sub(r"needed: \1", detail) if typed == "" else detail

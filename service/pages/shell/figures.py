@@ -299,8 +299,8 @@ def plainest(statement: Mapping[str, Any] | None, pure: float | Fraction | None)
 
 
 def moment(text: str) -> str:
-    """Return the text of a time of the ledger, in UTC, cut to the second."""
-    return text[:19].replace("T", " ") + " UTC"
+    """Return the text of a time of the ledger, in UTC, cut to the second; the zone stays on the line of the time."""
+    return text[:19].replace("T", " ") + "\N{NO-BREAK SPACE}UTC"
 
 
 def in_words(name: str) -> str:

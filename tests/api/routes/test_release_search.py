@@ -56,6 +56,8 @@ def test_a_search_has_the_releases_of_all_accounts_as_their_own_lists_have_them(
     assert len(whole["items"]) == 6
     for limit in (1, 2, 4, 6):
         assert list(chain.from_iterable(pages_of(filled, _ALL, limit=limit, **query))) == whole["items"]
+        newest = chain.from_iterable(pages_of(filled, _ALL, limit=limit, order="desc", **query))
+        assert list(newest) == whole["items"][::-1]
     assert "plan" not in json_of(filled.get(_ALL, params={"with_plan": "false"}))["items"][0]
     (first, *_) = csv.DictReader(io.StringIO(filled.get(_ALL, headers={"Accept": "text/csv"}).text))
     assert (first["account"], first["name"]) == ("zebras", "Table 0")
@@ -65,6 +67,7 @@ def test_a_search_combines_all_that_is_asked_for(filled: Client, monkeypatch: py
     assert _found(filled, name="TABLE 4") == [("ants", "Table 4")]
     assert _found(filled, registered_by="weekly") == [("bees", "Table 5")]
     assert _found(filled, tag="few") == [("ants", "Table 1"), ("ants", "Table 4")]
+    assert _found(filled, tag="few", order="desc") == [("ants", "Table 4"), ("ants", "Table 1")]
     assert _found(filled, tag="few", name="1") == [("ants", "Table 1")]
     assert _found(filled, tag="few", state="reserved") == []
     assert _found(filled, state="reserved") == [("zebras", "Table 3")]
@@ -78,8 +81,9 @@ def test_a_search_combines_all_that_is_asked_for(filled: Client, monkeypatch: py
     monkeypatch.setattr(clock, "now", lambda: over)
     assert _found(filled, state="expired") == [("zebras", "Table 3")]
     assert _found(filled, state="reserved") == []
-    for wrong in ({"since": "yesterday"}, {"state": "lost"}, {"approved_by": ""}, {"cursor": "MQ"}, {"page": "2"}):
-        assert pointers_of(filled.get(_ALL, params=wrong)) == [f"/query/{next(iter(wrong))}"]
+    wrong = {"since": "yesterday", "state": "lost", "approved_by": "", "cursor": "MQ", "page": "2", "order": "up"}
+    for name, text in wrong.items():
+        assert pointers_of(filled.get(_ALL, params={name: text})) == [f"/query/{name}"]
 
 
 def test_a_limited_key_finds_those_of_its_accounts(filled: Client) -> None:
@@ -125,6 +129,8 @@ def test_a_page_ends_after_so_many_releases_and_the_list_goes_on(
     for query, expected in zip(queries, whole, strict=True):
         pages = list(pages_of(filled, _ALL, **query))
         assert list(chain.from_iterable(pages)) == expected
+        newest = pages_of(filled, _ALL, order="desc", **query)
+        assert list(chain.from_iterable(newest)) == expected[::-1]
         assert all(len(page) <= most for page in pages)
     filled.headers.update(make_key(filled, "auditor", "ours", accounts=["ants", "bees"]))
     limited = pages_of(filled, _ALL, name="table")

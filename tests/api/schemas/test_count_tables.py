@@ -11,12 +11,12 @@ import pytest
 from service.api.http import csv_answers
 from service.api.schemas.count_tables import (
     MOST_COLUMNS,
-    MOST_FAULTS,
     CountTable,
     names_with_noisy,
     read_table,
     rows_with_noisy,
 )
+from service.api.schemas.granularity import MOST_FAULTS
 from service.errors import InvalidInput, TooLarge
 
 _SECRET = "918273645"  # a count that no error may repeat
@@ -133,6 +133,30 @@ def test_a_refusal_names_the_first_faults_in_the_order_of_the_rows() -> None:
     assert [fault.pointer for fault in refused.value.faults] == ["/2/3", "/3/2", "/4", "/5/1", "/6/3"]
     with pytest.raises(InvalidInput) as refused:
         _table("count\n" + "x\n" * 2 * MOST_FAULTS)
+    assert len(refused.value.faults) == MOST_FAULTS
+
+
+def _pointers(text: str) -> list[str]:
+    with pytest.raises(InvalidInput) as refused:
+        _table(text)
+    return [fault.pointer for fault in refused.value.faults]
+
+
+def test_faults_of_names_of_rows_and_of_labels_are_told_together() -> None:
+    assert _pointers("noisy, a,area,area,count\nb,b,b,b,x\nc\n") == ["/1/1", "/1/2", "/1/4", "/2/5", "/3"]
+    assert _pointers("place,count\n a,1\n b,2\nc,x\nc,3\n") == ["/2/1", "/3/1", "/4/2", "/5"]
+    assert _pointers('place,count\n a,x\n"b"c,1\n d,1\n') == ["/2/1", "/2/2", "/3"]
+    assert _pointers("noisy,count\n") == ["/1/1", "/2"]
+
+
+def test_all_counts_that_are_no_multiples_are_told() -> None:
+    table = _table("place,count\na,1.5\nb,2\nc,3\nd,2.5\n")
+    for unit, lines in ((Fraction(1), [2, 5]), (Fraction(2), [2, 4, 5])):
+        with pytest.raises(InvalidInput) as refused:
+            table.units(unit)
+        assert [fault.pointer for fault in refused.value.faults] == [f"/{line}/2" for line in lines]
+    with pytest.raises(InvalidInput) as refused:
+        _table("count\n" + "0.5\n" * 2 * MOST_FAULTS).units(Fraction(1))
     assert len(refused.value.faults) == MOST_FAULTS
 
 

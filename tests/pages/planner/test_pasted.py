@@ -44,6 +44,21 @@ def test_commas_of_a_text_stay() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ([2], "row 2 of"),
+        ([1, 3], "rows 1 and 3 of"),
+        (range(1, 13), "rows 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more of"),
+    ],
+)
+def test_all_rows_that_are_too_long_are_told(wrong: list[int], told: str) -> None:
+    rows = ["Total,State,6,,,,more" if number in wrong else "Total,State,6" for number in range(1, 14)]
+    with pytest.raises(FormFaults) as refused:
+        _read("\n".join(rows))
+    assert told in refused.value.faults["targets"]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

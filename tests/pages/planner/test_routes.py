@@ -316,7 +316,7 @@ def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -
     [
         ({"account": ""}, ["cap"]),
         ({"account": "nobody's"}, ["account"]),
-        ({"moe": ["NaN", "-1"]}, ["moe-0"]),
+        ({"moe": ["NaN", "-1"]}, ["moe-0", "moe-1"]),
         ({"moe": ["5", "-1"]}, ["moe-1"]),
         ({"moe": ["5", "1e999"]}, ["moe-1"]),
         ({"moe": ["1e300", "5"]}, ["moe-0"]),
@@ -511,3 +511,32 @@ def test_a_plan_that_costs_a_short_decimal_is_shown_at_it(reader: TestClient) ->
     assert "120 %" in words
     assert "121 %" not in words
     assert re.search(r'<span title="b = [0-9./]{9,}">b ≈ [0-9.]{4,6}</span>', found.text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "wrong"),
+    [
+        (
+            "margins",
+            {"moe": ["many", "-1", "6", "6", "6"], "sensitivity": ["1", "1", "0.5", "1", "1"], "table": list("abcdd")},
+            ["moe-0", "moe-1", "sensitivity-2", "table-4"],
+        ),
+        (
+            "margins",
+            {"moe": ["6", "6", "-1"], "confidence": ["2", "2", "0.95"], "table": list("abc")},
+            ["confidence-0", "confidence-1", "moe-2"],
+        ),
+        (
+            "relative_errors",
+            {"relative_error": ["x", "0.1", "0.1"], "typical_count": ["9", "9", "9"], "table": list("abb")},
+            ["relative_error-0", "table-2"],
+        ),
+        ("safetab", {"moe": ["-1", "x", "9", "9"], "level": list("abcc")}, ["moe-0", "moe-1", "level-3"]),
+    ],
+)
+def test_the_faults_of_all_rows_are_told_together(
+    visit: TestClient, kind: str, rows: dict[str, list[str]], wrong: list[str]
+) -> None:
+    usual = {"geography": "x", "confidence": "0.95", "cells": "1", "sensitivity": "1"} if kind != "safetab" else {}
+    rows = {name: [text] * len(rows["moe" if "moe" in rows else "table"]) for name, text in usual.items()} | rows
+    assert sorted(_invalid(_press(visit, "plan", kind, account="zcdp", **rows))) == sorted(wrong)

@@ -202,7 +202,7 @@ def test_a_weighted_table(embedded: Client) -> None:
     ("fields", "pointer"),
     [
         ({"counts": _COUNTS[1:]}, "/counts"),
-        ({"counts": [8675309.5] * 24}, "/counts/0"),
+        ({"counts": [8675309.5, *_COUNTS[1:]]}, "/counts/0"),
         ({"counts": ["8675309.5", *_COUNTS[1:]]}, "/counts/0"),
         ({"dimensions": []}, "/dimensions"),
         ({"dimensions": [{"name": "a", "values": []}]}, "/dimensions/0/values"),
@@ -277,3 +277,10 @@ def test_totals_of_more_margins_than_are_asked_for_are_refused(embedded: Client)
     assert json_of(embedded.get("/v1/accounts/people/head")) == head
     drawn = json_of(_draw(embedded, published=published[:100], **asked), 201)
     assert drawn["cells"]["adjusted"] == [5]
+
+
+def test_the_first_counts_that_are_not_whole_are_told_together(client: Client) -> None:
+    open_account(client)
+    answer = _draw(client, counts=[8675309.5] * 24)
+    assert pointers_of(answer) == [f"/counts/{number}" for number in range(10)]
+    assert "8675309" not in answer.text
