@@ -48,7 +48,8 @@ def atoms_of(law: ComposedLaw) -> Atoms:
 def _of_noise(v: float, m: float, s: int) -> Atoms:
     """Return the losses of integer noise of mass proportional to exp(-x²/(2v) - |x| m/v), moved by s."""
     # beyond this x the mass is below TAIL of all: x²/2v + x m/v > 300 + log of the number of terms
-    reach = math.ceil(-m + math.sqrt(m * m + 2 * v * (340 + math.log1p(v)))) + 2 + s
+    most = 2 * v * (340 + math.log1p(v))
+    reach = math.ceil(most / (m + math.sqrt(m * m + most))) + 2 + s  # nothing cancels if m is large
     if 2 * reach + 1 > MOST_ATOMS:
         raise NotTight
     x = np.arange(float(reach + s), float(-reach - 1), -1.0)
@@ -201,8 +202,8 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
         match law:
             case LadderLoss(s=s):
                 many *= s * count + 1
-            case DiscreteGaussianLoss(sigma_squared=v):
-                many *= 60 * (math.sqrt(float(v)) + 1) * count
+            case DiscreteGaussianLoss(sigma_squared=v):  # of x up to the root of 600 v, the others are below TAIL
+                many *= (2 * math.sqrt(600 * float(v)) + 1) * count
             case DiscreteOsgtLoss(sigma_squared=v):
                 many *= 3 * (60 * (math.sqrt(float(v)) + 1)) * count
             case Atoms(x=x):

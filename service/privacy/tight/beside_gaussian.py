@@ -23,7 +23,7 @@ from service.privacy.tight.work_budget import spend
 
 FEW_ATOMS = 1 << 12
 APART = 20.0
-"""Atoms are far apart if some neighbours are, by this many standard deviations of the Gaussian loss."""
+"""Atoms are far apart if some neighbours are, by this many standard deviations of the Gaussian loss; one is, too."""
 ERFCX = 1e-13
 """The relative error of erfcx by the documentation of the library that scipy takes it from (Johnson 2012)."""
 UNIT = 2.0**-53
@@ -60,7 +60,7 @@ class AtomsBesideGaussian:
         if not rho or rough_atom_count(discrete) > FEW_ATOMS:
             return None
         mu, atoms = double_up(Fraction(math.sqrt(2 * rho)) * (1 + Fraction(1, 10**15))), enumerate_atoms(discrete)
-        if not np.diff(atoms.x).max(initial=0.0) > APART * mu:
+        if len(atoms.x) > 1 and not np.diff(atoms.x).max() > APART * mu:
             return None
         gaussian = GaussianLoss(sigma_squared=1 / (2 * rho))
         return cls(sketch_of(compose_laws({atoms: 1, gaussian: 1})), atoms, mu)

@@ -8,6 +8,7 @@ import numpy as np
 
 from service.privacy.laws.loss_laws import DiscreteOsgtLoss, LaplaceLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, TAIL, atoms_of, enumerate_atoms, law_from_profile, profile
+from service.privacy.tight.contour import chernoff
 from service.privacy.tight.contour_selection import ContourSelector
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.laws import Atoms, ComposedLaw
@@ -17,6 +18,7 @@ FEW_OSGT = 1 << 8  # atoms of discrete OSGT noise that are kept one by one besid
 GRID = 1 << 14  # points on which profiles are evaluated
 RUNGS = 1 << 10  # steps by which a Laplace law is replaced below a choice
 LEAST_LOG_DELTA = -600.0  # smaller ones are rounded up to it, so that no difference of two deltas underflows
+LEAST_REACH = 1e-6  # nats
 LINES, LINE_POINTS = 64, 1 << 12  # the lines by which a branch is evaluated, and the most points of each
 
 
@@ -79,9 +81,10 @@ class Branch:
         """
         if self.atoms is not None:
             return float(self.atoms.x[-1])
-        high = 1.0
+        high = 0.0
         if self.lines is not None:
             log_tail = math.log(TAIL)
+            high = max(LEAST_REACH, min(chernoff(self.lines.sketch, log_tail), LARGEST_LOSS))
             while self.lines.at(high, rough=True)[0].log_delta(high)[0] > log_tail:
                 high *= 1.25
                 if high > LARGEST_LOSS:

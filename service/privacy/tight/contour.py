@@ -17,11 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from service.privacy.tight.families import Complexes, Doubles, Family, expm1
+from service.privacy.tight.families import UNIT, Complexes, Doubles, Family, expm1
 from service.privacy.tight.work_budget import spend
 
-UNIT = 64 * 2.0**-53
-"""An error of a cumulant function is below this times the figure that comes with it (64 is above what tests find)."""
 NEGLIGIBLE = 34.0  # nats: 2e-15
 ALIASED = 27.0  # nats by which the repetitions of the trapezoid rule must be below the answer
 SMALL_BLOCK = 1 << 18  # numbers in one array
@@ -78,9 +76,10 @@ class LossComposition:
                 total = total + piece.count @ piece.cumulant(c)
         return np.asarray(total)
 
-    @property
-    def floor(self) -> float:
-        return float(sum(family.count @ family.floor for family in self.families))
+    def error(self, at_c: float) -> float:
+        """Return the scale of the error of K(c), to be multiplied by ``UNIT``; sums of many members lose more."""
+        members = sum(len(family.count) for family in self.families)
+        return at_c * (1 + members / 64) + float(sum(family.count @ family.floor for family in self.families))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class ContourLine:
 
     Attributes:
         at_c: K(c).
-        floor: the error of ``at_c`` is below UNIT times this.
+        uncertain: the error of ``at_c`` is below UNIT times this.
         h: step in t.
         t, change, error: the points that matter, K(c+it) - K(c) there, and the scale of its error.
         left_out: bound on the sum, over all other points, of |M(c+it)/M(c)| times the kernel relative to its value at t
@@ -98,7 +97,7 @@ class ContourLine:
 
     c: float
     at_c: float
-    floor: float
+    uncertain: float
     h: float
     t: Doubles
     change: Complexes
@@ -137,12 +136,12 @@ class ContourLine:
         weights = np.full(len(self.t), self.h / math.pi)
         weights[0] /= 2
         terms = turned * kernel
-        error = self.error[:, None] + np.outer(self.t, epsilons) + 2
+        error = self.error[:, None] + np.outer(self.t, epsilons) + 3
         uncertain = UNIT * (weights @ (np.abs(terms) * error))
-        value = weights @ terms.real
+        value = np.multiply(terms.real.T, weights, order="C").sum(axis=1)  # pairwise: it loses a few units at most
         upper = value + uncertain + self.left_out * kernel[0].real
         slope = (weights @ (turned * falling).real) / np.maximum(value, upper / 2)
-        margin = UNIT * (abs(self.at_c) + self.c * epsilons + self.floor + 1)
+        margin = UNIT * (abs(self.at_c) + self.c * epsilons + self.uncertain + 1)
         log_upper = np.where((upper > 0) & (upper < math.inf), np.log(np.maximum(upper, 1e-320)), math.inf)
         return np.asarray(self.at_c - self.c * epsilons + log_upper + margin), np.asarray(slope)
 
@@ -285,7 +284,7 @@ def trace_line(composition: LossComposition, c: float, h: float, points: int, be
         left_out += dropped * h / math.pi
     t, change, error = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     at_c = float(composition.cumulant(np.array([c]))[0])
-    return ContourLine(c, at_c, composition.floor, h, t, change, error, left_out, composition.lattice)
+    return ContourLine(c, at_c, composition.error(at_c), h, t, change, error, left_out, composition.lattice)
 
 
 def _trace_points(composition: LossComposition, c: float, t: Doubles) -> tuple[_Points, float]:
@@ -313,5 +312,5 @@ def _trace_points(composition: LossComposition, c: float, t: Doubles) -> tuple[_
         looked_at += len(family.count)
         with np.errstate(over="ignore", invalid="ignore"):
             change = change + family.count @ more
-            error = error + family.count @ uncertain
+            error = error + (1 + len(family.count) / 32) * (family.count @ uncertain)  # of the sums, too
     return (t, change, error), dropped

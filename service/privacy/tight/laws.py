@@ -45,7 +45,7 @@ class Atoms:
     p: Doubles
     infinite: float = 0.0
     spacing: float | None = None
-    rounding: float = 1e-13  # exp of at most 400, and a sum
+    rounding: float = 4e-13  # exp of numbers down to -745, each rounded up to four times, and a sum
 
 
 ComposedLaw = LossLaw | Atoms
@@ -139,7 +139,7 @@ def compose_laws(laws: Mapping[ComposedLaw, int], lattice: Lattice | None = None
         members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
         if kind is Atoms:
             families += [
-                AtomFamily(counts[k : k + 1], law.x, law.p, law.spacing)
+                AtomFamily(counts[k : k + 1], law.x, law.p, law.spacing, law.rounding)
                 for k, law in enumerate(members)
                 if isinstance(law, Atoms)
             ]

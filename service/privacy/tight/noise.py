@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.tight.families import Complexes, Doubles, FamilyMembers, cumulant_error, log_1p
+from service.privacy.tight.families import UNIT, Complexes, Doubles, FamilyMembers, cumulant_error, log_1p
 from service.privacy.tight.work_budget import CALL, spend
 
 DIRECT = 1 << 17
@@ -17,7 +17,7 @@ FEW_ATOMS = 1 << 9
 OFF_THE_RUN = 2.0**-50
 """Rounded multiples of a step are within this share of themselves of the run through the first and the last."""
 WOFZ = 15.0
-"""The error of wofz relative to its value, in units of ``contour.UNIT``: 1e-13, by its documentation (Johnson 2012)."""
+"""The error of wofz relative to its value, in ``families.UNIT``: 1e-13, by its documentation (Johnson 2012)."""
 DUAL = 0.3
 WIDE = 1.2
 """From DUAL on, the dual sum of the theta function is the shorter one; from WIDE on, one term a side is enough."""
@@ -189,12 +189,14 @@ class AtomFamily:
         x: losses, nats, ascending.
         p: their probabilities; the sum is 1, or more if a law is only dominated by a measure.
         spacing: of the losses, if they are a run of multiples of it.
+        rounding: bound on the relative error of p.
     """
 
     count: Doubles
     x: Doubles
     p: Doubles
     spacing: float | None = None
+    rounding: float = 0.0
 
     @property
     def cost(self) -> int:
@@ -207,7 +209,7 @@ class AtomFamily:
 
     @property
     def floor(self) -> Doubles:
-        return np.full(1, max(100.0, len(self.x) / 32))  # for the rounding of the sums over p
+        return np.full(1, max(100.0, len(self.x) / 32) + self.rounding / UNIT)  # of the sums over p, and of p itself
 
     def take(self, members: NDArray[np.intp]) -> "AtomFamily":
         """Return the whole family, as there is only one member, or a family with a count of 0 if no member is taken."""

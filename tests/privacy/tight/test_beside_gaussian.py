@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.privacy.mechanisms import DiscreteOsgt, Gaussian, Geometric, Mechanism
+from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, Mechanism
 from service.privacy.plans import Sequence
 from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import TightProfile
@@ -61,3 +61,14 @@ def test_two_losses_beside_a_little_gaussian_noise(seed: int) -> None:
             for at in (near, mp.mpf(dice.uniform(0, float(loss)))):
                 truth = exact.beside_gaussian(atoms, rho, at)
                 assert_just_above(profile, at, truth, 1e-3 if truth > mp.mpf(10) ** -40 else 1)
+
+
+def test_one_loss_beside_a_gaussian_is_far_from_all_others() -> None:
+    """All other losses of so narrow noise are rarer than 1e-130. A line gave 731.89 at 1e-60."""
+    with mp.workdps(60):
+        profile = beside(DiscreteGaussian(sigma_squared=Fraction("0.001")), "5e-5")
+        atoms = exact.noise(oracle.discrete_gaussian("0.001"), 1, 1200)
+        least = exact.inverse(lambda e: exact.beside_gaussian(atoms, "5e-5", e), mp.mpf("1e-60"), 800)
+        found = profile.epsilon(Fraction("1e-60"))
+        assert found is not None
+        assert exactly(least) <= nats(found.loss) <= exactly(least) * (1 + Fraction(1, 10**9))

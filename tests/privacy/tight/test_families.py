@@ -12,8 +12,7 @@ from scipy.special import wofz  # type: ignore[import-untyped]  # it publishes n
 from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss
 from service.privacy.numerics.numbers import precision
 from service.privacy.tight.atoms import atoms_of
-from service.privacy.tight.contour import UNIT
-from service.privacy.tight.families import Family, Ladders, Laplaces
+from service.privacy.tight.families import UNIT, Family, Ladders, Laplaces
 from service.privacy.tight.noise import WOFZ, AtomFamily, DiscreteGaussians, Osgts
 from tests.privacy.reference import mp, oracle
 from tests.privacy.tight import exact

@@ -163,6 +163,41 @@ def test_a_delta_below_the_enumerated_tails_is_found_along_a_line(variance: str,
     assert_just_above(delta(noise, at), exact.delta(atoms, mp.mpf(at.numerator) / at.denominator))
 
 
+@pytest.mark.parametrize(
+    ("variance", "offset", "shift"),
+    [("1e19", "1e19", 5), ("1e20", "1e20", 2), ("3e20", "1e20", 6), ("1e30", "1e30", 4), ("3e17", "1e17", 3)],
+)
+def test_an_offset_beyond_the_digits_of_doubles_cuts_off_no_noise(variance: str, offset: str, shift: int) -> None:
+    """Such noise is nearly geometric; where its reach was a difference of two large doubles, delta was 1 % too low."""
+    with mp.workdps(90):
+        plan = DiscreteOsgt(sigma_squared=Fraction(variance), m=Fraction(offset), sensitivity=shift)
+        atoms = exact.noise(oracle.discrete_osgt(variance, offset), shift, 300)
+        for at in ("1/1000", "1/2"):
+            e = Fraction(at)
+            truth = exact.delta(atoms, mp.mpf(e.numerator) / e.denominator)
+            assert_just_above(delta(plan, e), truth, Fraction(1, 10**6))
+    thrice = Repeat(part=plan, count=30)
+    like = Repeat(part=Geometric(scale=Fraction(variance) / Fraction(offset), sensitivity=shift), count=30)
+    assert epsilon(thrice, "1e-6") >= epsilon(like, "1e-6") * (1 - Fraction(1, 10**9))
+
+
+@pytest.mark.parametrize(("narrow", "wider"), [("0.0012", "0.087"), ("0.0012", "0.07"), ("0.01", "0.0203")])
+def test_narrow_noise_is_enumerated(narrow: str, wider: str) -> None:
+    """A line's margin for rounding was up to 69 % of epsilon."""
+    plan = Sequence(parts=tuple(DiscreteGaussian(sigma_squared=Fraction(one)) for one in (narrow, wider)))
+    atoms = exact.composed([exact.noise(oracle.discrete_gaussian(one), 1, 1200) for one in (narrow, wider)])
+    for target in ("1e-10", "1e-30", "1e-100"):
+        assert_just_above(epsilon(plan, target), exact.epsilon(atoms, oracle.number(target)))
+
+
+@pytest.mark.parametrize("size", [10**3, 10**5])
+def test_a_choice_between_small_losses_is_not_much_above_its_worst_branch(size: int) -> None:
+    """Their profiles were looked at only up to a loss of 1. Here that of Laplace noise is the larger one."""
+    plan = Choice(parts=(Gaussian(sigma_squared=Fraction(size**2)), Laplace(scale=Fraction(size))))
+    truth = -mp.expm1(-mp.mpf(1) / (4 * size))
+    assert_just_above(delta(plan, Fraction(1, 2 * size)), truth, Fraction(1, 10**4))
+
+
 LAWS: dict[str, tuple[Mechanism, Any]] = {
     "geometric": (geometric("0.7"), lambda: exact.noise(oracle.geometric("10/7"), 1)),
     "steps": (Geometric(scale=Fraction(3), sensitivity=4), lambda: exact.noise(oracle.geometric("3"), 4)),
