@@ -28,6 +28,7 @@ class Unit(Enum):
     NATS = "nats", 0
     COUNTS = "counts", 1
     COUNTS_SQUARED = "counts, squared", 2
+    STANDARD_DEVIATIONS = "standard deviations", 0
 
     def __init__(self, _: str, power: int) -> None:
         self.power = power

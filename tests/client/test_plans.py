@@ -23,6 +23,7 @@ _ALL: list[Plan] = [
     plans.Gaussian(rho="0.125"),
     plans.Osgt(sigma_squared=9, m=1),
     plans.Declared(epsilon="0.1", delta="1e-9", reference="a proof"),
+    plans.Declared(mu="0.5", reference="a proof"),
     plans.Declared(
         reference="a proof", rdp=(plans.RdpPoint(alpha=2, epsilon="0.1"), plans.RdpPoint(alpha="2.5", epsilon="0.2"))
     ),

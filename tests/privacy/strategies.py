@@ -28,6 +28,7 @@ def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStra
         Declaration,
         epsilon=losses,
         delta=st.sampled_from([Fraction(0), Fraction(1, 10**9), Fraction(1, 3 * 10**7)]),
+        mu=losses,
         rho=losses,
         rdp=st.tuples(losses, losses).map(lambda pair: ((Fraction(2), pair[0]), (Fraction(64), pair[0] + pair[1]))),
     )

@@ -3,10 +3,12 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "rho", "scale", "sensitivity", "sigma_squared"
+  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale", "sensitivity",
+  "sigma_squared"
 )
 field_order <- c(
-  "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "declared_delta", "rdp",
+  "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
+  "rdp",
   "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
@@ -53,12 +55,12 @@ plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, t
   mechanism("randomized_response", environment(), ...)
 }
 
-plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, rho = NULL, rdp = NULL, add_remove = NULL,
-                          name = NULL, tags = NULL, reads = NULL) {
+plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
+                          add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("declared", environment(), ...)
 }
 
-declaration <- function(..., epsilon = NULL, delta = NULL, rho = NULL, rdp = NULL) {
+declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL) {
   document("pbl_declaration", NULL, environment(), ...)
 }
 

@@ -11,7 +11,19 @@ from typing import Any, ClassVar, Literal
 from privacy_budget_ledger.exact import Exact, exact_text
 
 _EXACT = frozenset(
-    ("alpha", "delta", "epsilon", "granularity", "m", "rho", "scale", "sensitivity", "sigma_squared", "declared_delta")
+    (
+        "alpha",
+        "delta",
+        "epsilon",
+        "granularity",
+        "m",
+        "mu",
+        "rho",
+        "scale",
+        "sensitivity",
+        "sigma_squared",
+        "declared_delta",
+    )
 )
 Partitions = tuple[str, ...] | int
 
@@ -173,10 +185,11 @@ class RdpPoint(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(Document):
-    """A guarantee proved elsewhere: at least one of ``epsilon``, ``rho`` and ``rdp``, each beside ``delta``."""
+    """A guarantee proved elsewhere: at least one of ``epsilon``, ``mu``, ``rho`` and ``rdp``, each beside ``delta``."""
 
     epsilon: Exact | None = None
     delta: Exact | None = None
+    mu: Exact | None = None
     rho: Exact | None = None
     rdp: tuple[RdpPoint, ...] = ()
 
@@ -194,6 +207,7 @@ class Declared(Mechanism):
     reference: str
     epsilon: Exact | None = None
     delta: Exact | None = None
+    mu: Exact | None = None
     rho: Exact | None = None
     rdp: tuple[RdpPoint, ...] = ()
     add_remove: Declaration | None = None

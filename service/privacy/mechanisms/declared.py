@@ -21,7 +21,7 @@ from service.privacy.grammar import (
     write_fields,
 )
 from service.privacy.laws.divergences import randomized_response
-from service.privacy.laws.loss_laws import LadderLoss
+from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, WorkEstimate, rounded_rho
 from service.privacy.mechanisms.randomized_response import pure_rho_curve
 from service.privacy.numerics.curve_table import Curve
@@ -34,30 +34,45 @@ _BOUND = ExactNumber("epsilon", required=True, unit=Unit.NATS, bound=AT_LEAST_0)
 _RDP_POINT = DocumentForm("RdpPoint", "A Rényi bound at one order.", (_ALPHA, _BOUND))
 _EPSILON = ExactNumber("epsilon", unit=Unit.NATS, bound=AT_LEAST_0)
 _DELTA = ExactNumber("delta", unit=Unit.PROBABILITY, bound=PROBABILITY)
+_MU = ExactNumber(
+    "mu",
+    unit=Unit.STANDARD_DEVIATIONS,
+    bound=AT_LEAST_0,
+    description="mu of Gaussian differential privacy: at most as much is lost as by Gaussian noise of variance 1 on an"
+    " answer that moves by mu.",
+)
 _RHO = ExactNumber("rho", unit=Unit.NATS, bound=AT_LEAST_0)
 RDP = InnerList("rdp", form=_RDP_POINT, most=1000)
 _DECLARATION = DocumentForm(
     "Declaration",
-    "A guarantee proved elsewhere: at least one of epsilon, rho and rdp.",
-    (_EPSILON, _DELTA, _RHO, RDP),
+    "A guarantee proved elsewhere: at least one of epsilon, mu, rho and rdp.",
+    (_EPSILON, _DELTA, _MU, _RHO, RDP),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration(Keyed):
-    """A guarantee that was proved elsewhere: any of pure, zCDP and RDP, each beside ``delta``.
+    """A guarantee that was proved elsewhere: any of pure, Gaussian, zCDP and RDP, each beside ``delta``.
 
     Attributes:
         epsilon: pure loss (nats), or None.
         delta: probability that the other figures do not hold.
+        mu: of Gaussian differential privacy, or None.
         rho: zCDP loss (nats), or None.
         rdp: (order, loss in nats) pairs by ascending order, or empty.
     """
 
     epsilon: Fraction | None = None
     delta: Fraction = Fraction(0)
+    mu: Fraction | None = None
     rho: Fraction | None = None
     rdp: tuple[tuple[Fraction, Fraction], ...] = ()
+
+    @property
+    def slope(self) -> Fraction | None:
+        """The rho that is stated or follows from mu, whichever is less: mu-GDP is mu²/2-zCDP, as Gaussian noise is."""
+        stated = [] if self.rho is None else [self.rho]
+        return min(stated + ([] if self.mu is None else [self.mu**2 / 2]), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +110,8 @@ class Declared(Mechanism):
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         one_sided = document.get("add_remove")
-        missing = [
-            f for f in ("epsilon", "delta", "rho", "rdp") if document.get(f) and not (one_sided or document).get(f)
-        ]
+        figures = [field.name for field in _DECLARATION.fields]
+        missing = [name for name in figures if document.get(name) and not (one_sided or document).get(name)]
         if missing:
             raise InvalidInput.at(f"{at}/add_remove", f"expected the fields that are declared; missing: {missing}")
         return cls(
@@ -144,7 +158,7 @@ class Declared(Mechanism):
         return Loss(self.guarantee.delta)
 
     def rho(self) -> Loss:
-        stated, epsilon = self.guarantee.rho, self.guarantee.epsilon
+        stated, epsilon = self.guarantee.slope, self.guarantee.epsilon
         bounds = [] if stated is None else [Loss(stated)]
         if epsilon is not None:
             bounds.append(rounded_rho(pure_rho_curve(epsilon), epsilon))
@@ -153,15 +167,20 @@ class Declared(Mechanism):
     def rdp(self) -> RdpBounds:
         epsilon = self.guarantee.epsilon
         curve = None if epsilon is None else Curve(randomized_response, (epsilon, 2))
-        return RdpBounds(curve=curve, slope=self.guarantee.rho, points=self.guarantee.rdp)
+        return RdpBounds(curve=curve, slope=self.guarantee.slope, points=self.guarantee.rdp)
 
-    def loss_law(self) -> LadderLoss | None:
-        """Return two-valued randomised response; None without an epsilon, as no law follows from rho or Rényi points.
+    def loss_law(self) -> LadderLoss | GaussianLoss | None:
+        """Return a law that dominates the loss; None without epsilon and mu: none follows from rho or Rényi points.
 
         An (epsilon, delta)-DP mechanism is dominated by one that loses everything with probability delta and is
-        otherwise two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4).
+        otherwise two-valued randomised response (Kairouz, Oh, Viswanath 2015, Theorem 3.4). A mu-GDP mechanism is
+        dominated by Gaussian noise of variance 1 beside a move of mu, by definition (Dong, Roth and Su 2022, Definition
+        2.6). Where both are declared, both dominate, and the law is the one with the lower rho.
         """
-        return None if self.guarantee.epsilon is None else LadderLoss(self.guarantee.epsilon)
+        epsilon, mu = self.guarantee.epsilon, self.guarantee.mu
+        if epsilon is None or (mu is not None and Loss(mu**2 / 2) < rounded_rho(pure_rho_curve(epsilon), epsilon)):
+            return None if mu is None else GaussianLoss(sigma_squared=Fraction(1), sensitivity=mu)
+        return LadderLoss(epsilon)
 
     def noise_law(self) -> None:
         return None
@@ -171,14 +190,14 @@ class Declared(Mechanism):
 
 
 def read_declaration(document: Document, at: str) -> Declaration:
-    """Return a declared guarantee: at least one of epsilon, rho and rdp, none negative, delta below 1.
+    """Return a declared guarantee: at least one of epsilon, mu, rho and rdp, none negative, delta below 1.
 
     Raises:
         InvalidInput: the document does not state such a guarantee.
     """
     exact = {
         field.name: field.read(document, at)
-        for field in (_EPSILON, _RHO, _DELTA)
+        for field in (_EPSILON, _MU, _RHO, _DELTA)
         if document.get(field.name) is not None
     }
     points = sorted(
@@ -187,18 +206,19 @@ def read_declaration(document: Document, at: str) -> Declaration:
     )
     if any(one == other for (one, _), (other, _) in pairwise(points)):
         raise InvalidInput.at(f"{at}/rdp", "expected each order once")
-    if not points and "epsilon" not in exact and "rho" not in exact:
-        raise InvalidInput.at(at, "expected at least one of epsilon, rho and rdp")
+    if not points and not exact.keys() - {"delta"}:
+        raise InvalidInput.at(at, "expected at least one of epsilon, mu, rho and rdp")
     return Declaration(
         epsilon=exact.get("epsilon"),
         delta=exact.get("delta", Fraction(0)),
+        mu=exact.get("mu"),
         rho=exact.get("rho"),
         rdp=tuple(points),
     )
 
 
 def _write_declaration(declaration: Declaration) -> dict[str, Any]:
-    stated = [field for field in (_EPSILON, _RHO, _DELTA) if getattr(declaration, field.name) is not None]
+    stated = [field for field in (_EPSILON, _MU, _RHO, _DELTA) if getattr(declaration, field.name) is not None]
     document = write_fields(stated, declaration)
     if declaration.rdp:
         document["rdp"] = [_ALPHA.write(alpha) | _BOUND.write(epsilon) for alpha, epsilon in declaration.rdp]
@@ -208,13 +228,15 @@ def _write_declaration(declaration: Declaration) -> dict[str, Any]:
 def _group_declaration(one: Declaration, size: int) -> Declaration:
     """Return the guarantee for ``size`` records that follows from a guarantee for one.
 
-    Pure: size*epsilon. zCDP without a delta: size² rho (Bun and Steinke 2016, Prop. 1.9). For rho beside a delta, and
-    for Rényi orders, nothing is known, and the loss is infinite. Without an epsilon, nothing bounds how a change
-    affects the event of probability delta, and only delta = 1 is certain.
+    Pure: size*epsilon. Gaussian without a delta: size*mu (Dong, Roth and Su 2022, Theorem 2.14). zCDP without a delta:
+    size² rho (Bun and Steinke 2016, Prop. 1.9). For mu and rho beside a delta, and for Rényi orders, nothing is known,
+    and the loss is infinite. Without an epsilon, nothing bounds how a change affects the event of probability delta,
+    and only delta = 1 is certain.
     """
     epsilon = None if one.epsilon is None else one.epsilon * size
     if one.delta == 0:
-        return Declaration(epsilon=epsilon, rho=None if one.rho is None else one.rho * size**2)
+        mu, rho = None if one.mu is None else one.mu * size, None if one.rho is None else one.rho * size**2
+        return Declaration(epsilon=epsilon, mu=mu, rho=rho)
     delta = Fraction(1) if one.epsilon is None else min(one.delta * _group_delta_factor(one.epsilon, size), Fraction(1))
     return Declaration(epsilon=epsilon, delta=delta)
 

@@ -11,6 +11,7 @@ every <- list(
   plan_gaussian(rho = "0.125"),
   plan_osgt(sigma_squared = 9, m = 1),
   plan_declared(epsilon = "0.1", delta = "1e-9", reference = "a proof"),
+  plan_declared(mu = "0.5", reference = "a proof"),
   plan_declared(
     reference = "a proof", rdp = list(rdp_point(alpha = 2, epsilon = "0.1"), rdp_point(alpha = "2.5", epsilon = "0.2"))
   )
