@@ -1,6 +1,7 @@
 """Stateless computations over HTTP: compositions, conversions and calibrations, against published figures."""
 
 from fractions import Fraction
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -236,3 +237,28 @@ def test_a_calibrated_mechanism_is_one_that_can_be_registered(shared_client: Cli
 def test_targets_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
     body = {"mechanism": "geometric", "moe": 6} | fields
     assert pointers_of(shared_client.post("/v1/calibrations/moe", json=body)) == [pointer]
+
+
+def test_a_composition_states_its_trade_off_where_it_is_asked_for(shared_client: Client) -> None:
+    plan = {"type": "gaussian", "sigma_squared": 1}
+    found = _compose(shared_client, plan, false_positives=["0.05", "1/3"])["tradeoff"]
+    assert [point["false_positives"] for point in found] == [0.05, 1 / 3]
+    normal = NormalDist()
+    truth = [normal.cdf(normal.inv_cdf(1 - share) - 1) for share in (0.05, 1 / 3)]
+    assert [point["false_negatives"] for point in found] == pytest.approx(truth, abs=1e-8)
+    assert "tradeoff" not in _compose(shared_client, plan)
+    assert "tradeoff" not in _compose(shared_client, plan, false_positives=[])
+
+
+@pytest.mark.parametrize(
+    ("shares", "pointers"),
+    [
+        (["0.1", "0", "1", "-1/2", "2"], [f"/false_positives/{number}" for number in (1, 2, 3, 4)]),
+        (["NaN", "inf", "x", True, None], [f"/false_positives/{number}" for number in range(5)]),
+        (["0.1"] * 11, ["/false_positives"]),
+        ("0.1", ["/false_positives"]),
+    ],
+)
+def test_a_trade_off_is_asked_for_at_probabilities(shared_client: Client, shares: Any, pointers: list[str]) -> None:
+    body = {"plan": pure(1), "false_positives": shares}
+    assert pointers_of(shared_client.post("/v1/compositions", json=body)) == pointers

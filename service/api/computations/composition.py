@@ -13,14 +13,15 @@ from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.openapi import examples
 from service.api.routes.release_pricing import check_work
-from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up
+from service.api.schemas.exact_numbers import Exact, Strict, number_down, number_up, stated
 from service.api.schemas.guarantees import GuaranteeBody, cost_of, read_deltas
 from service.api.schemas.plan_models import RdpCurve
 from service.api.schemas.plans import BoundedPlan, document_of, plan_of
-from service.errors import InvalidInput
+from service.errors import Fault, InvalidInput
 from service.privacy.accounting import effort
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
 from service.privacy.accounting.guarantee import USUAL_ORDERS, DeltaStatement, deltas_at
+from service.privacy.accounting.tradeoff import FIGURES, false_negatives
 from service.privacy.mechanisms import Declared
 from service.privacy.mechanisms.declared import read_declaration
 from service.privacy.numerics.numbers import parse_exact
@@ -41,6 +42,30 @@ class Composition(Strict):
     orders: Annotated[list[Exact], Field(min_length=1, max_length=1000)] | None = Field(
         None, description="RDP orders to show, each above 1; by default a dozen common ones."
     )
+    false_positives: Annotated[list[Exact], Field(max_length=10)] = Field(
+        default_factory=list,
+        description="Probabilities with which a test for one unit's data accuses wrongly: the answer states how often"
+        " every such test misses at least.",
+    )
+
+
+class TradeoffFigure(BaseModel):
+    """A point of the trade-off function, rounded down; null where false_positives is no double."""
+
+    false_positives: float | None
+    false_negatives: float
+
+
+class CompositionBody(GuaranteeBody):
+    """The guarantee of a plan and, where it was asked for, its trade-off."""
+
+    tradeoff: Annotated[
+        list[TradeoffFigure] | None,
+        Field(
+            description="How often a test that is to tell two neighbours apart, by all outputs of the plan, accuses"
+            " wrongly, and how often it misses at least."
+        ),
+    ] = None
 
 
 class Conversion(Strict):
@@ -100,7 +125,7 @@ class RhoBody(BaseModel):
 
 @router.post(
     "/compositions",
-    response_model=GuaranteeBody,
+    response_model=CompositionBody,
     responses=pictures.responses("The guarantee; or its privacy profile or Rényi curve as SVG or PNG."),
     openapi_extra=examples.body(examples.COMPOSITION),
 )
@@ -123,10 +148,10 @@ def compose(
     kind, orders = pictures.wanted_type(request), _orders(body.orders)
     if kind is not None:
         deltas = drawn_at(picture, deltas)
-    _check_work(request, plan, orders, deltas)
+    _check_work(request, plan, orders, len(deltas) + FIGURES * len(body.false_positives))
     cost = cost_of(plan, body.neighbouring, deltas, orders)
     if kind is None:
-        return ok(cost)
+        return ok(cost | _tradeoff(plan, body))
     return guarantee_picture(cost, picture, "a plan", kind)
 
 
@@ -153,16 +178,37 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
     if body.to is not None:
         return ok(_rhos(epsilon, deltas[0]))
     plan, orders = _plan(body), _curve_orders(body)
-    _check_work(request, plan, orders, deltas)
+    _check_work(request, plan, orders, len(deltas))
     if body.epsilon is None:
         return ok(cost_of(plan, body.neighbouring, deltas, orders))
     figures = [_delta_figure(figure) for figure in deltas_at(plan, body.neighbouring, epsilon)]
     return ok(figures[0] | {"analyses": figures})
 
 
-def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: tuple[Fraction, ...]) -> None:
+def _tradeoff(plan: Plan, body: Composition) -> dict[str, Any]:
+    """Return the member with the trade-off at the asked probabilities; nothing where none is asked for."""
+    shares = list(map(parse_exact, body.false_positives))
+    faults = [
+        Fault(f"/false_positives/{number}", "expected a probability above 0 and below 1")
+        for number, share in enumerate(shares)
+        if not 0 < share < 1
+    ]
+    if faults:
+        raise InvalidInput(faults)
+    if not shares:
+        return {}
+    points = zip(shares, false_negatives(plan, body.neighbouring, shares), strict=True)
+    return {
+        "tradeoff": [
+            {"false_positives": stated(share, number_down), "false_negatives": number_down(least)}
+            for share, least in points
+        ]
+    }
+
+
+def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: int) -> None:
     most = request.app.state.settings.max_work
-    check_work(most, effort.of_guarantee(condense(plan), len(orders), len(deltas)), "/plan")
+    check_work(most, effort.of_guarantee(condense(plan), len(orders), deltas), "/plan")
 
 
 def _delta_figure(statement: DeltaStatement) -> dict[str, Any]:

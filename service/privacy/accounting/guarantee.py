@@ -214,8 +214,34 @@ def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> li
     Raises:
         ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
-    condensed = condense(plan)
-    losses = _PlanLosses.of(condensed, neighbouring)
+    return PlanProfile.of(plan, neighbouring).statements(epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanProfile:
+    """The privacy profile of a plan, by every analysis."""
+
+    _losses: _PlanLosses
+    _tight: TightProfile | None
+
+    @classmethod
+    def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "PlanProfile":
+        """Return the profile of a plan for so many figures; raises as ``deltas_at``."""
+        condensed = condense(plan)
+        return cls(_PlanLosses.of(condensed, neighbouring), TightProfile.of(condensed, neighbouring, figures))
+
+    def delta(self, epsilon: Fraction) -> Fraction:
+        """Return an upper bound on delta at epsilon, at most 1: the tight one, or the least of the others."""
+        tight = None if self._tight is None else self._tight.delta(epsilon)
+        loss = self.statements(epsilon)[0].delta if tight is None else tight.loss
+        return Fraction(1) if loss.nats is None else loss.nats
+
+    def statements(self, epsilon: Fraction) -> list[DeltaStatement]:
+        """Return what ``deltas_at`` does."""
+        return _statements(self._losses, self._tight, epsilon)
+
+
+def _statements(losses: _PlanLosses, profile: TightProfile | None, epsilon: Fraction) -> list[DeltaStatement]:
     statements: list[DeltaStatement] = []
 
     def add(loss: Loss, via: str) -> None:
@@ -233,7 +259,6 @@ def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> li
     add(rdp_to_delta(losses.tau, losses.curve.rough, epsilon, losses.orders, near).loss, "rdp")
     if losses.rho.nats is not None:
         add(rho_to_delta_analytic(losses.rho.nats, epsilon), "analytic")
-    profile = TightProfile.of(condensed, neighbouring)
     others = [(one.delta, one.via) for one in statements]
     loss, method = _least_known(None if profile is None else profile.delta(epsilon), others)
     statements.append(DeltaStatement(loss, "tight", method))
