@@ -21,6 +21,7 @@ from service.ledger.storage.tables import Account, Release, ReleaseTag
 
 MOST_SEARCHED = 1 << 17
 """Releases that one page looks at, whether or not they match; it may end without having found any."""
+_END = 10**15 - 1  # in the place of an entry: the page ended with the account
 _AN_ACCOUNT = 100  # releases that looking at one account counts as at least
 _IN_ORDER = (Release.account_id, Release.seq)
 _place = tuple_(*_IN_ORDER)
@@ -75,7 +76,8 @@ def search_releases(
         matching = matching.where(
             _tagged(wanted.tag, ReleaseTag.account_id == Release.account_id, ReleaseTag.seq == Release.seq)
         )
-    for account in _accounts(connection, after[0], only, wanted):
+    first = after[0] + (after[1] == _END)
+    for account in _accounts(connection, first, only, wanted):
         keys = select(*_IN_ORDER).where(*_after(account, after)).order_by(*_IN_ORDER)
         number = connection.execute(
             select(func.count()).select_from(keys.limit(room).subquery("numbered"))
@@ -91,7 +93,7 @@ def search_releases(
             return Found(found, _place_in(rows[-1]))
         room -= max(number, _AN_ACCOUNT)
         if account is not None and room <= 0:
-            last = last or (account + 1, 0)
+            last = last or (account, _END)
         if last is not None:
             return Found(found, last)
     return Found(found, None)
