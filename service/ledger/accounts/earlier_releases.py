@@ -59,7 +59,7 @@ class EarlierPrices(NamedTuple):
 
 
 class _Charged(NamedTuple):
-    """What an account has charged.
+    """The releases that an account counts, by their parts.
 
     Attributes:
         committed: the parts of all committed releases.
@@ -72,7 +72,7 @@ class _Charged(NamedTuple):
 
     @property
     def stated(self) -> bool:
-        """As in ``possibly_tagged_part``."""
+        """True if each mechanism of each release had to have a statement."""
         return promised_since_opening(self.account.caps)
 
 

@@ -568,7 +568,7 @@ def test_nothing_is_priced_in_the_transaction_that_reads_the_earlier_releases(
 
 @pytest.mark.parametrize("most", [1, 1 << 20])
 def test_another_process_counts_what_takes_long(database: Database, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """What comes after it is counted here, from the prices that came back, or there again where they were too many."""
+    """A later release is counted here with the prices that came back, or there again where they were too many."""
     open_account(database, definition="zcdp", rho="1000")
     charge(database, *(noise(f"0.01{number}") for number in range(9)))
     reserve(database, noise("0.02"))
