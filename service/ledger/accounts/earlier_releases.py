@@ -120,10 +120,8 @@ class EarlierReleases:
         few = (_FEW_ROWS, _FEW_CHARACTERS) if self._known else (FEW, _SHORT)
         with database.read() as connection:
             account = accounts.read_account(connection, name)
-            if elsewhere is not None and not self._is_read_quickly(connection, account, *few):
-                charged = None
-            else:
-                charged = self._read(connection, account)
+            here = elsewhere is None or self._is_read_quickly(connection, account, *few)
+            charged = self._read(connection, account) if here else None
         work = math.inf if charged is None else self._work(charged, caps, characters)
         if elsewhere is not None and work > effort.LIGHT:
             return elsewhere()
