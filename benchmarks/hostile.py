@@ -1,4 +1,4 @@
-"""One hostile principal of each role doing its worst, and what another's charges, balances and probes take meanwhile.
+"""One hostile principal of each role doing its worst, and what another's requests take meanwhile.
 
 ``python -m benchmarks.hostile`` prints the table of ``docs/hostile-principal.md``. An attack is one function, which
 gives the requests that are sent again and again from many connections.
@@ -40,19 +40,30 @@ _DAYS = 2_000  # of an account with any three periods
 _GROUPS = 250_000  # of one tabulation at most
 _LONG_NAMES = {"4-byte characters": "\U0001f600", "decomposed characters": "q\u0301q"}  # of 4 bytes each
 _NESTED = 100  # mechanisms below choices within each other
+_CAPPED = 20  # unlike discrete_osgt that a new cap counts
 _HANG_UP = 0.2  # seconds
 _TARGET = 3.0
 ELSEWHERE = "127.0.0.2"  # where the attacks come from: 127.0.0.1 is a trusted proxy, whose connections nothing limits
 
 _NOISE = {"type": "discrete_gaussian", "sigma_squared": "100"}
 _OWN = "/v1/accounts/other"  # the account of the one who is not hostile
-_ASKED = {
-    "charge": (f"{_OWN}/releases", {"name": "small", "plan": _NOISE}),
-    "balance": (f"{_OWN}/balance", None),
-    "readyz": ("/readyz", None),
-}
 Ask = tuple[str, Any]
 """A path, and a body: an Arrow stream as bytes, else JSON, or None."""
+_numbers = itertools.count(10**9)
+
+
+def _new_noise() -> Ask:
+    """A draw of noise whose table no draw before has made."""
+    noise = {"type": "geometric", "epsilon": f"0.{next(_numbers)}"}
+    return "/v1/accounts/drawn/draws", {"name": "small", "mechanism": noise, "counts": [5]}
+
+
+_ASKED: dict[str, Callable[[], Ask]] = {
+    "charge": lambda: (f"{_OWN}/releases", {"name": "small", "plan": _NOISE}),
+    "draw": _new_noise,
+    "balance": lambda: (f"{_OWN}/balance", None),
+    "readyz": lambda: ("/readyz", None),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Attack:
     stays: bool = True
     accept: str = "application/json"
     seconds: float = 6.0
+    method: str = "POST"
 
 
 def _offset(k: int) -> dict[str, Any]:
@@ -261,6 +273,12 @@ def _settled() -> list[Ask]:
     return [(f"{of}/commit", {}), (f"{of}/draws?noisy=false", None)]
 
 
+def _new_caps() -> list[Ask]:
+    """Return a cap below what is spent; it is refused when the account's earlier releases are priced under it."""
+    budgets = ({"definition": "approximate", "epsilon": "1", "delta": f"1e-{k}"} for k in range(6, 26))
+    return [("/v1/accounts/offsets", {"caps": [{"tag": "t", "budget": budget}]}) for budget in budgets]
+
+
 def _losses() -> list[Ask]:
     return [("/v1/empirical/loss", {"residuals": [k % 31 - 15 for k in range(100_000)], "bootstrap": 200})]
 
@@ -301,6 +319,8 @@ ATTACKS = (
     Attack("pipeline", f"draws of the whole input beside {_TABULATED:,} tabulated groups", _whole_draws),
     Attack("pipeline", f"partitions of {_NESTED} drawn mechanisms below 15 choices", _nested_draws),
     Attack("auditor", "1,000,000 drawn counts read back as JSON", _read_draws),
+    Attack("approver", f"new caps over {_CAPPED} discrete_osgt that nobody proposed", _new_caps, method="PATCH"),
+    Attack("steward", f"new caps over {_CAPPED} discrete_osgt", _new_caps, method="PATCH"),
     Attack("steward", "empirical losses of 100,000 residuals", _losses),
     # The last one, because its holds go on expiring for some minutes.
     Attack("pipeline", f"expiries in the leading one of {4 * _DAYS:,} periods", _leading_expiries, seconds=_LONG),
@@ -345,7 +365,7 @@ def _round(new_database: Callable[[], AbstractContextManager[str]], attacks: Seq
     """Measure each attack once, and quiet before each."""
     found = _Round()
     with new_database() as url:
-        open_accounts(url, ("other", "long", "large", "small", "wide", "tables"))
+        open_accounts(url, ("other", "long", "large", "small", "wide", "tables", "offsets", "drawn"))
         with service_server(url) as address:
             other, ids = _prepare(address)
             _measure(address, other, _QUIET, _Latencies())  # the first ones come with cold pages
@@ -390,11 +410,11 @@ class _Round:
 
 def _measure(address: str, key: str, seconds: float, found: _Latencies) -> None:
     """Ask for each in turn, on one connection."""
-    requests = {of: _bytes(address, key, *asked) for of, asked in _ASKED.items()}
     deadline = time.perf_counter() + seconds
     with _connected(address) as connection:
         while (now := time.perf_counter()) < deadline or any(len(one) < 2 for one in found.by.values()):
-            for of, request in requests.items():
+            for of, asked in _ASKED.items():
+                request = _bytes(address, key, *asked())
                 now = time.perf_counter()
                 connection.sendall(request)
                 status = answered(connection)
@@ -445,6 +465,7 @@ def _prepare(address: str) -> tuple[str, dict[str, str]]:
         for number in range(4):
             large = send("/v1/accounts/large/releases", {"name": "large", "plan": _wide(_PARTS * number)})
         send("/v1/accounts/small/releases", {"name": "small", "plan": _NOISE})
+        send("/v1/accounts/offsets/releases", {"name": "x", "plan": _plan(map(_offset, range(_CAPPED)))})
         noises = {of: _NOISE | {"name": f"County/{of}"} for of in ("total", "step 1", "step 2")}
         steps = {"type": "sequence", "parts": [noises["step 1"], noises["step 2"]]}
         plan = {"type": "choice", "parts": [noises["total"], steps]}
@@ -475,7 +496,8 @@ class _attacked:  # noqa: N801 - used as a function
 
     def __init__(self, address: str, key: str, ids: dict[str, str], attack: Attack) -> None:
         asked = [
-            _bytes(address, key, path.format_map(ids), body, accept=attack.accept) for path, body in attack.requests()
+            _bytes(address, key, path.format_map(ids), body, accept=attack.accept, method=attack.method)
+            for path, body in attack.requests()
         ]
         self._statuses: list[int] = []
         context = multiprocessing.get_context("fork")  # importing all of this again would take the cores
@@ -522,9 +544,11 @@ def _connected(address: str, source: str = "127.0.0.1") -> socket.socket:
     return connection
 
 
-def _bytes(address: str, key: str, path: str, body: Any, *, accept: str = "application/json") -> bytes:
+def _bytes(
+    address: str, key: str, path: str, body: Any, *, accept: str = "application/json", method: str = "POST"
+) -> bytes:
     streamed = isinstance(body, bytes)
-    request = request_bytes(address, path, key, body if body is None or streamed else json.dumps(body).encode())
+    request = request_bytes(address, path, key, body if body is None or streamed else json.dumps(body).encode(), method)
     if streamed:
         request = request.replace(b"application/json", b"application/vnd.apache.arrow.stream", 1)
     head, _, rest = request.partition(b"\r\n")

@@ -13,9 +13,9 @@ from statistics import quantiles
 from urllib.parse import urlsplit
 
 
-def request_bytes(address: str, path: str, key: str, body: bytes | None) -> bytes:
-    """A POST as it goes over the wire, or a GET where there is no body."""
-    method = "GET" if body is None else "POST"
+def request_bytes(address: str, path: str, key: str, body: bytes | None, method: str = "POST") -> bytes:
+    """A request as it goes over the wire: a GET where there is no body."""
+    method = "GET" if body is None else method
     head = f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(address).netloc}\r\nAuthorization: Bearer {key}\r\n"
     if body is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

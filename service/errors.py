@@ -6,7 +6,7 @@ was expected and what was received, and never contain a count.
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from service.rounding import STATED, down, up
 
@@ -27,6 +27,17 @@ class ServiceError(Exception):
 
     for_operator: str | None = None
 
+    def __reduce__(self) -> tuple[Callable[..., "ServiceError"], tuple[Any, ...]]:
+        """Return how pickle makes the error again; by default it passes the message to the constructor."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[ServiceError], message: tuple[Any, ...], members: dict[str, Any]) -> ServiceError:
+    error = kind.__new__(kind)
+    error.args = message
+    error.__dict__.update(members)
+    return error
+
 
 class InvalidInput(ServiceError):
     """An invalid request; ``faults`` list places and reasons."""
@@ -34,10 +45,6 @@ class InvalidInput(ServiceError):
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults))
         self.faults = tuple(faults)
-
-    def __reduce__(self) -> tuple[type["InvalidInput"], tuple[tuple[Fault, ...]]]:
-        """Return the constructor's arguments, for pickle; the default would pass the message to the constructor."""
-        return type(self), (self.faults,)
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "InvalidInput":

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -20,9 +21,12 @@ ANSWER: dict[str, Any] = {
 """The content of an answer that may be a table, for ``responses``."""
 
 _ROWS = 1 << 14  # written at a time
-# At the beginning of a text, or of the next cell where a spreadsheet ends cells at semicolons; also in wide forms, and
-# behind characters that a spreadsheet may drop: line breaks, and what has no width.
-_FORMULA = re.compile('(^|;[ "]*)(?=[=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20\ufeff\u200b\u2060])')
+_BEGIN_FORMULAS = frozenset("=+-@\u2212")  # also in wide, small and other forms, as compatibility composition has them
+_DROPPED = frozenset("\t\r\n")  # before a formula, by some spreadsheets: such texts are marked whatever follows
+_UNSEEN = frozenset(
+    ("Cc", "Cf", "Cn", "Zs", "Zl", "Zp", "Mn", "Me")
+)  # categories without a width or a mark of their own
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols by their category
 _NUMBER = re.compile(r"[+-]?[0-9]+([./][0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -46,5 +50,21 @@ def _cell(value: object) -> object:
     if isinstance(value, list | tuple):
         return "; ".join(str(_cell(item)) for item in value)
     if isinstance(value, str) and not _NUMBER.fullmatch(value):
-        return _FORMULA.sub(r"\1'", value)
+        first, *others = value.split(";")  # where some spreadsheets end cells, and read quotation marks again
+        return ";".join((_harmless(first), *(_harmless(one, ' "') for one in others)))
     return value
+
+
+def _harmless(cell: str, before: str = "") -> str:
+    """Return a text with an apostrophe, if a spreadsheet could run it.
+
+    Args:
+        before: characters that may come before a formula, and before the apostrophe.
+    """
+    text = cell.lstrip(before) if before else cell
+    for character in text:
+        if character in _DROPPED or unicodedata.normalize("NFKC", character)[0] in _BEGIN_FORMULAS:
+            return f"{cell[: len(cell) - len(text)]}'{text}"
+        if not (unicodedata.category(character) in _UNSEEN or character in _BLANK or character in before):
+            break
+    return cell

@@ -56,6 +56,9 @@ async def _secret(request: Request) -> Secret:
 
 CurrentSecret = Annotated[Secret, Depends(_secret)]
 
+Elsewhere = Callable[[str, str, bytes], list[Any]]
+"""Sends a request to a helper, from a thread: method, path and body; returns what it computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -69,7 +72,7 @@ class Change:
     turns: FairPlaces
     require_partitions: bool = False  # draw a named partition only where the plan declares it
     most_work: int = 100_000  # units of work that pricing may take
-    elsewhere: Callable[[str, bytes], list[Any]] | None = None  # sends a request to a helper, from a thread
+    elsewhere: Elsewhere | None = None
     prices_only: bool = False  # this process is a helper that only computes prices
     # in a helper: has the serving process write
     remote: Callable[[Callable[..., Any], Sequence[Any]], Any] | None = None

@@ -23,7 +23,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.http.buffered_answer import BufferedAnswer
-from service.api.http.dependencies import NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, HelperResult
+from service.api.http.dependencies import NOISE_KEY, PRICES_ONLY, READ_ONLY, Change, Elsewhere, HelperResult
 from service.api.http.disconnects import client_gone, disconnected
 from service.api.http.expected_head import HEADER
 from service.api.http.fair_places import FairPlaces
@@ -119,14 +119,14 @@ class Helpers:
             with suppress(ServiceError):  # the answer is complete; a later request finds the figures again
                 await self._in_thread(partial(kept_figures.keep, state.database, state.secret, to_keep))
 
-    def from_thread(self, request: Request) -> Callable[[str, bytes], list[Any]]:
+    def from_thread(self, request: Request) -> Elsewhere:
         """Return a function that asks a helper for the prices of releases, from the thread that handles the request."""
         loop, principal = asyncio.get_running_loop(), request.state.principal.name
 
-        def ask(path: str, body: bytes) -> list[Any]:
+        def ask(method: str, path: str, body: bytes) -> list[Any]:
             self._begin_asking(principal)
             try:
-                return asyncio.run_coroutine_threadsafe(self._prices(request, path, body), loop).result()
+                return asyncio.run_coroutine_threadsafe(self._prices(request, method, path, body), loop).result()
             finally:
                 with self._counting:
                     self._asking[principal] -= 1
@@ -152,21 +152,24 @@ class Helpers:
             self._asking[principal] += 1
             self._asking = +self._asking  # drops principals without waiting threads
 
-    async def _prices(self, request: Request, path: str, body: bytes) -> list[Any]:
+    async def _prices(self, request: Request, method: str, path: str, body: bytes) -> list[Any]:
         """Return the figures of the releases in a body.
 
         Raises:
+            ServiceError: the helper returned it as its result.
             TooManyRequests: too many of the principal's requests wait.
             Unavailable: the helper takes too long, or was ended.
             InvalidInput: the client has hung up.
         """
         scope = helper_scope(request.scope)
-        scope |= {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+        scope |= {"method": method, "path": path, "raw_path": path.encode(), "query_string": b""}
         scope["headers"] = [(b"content-type", b"application/json")]
         scope["state"][PRICES_ONLY] = True
         figures = await self._helper_result(request, scope, body)
         if isinstance(figures, list):
             return figures
+        if isinstance(figures, ServiceError):
+            raise figures
         raise RuntimeError("a helper refused to price what had been read")
 
     async def read(self, request: Request, body: bytes) -> Any:

@@ -41,30 +41,23 @@ def read_cursor(cursor: str | None) -> str:
     try:
         last = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except ValueError:  # not base64, or not text
-        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer") from None
+        raise not_a_cursor() from None
     if "\0" in last:  # PostgreSQL does not accept such a text, even in a query
-        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+        raise not_a_cursor()
     return last
 
 
 def read_seq(cursor: str | None) -> int:
     """Return the number of the last item of the previous page; 0 at the start; raise as ``read_cursor``."""
-    (number,) = _numbers(cursor, 1)
-    return number
+    last = read_cursor(cursor) or "0"
+    if not (last.isascii() and last.isdigit() and len(last) < 16):
+        raise not_a_cursor()
+    return int(last)
 
 
-def read_pair(cursor: str | None) -> tuple[int, int]:
-    """Return the two numbers of the last item of the previous page; zeros at the start; raise as ``read_cursor``."""
-    first, second = _numbers(cursor, 2)
-    return first, second
-
-
-def _numbers(cursor: str | None, count: int) -> list[int]:
-    last = read_cursor(cursor)
-    numbers = last.split(" ") if last else ["0"] * count
-    if len(numbers) != count or not all(one.isascii() and one.isdigit() and len(one) < 16 for one in numbers):
-        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
-    return list(map(int, numbers))
+def not_a_cursor() -> InvalidInput:
+    """Return the refusal of a cursor that this list did not give."""
+    return InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
 
 
 def page(items: Sequence[dict[str, Any]], last: str | int | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
@@ -16,6 +16,7 @@ from service.api.http.dependencies import (
     Changing,
     CurrentDatabase,
     CurrentSecret,
+    HelperResult,
     in_writers,
     ok,
     respond,
@@ -35,7 +36,7 @@ from service.api.schemas.guarantees import BudgetModel
 from service.api.schemas.metadata import Metadata, patch_of
 from service.api.schemas.periods import MANY_WINDOWS, StatedAccountPeriods
 from service.api.schemas.plans import document_of
-from service.errors import InvalidInput
+from service.errors import InvalidInput, ServiceError
 from service.ledger.access.key_events import see_keys, sound_keys
 from service.ledger.accounts import account_changes, account_opening, account_order, accounts, waiting_changes
 from service.ledger.accounts.account_opening import NewAccount
@@ -201,7 +202,9 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     caps = stated_caps(body.caps or ())
     periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
-    approvers = None if body.approvers is None else _approvers(change, body.approvers, body.approvers_must_be_able)
+    approvers = None if body.approvers is None else stated_approvers(body.approvers)
+    if body.approvers is not None and approvers is not None and body.approvers_must_be_able:
+        _require_able(change, body.approvers, approvers)
     new = NewAccount(
         body.name,
         body.unit,
@@ -219,14 +222,12 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     return respond(change.carry_out(opening, lambda opened: _answer(opened, 201)))
 
 
-def _approvers(change: Change, model: ApproversModel, must_be_able: bool) -> Approvers:
-    """Return the approvers of a request; refuse those who could not approve, if it asks for that."""
-    approvers = stated_approvers(model)
-    if must_be_able:
-        seen = see_keys(change.database, change.secret)
-        with change.database.read() as connection:
-            require_able(approvers, model.of or (), sound_keys(connection, change.secret, seen))
-    return approvers
+def _require_able(change: Change, model: ApproversModel, approvers: Approvers) -> None:
+    """Refuse approvers of whom one could not approve."""
+    seen = see_keys(change.database, change.secret)
+    with change.database.read() as connection:
+        known = sound_keys(connection, change.secret, seen)
+    require_able(approvers, model.of or (), known, change.principal)
 
 
 def _threshold(text: str) -> Fraction:
@@ -439,9 +440,12 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
     elif body.approval_above is not None:
         what = _threshold(body.approval_above)
     elif body.caps is not None:
-        what = CapsChange(stated_caps(body.caps), EarlierReleases(change.most_work))
+        what = _caps_change(change, account, body.caps)
     elif body.approvers is not None:
-        what = _approvers(change, body.approvers, body.approvers_must_be_able)
+        what = stated_approvers(body.approvers)
+        role = change.principal.role
+        if body.approvers_must_be_able and account_changes.may_state(change.database, account, what, role):
+            _require_able(change, body.approvers, what)
     if what is None:
         raise TypeError("the model admits one of budget, state, approval_above, approvers, caps and metadata")
     changing = account_changes.change_account(
@@ -459,6 +463,30 @@ def change_account(account: AccountPath, body: ChangeAccount, change: Changing) 
         return _answer(changed.account, 202 if changed.waits else 200, changed.approval)
 
     return respond(change.carry_out(changing, answer))
+
+
+def _caps_change(change: Change, account: str, models: Sequence[CapModel]) -> CapsChange:
+    """Return a change of caps; a helper counts the account's earlier releases under new ones, where that takes long.
+
+    Raises:
+        HelperResult: this process is that helper.
+    """
+    caps = CapsChange(stated_caps(models), EarlierReleases(change.most_work))
+    if change.prices_only:
+        try:
+            caps.prepare(change.database, account)
+        except ServiceError as refusal:
+            raise HelperResult(refusal) from None
+        raise HelperResult([caps.earlier])
+    if (elsewhere := change.elsewhere) is not None:
+        body = json.dumps({"caps": [document_of(model) for model in models]}).encode()
+
+        def count() -> EarlierReleases:
+            (earlier,) = elsewhere("PATCH", f"/v1/accounts/{account}", body)
+            return cast("EarlierReleases", earlier)
+
+        caps.elsewhere = count
+    return caps
 
 
 class RejectChange(Short):

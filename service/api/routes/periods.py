@@ -9,7 +9,7 @@ from service.api.http.accepted_types import prefers
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.dependencies import AnswerInHelper, CurrentDatabase, ok
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, table_answer
-from service.api.http.paging import Cursor, Limit, page, read_cursor
+from service.api.http.paging import Cursor, Limit, not_a_cursor, page, read_cursor
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal, require
 from service.api.routes.accounts import AccountPath
@@ -147,7 +147,7 @@ def _at_most(periods: Periods, limit: int) -> int:
 def _after(cursor: str) -> int:
     last = read_cursor(cursor)
     if not last.lstrip("-").isdecimal() or len(last) > 15 or not last.isascii():
-        raise InvalidInput.at("/query/cursor", "expected next_cursor of an earlier answer")
+        raise not_a_cursor()
     return int(last) + 1
 
 

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api.http.account_cursors import read_place, write_place
 from service.api.http.dependencies import CurrentDatabase, CurrentSecret, in_helpers
 from service.api.http.kept_figures import costs_of
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, read_pair, with_room
+from service.api.http.paging import Cursor, Limit, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.schemas.approvals import ApprovalBody, Judge, Obstacle, WithObstacle, approval_member
@@ -112,11 +113,12 @@ def list_proposals(
     The list has those of all accounts that the key reaches, in the order in which the accounts were opened and the
     releases registered.
     """
-    after, now = read_pair(cursor), clock.now()
+    now = clock.now()
     moment = None if since is None else clock.stamp(since)
     wanted = WantedProposals(_STATES[state], proposed_by, moment)
     seen = see_keys(database, secret) if with_obstacle else None
     with database.read() as connection:
+        after = read_place(connection, cursor, principal.accounts)
         found = releases.list_proposals(connection, after, limit, principal.accounts, now, with_room(take), wanted)
         judge = Judge(connection, principal, seen) if with_obstacle else None
         approvals: dict[str, Approval] = {}
@@ -137,6 +139,7 @@ def list_proposals(
                     one.id: charge_member(account, one.plan, cost) for one, cost in zip(waiting, costs, strict=True)
                 }
         drawn = stored_draws.drawn_among(connection, list(decided)) if state == "approved" else ()
+        last = write_place(connection, (found[-1].account_id, found[-1].release.head.seq)) if found.more else None
     for id_, decision in decided.items() if state == "approved" else ():
         decision["approved"]["drawn"] = id_ in drawn
     shown = [
@@ -154,5 +157,4 @@ def list_proposals(
         for one in found
         if state == "waiting" or one.release.id in decided
     ]
-    last = f"{found[-1].account_id} {found[-1].release.head.seq}" if found.more else None
     return answer_list(accept, shown, last, _COLUMNS)

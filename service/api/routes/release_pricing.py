@@ -90,7 +90,7 @@ def cost_of_stored(change: Change, account: str, release_id: str) -> str:
             if stored:
                 return stored[subject]
     if elsewhere is not None:
-        found_there: list[Figures] = elsewhere(f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
+        found_there: list[Figures] = elsewhere("POST", f"/v1/accounts/{account}/releases/{release_id}/commit", b"")
         ((_, cost),) = found_there
         keep_costs(change, {release_id: cost})
         return cost
@@ -174,7 +174,7 @@ def _figures(change: Change, line: Line, requests: Sequence[_PricingRequest]) ->
                 for one in lacking
             ]
             computed = elsewhere(
-                f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode()
+                "POST", f"/v1/accounts/{line.name}/releases/batch", json.dumps({"releases": documents}).encode()
             )
         for place, figures in zip(missing, computed, strict=True):
             known[place] = figures

@@ -5,10 +5,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from service.api.http.account_cursors import read_place, write_place
 from service.api.http.dependencies import CurrentDatabase, in_helpers
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
-from service.api.http.paging import Cursor, Limit, read_pair, with_room
+from service.api.http.paging import Cursor, Limit, with_room
 from service.api.http.request_parsing import StrictRoute
 from service.api.identity.auth import CurrentPrincipal
 from service.api.routes.releases import COLUMNS, Order, ReleasePage, WithPlan, listed
@@ -46,12 +47,12 @@ def find_releases(
     now = clock.now()
     shown: list[dict[str, Any]] = []
     with database.read() as connection:
-        after, newest_first = read_pair(cursor), order == "desc"
+        after, newest_first = read_place(connection, cursor, principal.accounts), order == "desc"
         found = search_releases(
             connection, after, limit, principal.accounts, wanted, now, with_room(take), newest_first=newest_first
         )
         for account, of_account in groupby(found.releases, lambda one: one[0]):
             owner, records = read_account(connection, account), [release for _, release in of_account]
             shown += listed(connection, request, owner, records, now, with_charge=with_charge, with_plan=with_plan)
-    last = None if found.last is None else "{} {}".format(*found.last)
+        last = None if found.last is None else write_place(connection, found.last)
     return answer_list(accept, shown, last, ("account", *COLUMNS))

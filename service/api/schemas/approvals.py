@@ -123,13 +123,9 @@ class Judge:
         return objection_to(approval, self._known, Actor(caller.name, caller.key_id), what)
 
     def unable_on(self, approvers: Approvers | None) -> list[dict[str, str]]:
-        """Return those on a list who could not approve at present, with the reasons; limited keys list no keys."""
+        """Return those on a list who could not approve at present, with the reasons."""
         found = () if approvers is None else self._named.unable(approvers, approvers.of or ())
-        may_know = self._principal.accounts is None
-        return [
-            {"principal": name, "reason": reason if may_know else f"{name} has no key that can approve"}
-            for name, reason in found
-        ]
+        return [{"principal": name, "reason": _told(self._principal, name, reason)} for name, reason in found]
 
     def unable(self, approval: Approval) -> list[str]:
         """Return the listed principals that have not approved, and could not do so with any key that they have."""
@@ -137,6 +133,11 @@ class Judge:
         rules = [rule.approvers for rule in approval.rules]
         names = sorted({name for rule in rules for name in rule.of or ()} - given)
         return [name for name in names if any(self._named.lack_of(rule, name) for rule in rules if rule.of)]
+
+
+def _told(caller: Principal, name: str, reason: str) -> str:
+    """Return what a caller may know of the reason why a principal cannot approve; limited keys list no keys."""
+    return reason if caller.accounts is None else f"{name} has no key that can approve"
 
 
 def stated_approvers(model: ApproversModel) -> Approvers:
@@ -172,7 +173,7 @@ def stated_approvers(model: ApproversModel) -> Approvers:
     return Approvers(model.at_least, tuple(sorted(names)))
 
 
-def require_able(approvers: Approvers, stated: Sequence[str], known: Known) -> None:
+def require_able(approvers: Approvers, stated: Sequence[str], known: Known, caller: Principal) -> None:
     """Refuse approvers of whom one could not approve at present.
 
     Args:
@@ -186,7 +187,10 @@ def require_able(approvers: Approvers, stated: Sequence[str], known: Known) -> N
     if unable:
         raise InvalidInput(
             [
-                Fault(f"/approvers/of/{number}", f"expected a principal that can approve: {unable[name]}")
+                Fault(
+                    f"/approvers/of/{number}",
+                    f"expected a principal that can approve: {_told(caller, name, unable[name])}",
+                )
                 for number, name in enumerate(stated)
                 if name in unable
             ]

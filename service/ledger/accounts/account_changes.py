@@ -20,7 +20,7 @@ from service.ledger.accounts.approvers import Approvers
 from service.ledger.accounts.cap_changes import CapsChange, require_same_kind, save_holds
 from service.ledger.accounts.lines import Line
 from service.ledger.accounts.two_persons import require_listed_people, require_other_person
-from service.ledger.accounts.waiting_changes import ChangedAccount, before_proposal, waiting_change
+from service.ledger.accounts.waiting_changes import ChangedAccount, read_waiting, waiting_change
 from service.ledger.idempotent_write import Operation
 from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.entries import (
@@ -87,17 +87,16 @@ def change_account(
     """
     line = lines.line_of(database, name, funding=True)
     keys = see_keys(database, request.secret)
-    if isinstance(change, CapsChange):
-        change.prepare(database, name)
-    with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
-        seen = accounts.read_account(connection, name)
-        vouched = waiting_change(connection, seen, before_proposal(connection, seen), None)
+    may = not isinstance(change, CapsChange) or _prepare(database, name, change, role)
+    seen, vouched = read_waiting(database, name)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         *above, account = _lock(connection, line, change)
         require_valid(connection, request.secret, request.actor, at, keys, role)
         if above and _permits_more(account, change):
             _require_reach(account, above, may_use)
+        if not may:
+            raise _unproposed()
         changed = _changed(connection, account, change, pointer, at)
         if changed is None:
             return ChangedAccount(account)
@@ -113,7 +112,7 @@ def change_account(
             waits = _waits_after(entry, proposed, account, request, at)
             after = account if waits is not None else after
         if not includes(role, entry.least_role(None)):
-            raise Forbidden("expected a change that a steward has proposed and that waits: approvers propose none")
+            raise _unproposed()
         head = entry.append(connection, account.chain, actor=request.actor, at=at)
         if isinstance(entry, CapsChanged):
             save_holds(connection, account, entry)
@@ -127,6 +126,35 @@ def change_account(
         return ChangedAccount(replace(answered, proposed=None) if rules else answered)
 
     return Operation(work, lambda connection, changed: accounts.is_committed(connection, changed.account))
+
+
+def may_state(database: Database, name: str, change: CapsChange | Approvers, role: Role) -> bool:
+    """Return whether a role may state a change, before anything is computed or looked up for it.
+
+    An approver may state what a steward has proposed and that waits, and caps that set no new one.
+    """
+    if includes(role, "steward"):
+        return True
+    account, waits = read_waiting(database, name)
+    if isinstance(change, CapsChange):
+        return change.needs_no_steward(account, waits)
+    return waits is not None and waits.change == ApproversChanged(approvers=change).proposed().change()
+
+
+def _prepare(database: Database, name: str, change: CapsChange, role: Role) -> bool:
+    """Prepare a change of caps, which takes long, if the role may state it; return whether it may.
+
+    Raises:
+        InvalidInput, Conflict, TooManyRequests, Unavailable: as ``CapsChange.prepare``.
+    """
+    may = may_state(database, name, change, role)
+    if may:
+        change.prepare(database, name)
+    return may
+
+
+def _unproposed() -> Forbidden:
+    return Forbidden("expected a change that a steward has proposed and that waits: approvers propose none")
 
 
 def _waiting(account: AccountRecord, waits: ProposedChange, rules: tuple[AskedRule, ...]) -> ChangedAccount:

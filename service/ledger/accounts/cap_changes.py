@@ -1,6 +1,6 @@
 """Changes of caps on tags by stewards: what a new cap counts of earlier releases, and the entry that sets it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, select
@@ -10,8 +10,9 @@ from service.ledger.accounts import accounts, lines
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.caps import MOST_CAPS, OPENING, Cap, StatedCap, read_prices, write_prices
 from service.ledger.accounts.earlier_releases import EarlierReleases
+from service.ledger.journal.account_state import ProposedChange
 from service.ledger.journal.charge_sums import CapPrices
-from service.ledger.journal.entries import CapsChanged, ChangedCap
+from service.ledger.journal.entries import CapsChanged, ChangedCap, ChangeProposed
 from service.ledger.journal.entry_texts import PriceKey, price_of_key
 from service.ledger.releases import reservation_rows
 from service.ledger.storage.database import Database
@@ -77,17 +78,28 @@ class CapsChange:
     Attributes:
         stated: the caps that are set; others stay.
         earlier: the earlier releases, counted under new caps.
+        elsewhere: counts them in another process where that takes long; None: there is none.
         weights: those of new caps by tag, so that those which were found before a lock are not found again under it.
     """
 
     stated: Sequence[StatedCap]
     earlier: EarlierReleases = field(default_factory=EarlierReleases)
+    elsewhere: Callable[[], EarlierReleases] | None = None
     weights: dict[str, Weights] = field(default_factory=dict)
 
     def permits_more(self, account: AccountRecord) -> bool:
         """Return whether a cap permits more than before."""
         present = {cap.tag: cap.budget for cap in account.caps}
         return any(one.tag in present and is_greater(one.budget, present[one.tag]) for one in self.stated)
+
+    def needs_no_steward(self, account: AccountRecord, waits: ProposedChange | None) -> bool:
+        """Return whether others may state the change: it sets no new cap, or it is the change that waits."""
+        present = {cap.tag: cap.budget for cap in account.caps}
+        changed = [one for one in self.stated if present.get(one.tag) != one.budget]
+        if all(one.tag in present for one in changed):
+            return True
+        proposal = ChangeProposed(caps=tuple(sorted(changed, key=lambda cap: cap.tag)))
+        return waits is not None and waits.change == proposal.change()
 
     def prepare(self, database: Database, name: str) -> None:
         """Find what new caps count and how they admit, before the account is locked, since this takes long.
@@ -96,21 +108,22 @@ class CapsChange:
 
         Raises:
             Conflict: too many releases are held to count them under a new cap, or counting them takes too much work.
+            TooManyRequests, Unavailable: no other process can count them now.
         """
         for _ in range(_ROUNDS):
             with database.read() as connection:
                 account = accounts.read_account(connection, name)
-                present = {cap.tag: cap for cap in account.caps}
-                _require_unlike(self.stated, present)
-                self._require_countable(account)
-                for one in self.stated:
-                    cap = present.get(one.tag) or self._new_cap(account, one)
-                    if cap.weights.shares and one.budget.definition is Definition.APPROXIMATE:
-                        order_rule(one.budget, cap.weights)
-                new = self._new_caps(account)
-                if self.earlier.is_counted(account, new):
-                    return
-                self.earlier.count(connection, account, new, locked=False)
+            present = {cap.tag: cap for cap in account.caps}
+            _require_unlike(self.stated, present)
+            self._require_countable(account)
+            for one in self.stated:
+                cap = present.get(one.tag) or self._new_cap(account, one)
+                if cap.weights.shares and one.budget.definition is Definition.APPROXIMATE:
+                    order_rule(one.budget, cap.weights)
+            new = self._new_caps(account)
+            if self.earlier.is_counted(account, new):
+                return
+            self.earlier = self.earlier.counted_before_lock(database, name, new, self.elsewhere)
 
     def apply(
         self, connection: Connection, account: AccountRecord, at: str
@@ -129,7 +142,7 @@ class CapsChange:
         lines.refuse_few_due(connection, [account], at)
         changed: list[ChangedCap] = []
         after = dict(present)
-        counted = self.earlier.count(connection, account, self._new_caps(account), locked=True)
+        counted = self.earlier.count(connection, account, self._new_caps(account))
         for number, one in enumerate(self.stated):
             old = present.get(one.tag)
             if old is not None and old.budget == one.budget:

@@ -78,6 +78,13 @@ def waiting_change(
     return proposed
 
 
+def read_waiting(database: Database, name: str) -> tuple[AccountRecord, ProposedChange | None]:
+    """Return an account and its waiting change, before a lock: the journal since the proposal may be long."""
+    with database.read() as connection:
+        account = accounts.read_account(connection, name)
+        return account, waiting_change(connection, account, before_proposal(connection, account), None)
+
+
 def reject_change(
     database: Database, request: Request, name: str, proposal: int, reason: str
 ) -> Operation[ChangedAccount]:
@@ -93,9 +100,7 @@ def reject_change(
     """
     line = lines.line_of(database, name)
     keys = see_keys(database, request.secret)
-    with database.read() as connection:  # the journal since then may be long, so it is not followed under the lock
-        seen = accounts.read_account(connection, name)
-        vouched = waiting_change(connection, seen, before_proposal(connection, seen), None)
+    seen, vouched = read_waiting(database, name)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         account = lines.lock_account(connection, line)

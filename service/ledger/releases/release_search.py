@@ -23,7 +23,7 @@ MOST_SEARCHED = 1 << 17
 """Releases that one page looks at, whether or not they match; it may end without having found any."""
 _AN_ACCOUNT = 100  # releases that looking at one account counts as at least
 _PLACE = (Release.account_id, Release.seq)
-_LARGEST = 10**15 - 1  # of the numbers of accounts and of entries: a cursor has 15 digits of each
+_END = 10**15 - 1  # above all numbers of accounts and of entries, of which a cursor has 15 digits
 _place = tuple_(*_PLACE)
 
 Place = tuple[int, int]
@@ -65,7 +65,7 @@ def search_releases(
         Altered: a release is not as the service wrote it.
     """
     if newest_first and not any(after):
-        after = _LARGEST, _LARGEST
+        after = _END, _END
     found: list[tuple[str, ReleaseRecord]] = []
     room, characters = MOST_SEARCHED, 0
 
@@ -82,7 +82,9 @@ def search_releases(
         matching = matching.where(
             _tagged(wanted.tag, ReleaseTag.account_id == Release.account_id, ReleaseTag.seq == Release.seq)
         )
-    for account in _accounts(connection, after[0], only, wanted, newest_first=newest_first):
+    # an account that the page before ended with is not looked at again
+    first = after[0] - (after[1] == 0) if newest_first else after[0] + (after[1] == _END)
+    for account in _accounts(connection, first, only, wanted, newest_first=newest_first):
         follow = list(_after(account, after, newest_first=newest_first))
         keys = select(*_PLACE).where(*follow).order_by(*order)
         number = connection.execute(
@@ -99,7 +101,7 @@ def search_releases(
             return Found(found, _place_in(rows[-1]))
         room -= max(number, _AN_ACCOUNT)
         if account is not None and room <= 0:
-            last = last or ((account - 1, _LARGEST) if newest_first else (account + 1, 0))
+            last = last or (account, 0 if newest_first else _END)
         if last is not None:
             return Found(found, last)
     return Found(found, None)
@@ -134,7 +136,7 @@ def _after(account: int | None, place: Place, *, newest_first: bool) -> Iterator
         return
     yield Release.account_id == account
     if newest_first:
-        yield Release.seq < (place[1] if account == place[0] else _LARGEST)
+        yield Release.seq < (place[1] if account == place[0] else _END)
     else:
         yield Release.seq > (place[1] if account == place[0] else 0)
 

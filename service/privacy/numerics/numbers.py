@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
-from threading import RLock
 
 from flint import arb, ctx, fmpq
+
+from service.privacy.numerics.fair_lock import FairLock
 
 _PLAIN = re.compile(r"-?[0-9]{1,100}(\.[0-9]{1,100})?")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?")
@@ -29,7 +30,7 @@ MAX_LENGTH = 2 * MAX_BITS  # longer than any text of a number inside these limit
 _SIGNIFICANT_BITS = 96  # of a rounded irrational: 1e-29 relative, far below the 1e-9 that is promised
 _PRECISIONS = (160, 320, 640, 1280, 2560, 4096)
 _REACH = 1 << 14  # bits: a ball's ends are written out as rationals between 2^-reach and 2^reach
-_PRECISION_LOCK = RLock()
+_PRECISION_LOCK = FairLock()
 _SHORT, _LONG = Context(prec=40), Context(prec=309)  # 309 digits hold 1024 bits
 _EXACT = Context(prec=MAX_LENGTH)
 
@@ -108,10 +109,17 @@ def precision(bits: int) -> Iterator[None]:
     """Compute with balls of ``bits`` bits inside the block, for one thread at a time.
 
     python-flint keeps the precision in one global of the process. Another thread that sets it, or restores it on
-    leaving, would change it while this one evaluates.
+    leaving, would change it while this one evaluates. A thread that prices takes the lock again and again, so it must
+    not get it before those that wait.
     """
-    with _PRECISION_LOCK, ctx.workprec(bits):
+    _PRECISION_LOCK.acquire()
+    before = ctx.prec
+    try:
+        ctx.prec = bits
         yield
+    finally:
+        ctx.prec = before
+        _PRECISION_LOCK.release()
 
 
 def ball(value: Fraction | int) -> arb:

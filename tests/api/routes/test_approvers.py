@@ -298,12 +298,13 @@ def test_approvers_who_cannot_approve_are_refused_where_that_is_asked_for(client
     if not opens:
         open_account(client, approval_above="1")
 
-    def state(*names: str, **fields: Any) -> Any:
+    def state(*names: str, headers: dict[str, str] | None = None, **fields: Any) -> Any:
         body: dict[str, Any] = {"approvers": {"at_least": 1, "of": names}} | fields
         if not opens:
-            return client.patch("/v1/accounts/people", json=body)
+            return client.patch("/v1/accounts/people", json=body, headers=headers)
         unlike = {"name": "people", "unit": "person", "neighbouring": "add_remove", "approval_above": "1"}
-        return client.post("/v1/accounts", json=unlike | {"budget": {"definition": "zcdp", "rho": 1}} | body)
+        asked = unlike | {"budget": {"definition": "zcdp", "rho": 1}} | body
+        return client.post("/v1/accounts", json=asked, headers=headers)
 
     refused = state("zoe", "bob", "carol", approvers_must_be_able=True)
     assert problem_of(refused, "validation")["errors"] == [
@@ -313,5 +314,23 @@ def test_approvers_who_cannot_approve_are_refused_where_that_is_asked_for(client
             "detail": "expected a principal that can approve: the keys of carol are revoked or expired",
         },
     ]
+    limited = operators_key(client, "steward", "hal", ["people"])
+    told = problem_of(state("zoe", "bob", "carol", approvers_must_be_able=True, headers=limited), "validation")[
+        "errors"
+    ]
+    assert [one["detail"] for one in told] == [
+        f"expected a principal that can approve: {name} has no key that can approve" for name in ("zoe", "carol")
+    ], "a limited key reads nothing of others' keys"
     assert pointers_of(state("bo  b", "carol ")) == ["/approvers/of/0", "/approvers/of/1"], "no key can have these"
     assert state("bob", "oidc:zoe", approvers_must_be_able=True).status_code == (201 if opens else 200)
+
+
+def test_who_may_not_propose_approvers_is_told_of_no_keys(client: Client) -> None:
+    open_account(client, approval_above="1", approvers={"at_least": 1, "of": ["bob", "first-steward"]})
+    bob = operators_key(client, "approver", "bob", ["people"])
+    change = {"approvers": {"at_least": 1, "of": ["bob", "zoe"]}, "approvers_must_be_able": True}
+    problem_of(client.patch("/v1/accounts/people", json=change, headers=bob), "forbidden")
+    proposed = {"approvers": change["approvers"]}
+    assert client.patch("/v1/accounts/people", json=proposed).status_code == 202
+    assert pointers_of(client.patch("/v1/accounts/people", json=change, headers=bob)) == ["/approvers/of/1"]
+    json_of(client.patch("/v1/accounts/people", json=proposed, headers=bob))

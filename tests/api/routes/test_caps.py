@@ -4,15 +4,23 @@ from typing import Any
 
 import pytest
 
+from service.ledger.accounts import earlier_releases
+from service.ledger.accounts.earlier_releases import EarlierReleases
 from service.ledger.installation.signing import Signer
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
 from service.ledger.verification.receipts import check_receipt
+from service.privacy.accounting import effort
 from tests.api.calls import (
     Client,
+    application,
     charge,
+    client_of,
     head_of,
     json_of,
     make_key,
     open_account,
+    operators_key,
     pointers_of,
     problem_of,
     release,
@@ -348,3 +356,67 @@ def test_a_release_beside_caps_and_periods_states_both(client: Client) -> None:
     ):
         assert pointers_of(client.post(f"{PEOPLE}/releases", json={"name": "one"} | fields)) == pointers
     assert head_of(client) == before
+
+
+_WIDE = {"definition": "zcdp", "rho": 1000}
+_APPROXIMATE = {"tag": "race", "budget": {"definition": "approximate", "epsilon": "1000", "delta": "1e-6"}}
+_OFFSETS = [{"type": "discrete_osgt", "sigma_squared": f"{100 + k}.5", "m": "3", "tags": ["race"]} for k in range(4)]
+
+
+@pytest.mark.parametrize("helper_processes", [1])
+def test_a_helper_prices_what_a_new_cap_counts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("people", "firms"):
+        open_account(client, name, budget=_WIDE)
+        plan = {"type": "sequence", "parts": _OFFSETS}
+        json_of(client.post(f"/v1/accounts/{name}/releases", json={"name": "x", "plan": plan}), 201)
+    change = {"caps": [_APPROXIMATE]}
+    monkeypatch.setattr(effort, "LIGHT", 1e9)
+    here = json_of(client.patch(PEOPLE, json=change))["caps"]
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("this is for a helper")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(earlier_releases, "price_of_earlier", refuse)
+    assert json_of(client.patch("/v1/accounts/firms", json=change))["caps"] == here
+
+
+def test_the_refusal_of_a_helper_is_that_of_this_process(
+    database: Database, secret: Secret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(application(database, secret)) as client:
+        open_account(client, budget=_WIDE)
+        release(client, {"type": "sequence", "parts": _OFFSETS})
+    monkeypatch.setattr(earlier_releases, "FEW", 0)  # reading them is for the helper
+    with client_of(application(database, secret, helper_processes=1, max_work=1)) as client:
+        refused = problem_of(client.patch(PEOPLE, json={"caps": [_APPROXIMATE]}), "conflict")
+    assert "takes too much work: expected at most 1 units" in refused["detail"]
+
+
+@pytest.mark.parametrize("helper_processes", [0, 1])
+def test_an_approver_has_nothing_priced_that_no_steward_proposed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(client, approval_above="0.5", caps=[cap("race")])
+    release(client, noise("0.1", "race"))
+    approver = operators_key(client, "approver", "bob", ["people"])
+    counted, count = list[str](), EarlierReleases.counted_before_lock
+
+    def counting(*arguments: Any, **options: Any) -> EarlierReleases:
+        counted.append("once")
+        return count(*arguments, **options)
+
+    monkeypatch.setattr(EarlierReleases, "counted_before_lock", counting)
+    change = {"caps": [cap("race", rho="2"), cap("sex")]}
+    refused = problem_of(client.patch(PEOPLE, json=change, headers=approver), "forbidden")
+    assert refused["detail"] == "expected a change that a steward has proposed and that waits: approvers propose none"
+    assert not counted
+    assert client.patch(PEOPLE, json=change).status_code == 202, "a steward proposes it"
+    counted.clear()
+    other = {"caps": [cap("race", rho="2"), cap("sex", rho="3")]}
+    problem_of(client.patch(PEOPLE, json=other, headers=approver), "forbidden")
+    assert not counted
+    for _ in range(2):  # the second time it changes nothing
+        caps = json_of(client.patch(PEOPLE, json=change, headers=approver))["caps"]
+        assert [(one["tag"], one["budget"]["rho"]) for one in caps] == [("race", "2"), ("sex", "1")]
+    assert len(counted) == 1

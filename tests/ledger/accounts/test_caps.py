@@ -1,8 +1,10 @@
 """Caps on tags on the ledger itself: against a model in plain fractions, and every way to set one wrongly."""
 
 import io
+import pickle
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -28,7 +30,7 @@ from service.ledger.storage.database import Database
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.recompute import recompute
 from service.ledger.verification.verify import verify
-from service.privacy.accounting import privacy_filter
+from service.privacy.accounting import effort, privacy_filter
 from service.privacy.accounting.pricing import ACCOUNTANT
 from service.privacy.accounting.privacy_filter import spent_of_cap
 from service.privacy.numerics.keyed import memoised
@@ -533,6 +535,59 @@ def test_a_cap_that_takes_too_much_work_to_count_is_refused(database: Database) 
     change = CapsChange([StatedCap("race", read_budget(ZCDP))], EarlierReleases(0.1))
     with pytest.raises(Conflict, match="too much work: expected at most 0 units"):
         account_changes.change_account(database, ANN, "people", change, "/caps", lambda _: True)
+
+
+def test_nothing_is_priced_in_the_transaction_that_reads_the_earlier_releases(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_account(database, definition="zcdp", rho="1000")
+    charge(database, noise("0.01"))
+    reserve(database, noise("0.02"))
+    within, priced, price = list[str](), list[str](), price_of_earlier
+
+    @contextmanager
+    def around(what: str) -> Iterator[None]:
+        within.append(what)
+        try:
+            yield
+        finally:
+            within.pop()
+
+    def outside(*arguments: Any, **options: Any) -> Any:
+        assert not within, "a transaction stays open"
+        priced.append("once")
+        return price(*arguments, **options)
+
+    monkeypatch.setattr(earlier_releases, "price_of_earlier", outside)
+    database.around = around
+    changing = setting(database, "race")
+    assert priced
+    carry_out(database, changing)
+    assert spent(database) == {"race": 4 * Fraction("0.03")}
+
+
+@pytest.mark.parametrize("most", [1, 1 << 20])
+def test_another_process_counts_what_takes_long(database: Database, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A later release is counted here with the prices that came back, or there again where they were too many."""
+    open_account(database, definition="zcdp", rho="1000")
+    charge(database, *(noise(f"0.01{number}") for number in range(9)))
+    reserve(database, noise("0.02"))
+    stated, asked = [StatedCap("race", read_budget(ZCDP | {"rho": "100"}))], list[CapsChange]()
+    monkeypatch.setattr(earlier_releases, "_MOST_SENT", most)
+
+    def elsewhere() -> EarlierReleases:
+        asked.append(CapsChange(stated))
+        asked[-1].prepare(database, "people")
+        if len(asked) == 1:
+            charge(database, noise("0.03"))
+        returned: EarlierReleases = pickle.loads(pickle.dumps(asked[-1].earlier))
+        return returned
+
+    monkeypatch.setattr(effort, "LIGHT", 0.4)  # enough for one of them
+    change = CapsChange(stated, elsewhere=elsewhere)
+    carry_out(database, account_changes.change_account(database, ANN, "people", change, "/caps", lambda _: True))
+    assert spent(database) == {"race": 4 * (Fraction("0.126") + Fraction("0.05"))}
+    assert len(asked) == (2 if most == 1 else 1)
 
 
 @pytest.mark.parametrize("late", [False, True])

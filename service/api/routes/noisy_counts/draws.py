@@ -278,7 +278,7 @@ def _place(account: str, release: str, selection: DrawSelection, change: Change,
         record = None if elsewhere is not None else releases.read_release(connection, account_id, release)
     if elsewhere is not None:
         body = selection.model_dump(include={"mechanism", "partition", "repetition"}) | {"counts": [0]}
-        (place,) = elsewhere(f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
+        (place,) = elsewhere("POST", f"/v1/accounts/{account}/releases/{release}/draws", json.dumps(body).encode())
     elif record is not None:
         plan = record.plan
         mechanism = next((one for one in mechanisms_of(plan) if one.name == selection.mechanism), None)
