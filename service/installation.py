@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import structlog
 from sqlalchemy import URL, make_url
 
 from service import logs
@@ -26,6 +27,8 @@ from service.ledger.storage.schema import hold_schema, require_parsed_schema, re
 from service.ledger.storage.secret import Secret, load_secret
 from service.ledger.verification.adoption import adopt
 from service.settings import Settings, read_settings
+
+_log = structlog.get_logger("service.installation")
 
 
 def settings_of_command() -> Settings:
@@ -68,7 +71,9 @@ def open_installation(
         require_ledger(make_url(settings.resolved_database_url), "; its high-water mark exists, so it was begun")
     database = open_place(settings, begin=begin)
     with naming(database):
-        prepare(database, embedded=database.kind == "sqlite", begin=begin)
+        before = prepare(database, embedded=database.kind == "sqlite", begin=begin)
+        if serving and before is not None:
+            _tell(database, before)
         require_schema(database)
         database.begun = hold_schema
         secret = load_secret(settings.resolved_secret_file, make=not is_bound(database))
@@ -82,6 +87,14 @@ def open_installation(
             adopt(database, secret, bootstrap, marked=marked)
             database.begun = require_parsed_schema  # from now on the mark's keeper looks at the schema, too
     return database, secret
+
+
+def _tell(database: Database, before: str) -> None:
+    """Log that the start of a server began a ledger, perhaps in a place that nobody meant, or migrated one."""
+    if before:
+        _log.info("the ledger was migrated", database=database.place.name, before=before, now=database.version)
+    else:
+        _log.warning("a new ledger was begun", database=database.place.name)
 
 
 def _require_same_version(database: Database, secret: Secret) -> None:

@@ -83,7 +83,8 @@ class Helpers:
 
     def warm(self) -> None:
         """Start one process before the first request comes."""
-        self._idle.append(self._new())
+        with suppress(EOFError, OSError):  # a signal may end the server's own processes meanwhile
+            self._idle.append(self._new())
 
     def close(self) -> None:
         """End the idle processes."""

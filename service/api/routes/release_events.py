@@ -27,6 +27,7 @@ class ReleaseEvent(BaseModel):
     principal: str | None = Field(description="The principal that caused it; null: the ledger, when it expired.")
     state: State | None = Field(description="The state that it brought the release to; null: it changed no state.")
     reason: str | None = Field(description="The principal's own words, where an approval or an end has a reason.")
+    detail: str | None = Field(description="What was drawn: mechanism, partition and number of counts.")
 
 
 class ReleaseEventPage(BaseModel):
@@ -65,6 +66,7 @@ def list_events(
             "principal": event.entry.actor,
             "state": event.state,
             "reason": event.reason,
+            "detail": event.detail,
         }
         for event in events
     ]

@@ -269,7 +269,10 @@ def _with_threshold(account: AccountRecord, threshold: Fraction) -> tuple[Change
     if account.approval_above == threshold:
         return None
     if account.approval_above is not None and account.approval_above < threshold:
-        raise Conflict("approval_above can only be lowered: one steward alone cannot ask for less approval")
+        detail = (
+            "the loss above which others approve can only be lowered: one steward alone cannot ask for less approval"
+        )
+        raise Conflict(detail)
     return MetadataChanged(exact_text(threshold)), replace(account, approval_above=threshold)
 
 

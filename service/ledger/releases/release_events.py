@@ -25,11 +25,13 @@ class Event:
         entry: the members of every entry, such as its time and its actor.
         state: the state that it brought the release to; None: it changed no state.
         reason: the actor's own words; None: none were given.
+        detail: what was drawn; None for other entries.
     """
 
     entry: EntryMembers
     state: State | None
     reason: str | None
+    detail: str | None = None
 
 
 def list_events(
@@ -72,4 +74,5 @@ def list_events(
 
 
 def _event(entry: ParsedEntry) -> Event:
-    return Event(entry, entry.content.next_state(), entry.content.view().reason)
+    view = entry.content.view()
+    return Event(entry, entry.content.next_state(), view.reason, view.detail)

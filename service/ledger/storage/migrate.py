@@ -94,11 +94,14 @@ def is_migrated(database: Database) -> bool:
     return told is not None and told[0] == _head()
 
 
-def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
+def prepare(database: Database, embedded: bool, *, begin: bool = True) -> str | None:
     """Prepare the tables at start: migrate an embedded database, or an empty one in which a ledger may begin.
 
     No other process can be using an embedded database. Afterwards the database is written only while its tables have
     this version.
+
+    Returns:
+        The version from which the tables were migrated, empty if a ledger was begun; None if nothing was to do.
 
     Raises:
         StartupRefused: a shared database has another version, whose change is an operator's decision; or it is empty.
@@ -124,6 +127,7 @@ def prepare(database: Database, embedded: bool, *, begin: bool = True) -> None:
     if not ready:
         migrate(database)
     database.version = _head()
+    return None if ready else revision or ""
 
 
 def _exclude_others(connection: Connection) -> None:

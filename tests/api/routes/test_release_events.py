@@ -151,3 +151,18 @@ def test_events_are_for_keys_that_reach_the_account(embedded: Client) -> None:
     elsewhere = make_key(embedded, "auditor", "else", accounts=["other"])
     problem_of(embedded.get(f"/v1/accounts/people/releases/{one}/events", headers=elsewhere), "forbidden")
     problem_of(embedded.get(f"/v1/accounts/other/releases/{one}/events"), "not_found")
+
+
+def test_the_event_of_a_draw_says_what_was_drawn(client: Client) -> None:
+    open_account(client)
+    parts = [{"type": "geometric", "name": name, "epsilon": "0.1", "partitions": ["36", "37"]} for name in "ab"]
+    drawn = release(client, {"type": "sequence", "parts": parts})["id"]
+    at = f"/v1/accounts/people/releases/{drawn}"
+    json_of(client.post(f"{at}/draws", json={"mechanism": "b", "partition": "36", "counts": [1] * 1200}), 201)
+    alone = release(client, pure("0.1"))["id"]
+    json_of(client.post(f"/v1/accounts/people/releases/{alone}/draws", json={"counts": [1]}), 201)
+    events = [json_of(client.get(f"/v1/accounts/people/releases/{of}/events"))["items"] for of in (drawn, alone)]
+    assert [[one["detail"] for one in some] for some in events] == [
+        [None, "b, partition 36, 1,200 counts"],
+        [None, "1 count"],
+    ]

@@ -146,8 +146,9 @@ def test_an_empty_database_is_migrated_at_start(empty_database_url: str, embedde
     database = open_database(empty_database_url)
     try:
         assert not is_migrated(database)
-        prepare(database, embedded)
+        assert prepare(database, embedded) == ""
         assert is_migrated(database)
+        assert prepare(database, embedded) is None
     finally:
         database.close()
 

@@ -168,6 +168,7 @@ class EntryView(NamedTuple):
         owner: the account in which the release was registered; None: the journal's own account.
         remark: the text after the kind where there is no release.
         reason: the reason that the actor gave.
+        detail: what of its release the entry is about, such as what was drawn.
         periods: those that the journal's account was charged for, as canonical JSON; None: it has none.
         budget: the account's, as JSON, if the entry states or proposes one.
     """
@@ -177,6 +178,7 @@ class EntryView(NamedTuple):
     owner: str | None = None
     remark: str | None = None
     reason: str | None = None
+    detail: str | None = None
     periods: str | None = None
     budget: dict[str, Any] | None = None
 

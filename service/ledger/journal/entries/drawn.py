@@ -89,5 +89,11 @@ class Drawn(Content):
         return Rows({Draw: [row]})
 
     def view(self) -> EntryView:
-        """Return a view with a page of the release."""
-        return EntryView(is_release=True)
+        """Return a view with a page of the release, and what was drawn of it."""
+        parts = [
+            f"the level {self.level}" if self.level is not None else self.mechanism if self.mechanism != "/" else "",
+            f"partition {self.partition}" if self.partition else "",
+            f"repetition {self.repetition}" if self.repetition else "",
+            f"{self.size:,} {'count' if self.size == 1 else 'counts'}",
+        ]
+        return EntryView(is_release=True, detail=", ".join(filter(None, parts)))
