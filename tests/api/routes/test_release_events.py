@@ -160,7 +160,7 @@ def test_the_event_of_a_draw_says_what_was_drawn(client: Client) -> None:
     at = f"/v1/accounts/people/releases/{drawn}"
     json_of(client.post(f"{at}/draws", json={"mechanism": "b", "partition": "36", "counts": [1] * 1200}), 201)
     alone = release(client, pure("0.1"))["id"]
-    json_of(client.post(f"/v1/accounts/people/releases/{alone}/draws", json={"counts": [1]}), 201)
+    json_of(client.post(f"/v1/accounts/people/releases/{alone}/draws", json={"mechanism": "/", "counts": [1]}), 201)
     events = [json_of(client.get(f"/v1/accounts/people/releases/{of}/events"))["items"] for of in (drawn, alone)]
     assert [[one["detail"] for one in some] for some in events] == [
         [None, "b, partition 36, 1,200 counts"],
