@@ -36,6 +36,7 @@ from service.ledger.journal.entries import (
     MetadataChanged,
 )
 from service.ledger.releases.allotment_charges import set_allotment
+from service.ledger.releases.recorded_allotments import read_recorded
 from service.ledger.spending.worst_windows import as_worst_window
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Request
@@ -89,6 +90,9 @@ def change_account(
     keys = see_keys(database, request.secret)
     may = not isinstance(change, CapsChange) or _prepare(database, name, change, role)
     seen, vouched = read_waiting(database, name)
+    if _charges_above(line, change):
+        with database.read() as connection:  # so that under the lock the journal is followed only from here
+            read_recorded(connection, lines.charged_line(lines.line_above(connection, name)[:-1]), seen)
 
     def work(connection: Connection, at: str) -> ChangedAccount:
         *above, account = _lock(connection, line, change)
@@ -226,9 +230,14 @@ def _lock(connection: Connection, line: Line, change: Change) -> list[AccountRec
     Args:
         line: of an allotted account, with the accounts that are charged for it.
     """
-    if line.funding[-1] is None or not isinstance(change, Budget | str):
-        return [lines.lock_account(connection, line)]
-    return lines.lock_line(connection, line, None)
+    if _charges_above(line, change):
+        return lines.lock_line(connection, line, None)
+    return [lines.lock_account(connection, line)]
+
+
+def _charges_above(line: Line, change: Change) -> bool:
+    """Return whether a change of an account can change what the accounts above are charged for it."""
+    return line.funding[-1] is not None and isinstance(change, Budget | str)
 
 
 def _changed(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from service.errors import StartupRefused
 from service.ledger.installation import installation_journal
@@ -71,10 +71,15 @@ def require_own_secret(database: Database, secret: Secret, *, bind_new: bool = T
             bound = mine if known is None else known
     if bound != mine:  # need not take constant time: the fingerprint is no secret
         expected = bound[:8] if _FINGERPRINT.fullmatch(str(bound)) else "what is no fingerprint"
-        raise StartupRefused(
-            "the secret file is not the one that this database was set up with"
-            f" (its fingerprint begins {mine[:8]}, the database expects {expected})"
-        )
+        with database.read() as connection:
+            rows = connection.execute(select(func.count()).select_from(Installation)).scalar_one()
+        fault = "the secret file is not the one that this database was set up with"
+        if rows > 1:
+            fault = (
+                f"the table installation has {rows} rows, and the service writes one: find out who added rows, and"
+                " delete those that have another fingerprint than the installation's secret file"
+            )
+        raise StartupRefused(f"{fault} (its fingerprint begins {mine[:8]}, the database expects {expected})")
 
 
 def note_nothing_to_adopt(connection: Connection, secret: Secret, at: str) -> None:

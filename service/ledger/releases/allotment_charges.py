@@ -19,12 +19,13 @@ from service.ledger.journal.journal import Actor
 from service.ledger.releases import admission
 from service.ledger.releases.admission import AccountCharge
 from service.ledger.releases.held_charges import HeldCharge, caps_without, without
+from service.ledger.releases.recorded_allotments import read_recorded, require_recorded
 from service.ledger.spending.spending_rows import ReplacedSubplan, SpendingChange, Subplans, UnlikeChanges
 from service.ledger.spending.subplans import allotted_to, charged_to
 from service.ledger.storage.tables import Account, Allotment
 from service.privacy.accounting.pricing import ACCOUNTANT, Price, price
 from service.privacy.accounting.privacy_filter import Budget, spent_alone
-from service.privacy.accounting.totals import Totals, add_prices, is_charge_of
+from service.privacy.accounting.totals import Totals, add_price, add_prices, is_charge_of
 from service.privacy.mechanisms.declared import Declared, declared_in
 from service.privacy.periods import ALL
 
@@ -135,9 +136,11 @@ def reprice(
     """
     query = select(*allotments.COLUMNS, Account.name).join(Account, Account.id == Allotment.child_id)
     query = query.where(Allotment.account_id == account.id).order_by(Allotment.child_id)
+    rows = {row.name: allotments.row_of(connection, row) for row in connection.execute(query)}
+    require_recorded(connection, account, rows)
     found: list[RepricedAllotment] = []
-    for row in connection.execute(query).all():
-        former, child = allotments.row_of(connection, row), accounts.read_account(connection, row.name)
+    for name, former in rows.items():
+        child = accounts.read_account(connection, name)
         leaf = leaf_for(child)
         if former.plan == text_of(leaf) and _is_right(former, prices_of(account, leaf)):
             continue
@@ -189,9 +192,7 @@ def set_allotment(
         BudgetExceeded: the amount is greater, and does not fit an account or a cap.
         ReservationsDue: it may fit after expired reservations are released.
     """
-    leaf, former = leaf_for(child), allotments.read_rows(connection, [account.id for account in line], child.id)
-    if former and len(former) != len(line):
-        raise allotments.altered(child.id)
+    leaf, former = leaf_for(child), read_recorded(connection, line, child)
     if all(row.plan == text_of(leaf) for row in former.values()) and former:
         return list(line)
     greater = asks_more(child, list(former.values()))
@@ -238,9 +239,8 @@ def _charge(
     present = admission.with_all_windows(connection, rest, [asked.price], times=number)
     charge = admission.charge_of_allotment(present, asked.price, asked.under_caps)
     amount = charge.amount
-    gone = [] if former is None else [(budgets.read_price(json.loads(former.price)), -1)]
-    children, totals = account.allotted or AllottedSum(0, Totals())
-    allotted = AllottedSum(children + (former is None), add_prices(totals, [*gone, (amount, 1)]))
+    children, totals = rest.allotted or AllottedSum(0, Totals())
+    allotted = AllottedSum(children + (former is None), add_price(totals, amount))
     entry = Allotted(
         accountant=ACCOUNTANT,
         before=None if former is None else former.plan,
@@ -257,20 +257,21 @@ def _without(account: AccountRecord, former: AllotmentRow) -> AccountRecord:
     """Return an account without the amount of an allotment.
 
     Raises:
-        Altered: the account's totals are less than that amount.
+        Altered: the account's totals, or the sum of its allotments, are less than that amount.
     """
-    charge = HeldCharge(former.price, former.caps, None)
+    charge, gone = HeldCharge(former.price, former.caps, None), [(budgets.read_price(json.loads(former.price)), -1)]
+    children, totals = account.allotted or AllottedSum(0, Totals())
+    allotted = AllottedSum(children, add_prices(totals, gone))
     if account.windows is None:
         rest = without(account, [charge])
         below = rest.totals.is_below_zero
     else:
-        gone = [(budgets.read_price(json.loads(former.price)), -1)]
         windows = account.windows.charged(account.weights, ALL, account.head.seq + 1, committed=gone)
         caps_left = caps_without(account, [charge])
         rest, below = replace(account, windows=windows, totals=windows.bound, caps=caps_left), windows.is_below_zero
-    if below or any(cap.totals.is_below_zero for cap in rest.caps):
+    if below or allotted.totals.is_below_zero or any(cap.totals.is_below_zero for cap in rest.caps):
         raise allotments.altered(former.child_id)
-    return rest
+    return replace(rest, allotted=allotted)
 
 
 def _write(

@@ -28,11 +28,13 @@ EXPECTED = Path(__file__).with_suffix(".json")
 # Objects that the ledger's statements need.
 _READ = ("table ", "column ")
 # Objects that can make a reading statement return something else than the tables hold. The expressions of indexes,
-# statistics and constraints are among them: planning a statement runs their functions within the session. So are other
-# tables that refer to the ledger's: their rows can be made to go with the ledger's rows, and their triggers run then.
+# statistics and constraints are among them: planning a statement runs their functions within the session. So does the
+# key of a partitioned table of which one of the ledger's is a partition. Other tables that refer to the ledger's belong
+# here too: their rows can be made to go with the ledger's rows, and their triggers run then.
 _LYING = (
     "view ",
     "child ",
+    "parent ",
     "type ",
     "function ",
     "operator ",
@@ -87,8 +89,7 @@ WITH home AS (
     SELECT oid FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace OR typtype = 'd'
     UNION SELECT casttarget FROM pg_cast WHERE castcontext = 'i'
 ), ours AS (
-    SELECT pg_class.oid, relname, relkind, relpersistence, relrowsecurity, relforcerowsecurity FROM pg_class
-    JOIN home ON relnamespace = home.oid WHERE relname IN :tables
+    SELECT pg_class.* FROM pg_class JOIN home ON relnamespace = home.oid WHERE relname IN :tables
 ), parts AS (
     SELECT 'column ' || relname || '.' || attname AS object,
         format_type(atttypid, atttypmod) || attnotnull || coalesce(pg_get_expr(adbin, adrelid), '') AS definition,
@@ -97,7 +98,7 @@ WITH home AS (
     LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
     UNION ALL SELECT 'constraint ' || conname || ' on ' || relname, pg_get_constraintdef(pg_constraint.oid),
         'pg_constraint'::regclass, pg_constraint.oid
-    FROM ours JOIN pg_constraint ON conrelid = ours.oid AND contype <> 'n'
+    FROM ours JOIN pg_constraint ON conrelid = ours.oid AND (contype <> 'n' OR NOT convalidated)
     UNION ALL SELECT 'index ' || named.relname || ' on ' || ours.relname, pg_get_indexdef(indexrelid) || indisvalid,
         'pg_class'::regclass, indexrelid
     FROM ours JOIN pg_index ON indrelid = ours.oid JOIN pg_class AS named ON named.oid = indexrelid
@@ -117,7 +118,9 @@ WITH home AS (
     UNION ALL SELECT 'type of ' || relname || '.' || attname, format_type(atttypid, atttypmod) || attcollation
     FROM ours JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0 AND NOT attisdropped
     JOIN pg_type ON pg_type.oid = atttypid
-    WHERE typnamespace <> 'pg_catalog'::regnamespace OR attcollation <> typcollation OR attgenerated <> ''
+    WHERE typnamespace <> 'pg_catalog'::regnamespace OR attcollation <> typcollation
+    OR attgenerated <> '' OR attidentity <> ''
+    UNION ALL SELECT 'type of ' || relname, reloftype::regtype::text FROM ours WHERE reloftype <> 0
     UNION ALL SELECT DISTINCT 'reference of ' || conrelid::regclass || ' to ' || relname, ''
     FROM ours JOIN pg_constraint ON confrelid = ours.oid WHERE conrelid NOT IN (SELECT oid FROM ours)
     UNION ALL SELECT 'statistics ' || stxname || ' on ' || relname, ''
@@ -133,6 +136,8 @@ WITH home AS (
     UNION ALL SELECT 'row security on ' || relname, relforcerowsecurity::text FROM ours WHERE relrowsecurity
     UNION ALL SELECT 'child ' || inhrelid::regclass || ' of ' || relname, ''
     FROM ours JOIN pg_inherits ON inhparent = ours.oid
+    UNION ALL SELECT 'parent ' || inhparent::regclass || ' of ' || relname, ''
+    FROM ours JOIN pg_inherits ON inhrelid = ours.oid
     UNION ALL SELECT 'function ' || own.oid::regprocedure, own.prosrc
     FROM home JOIN pg_proc AS own ON own.pronamespace = home.oid
     WHERE own.proname IN (SELECT proname FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace)

@@ -219,11 +219,16 @@ class _Found:
 
 
 class _Priced(NamedTuple):
-    """An account with new prices in its totals, and the prices as they are added."""
+    """An account with new prices in its totals, and the prices as they are added.
+
+    Attributes:
+        gone: the releases that were voided or expired since the differences were found.
+    """
 
     account: AccountRecord
     prices: list[tuple[str, PriceKey, PriceKey]]
     under_caps: list[CapDifference]
+    gone: frozenset[str] = frozenset()
 
 
 def _with_prices(connection: Connection, account: AccountRecord, found: Differences) -> _Priced:
@@ -328,15 +333,15 @@ def _result(
 
 def _apply(database: Database, account: AccountRecord, found: Differences) -> RepricedRelease:
     """Apply differences, some releases in each transaction; after a failure, the next run finds the rest."""
-    line, seen = lines.line_of(database, account.name), account.head
+    line, seen, gone = lines.line_of(database, account.name), account.head, frozenset[str]()
     prices, under_caps = list[tuple[str, PriceKey, PriceKey]](), list[CapDifference]()
     for first in range(0, max(len(found.releases), 1), _AT_ONCE):
         some = Differences(found.releases[first : first + _AT_ONCE], {} if first else found.counted)
         done = database.write(
-            partial(_write, line=line, seen=seen, found=some),
+            partial(_write, line=line, seen=seen, gone=gone, found=some),
             is_committed=lambda connection, written: has_entry(connection, written[0].id, written[0].head),
         )
-        account, seen = done.account, done.account.head
+        account, seen, gone = done.account, done.account.head, done.gone
         prices += done.prices
         under_caps += done.under_caps
     with database.read() as connection:
@@ -344,16 +349,23 @@ def _apply(database: Database, account: AccountRecord, found: Differences) -> Re
     return _result(account, worst, prices, under_caps)
 
 
-def _write(connection: Connection, line: Line, seen: Head, found: Differences) -> _Priced:
+def _write(connection: Connection, line: Line, seen: Head, gone: frozenset[str], found: Differences) -> _Priced:
     """Write entries, totals and rows for releases that still count, on the locked account.
 
     Changes since ``found`` was computed are read only in the texts that the chain meets.
+
+    Args:
+        seen: the account's head at which the differences were found, or after the last such transaction.
+        gone: the releases that were voided or expired up to there, since the differences were found.
     """
     account, at = lines.lock_account(connection, line), clock.now()
     since = [(entry.kind, entry.release_id) for entry in chains.chained(connection, account.id, seen, account.head)]
     if any(kind in (PriceChanged.KIND, CapsChanged.KIND) for kind, _ in since):
-        raise Conflict(f"account {account.name!r} is being priced again by another process, or its caps changed")
-    gone = {release for kind, release in since if kind in (Voided.KIND, Expired.KIND)}
+        raise Conflict(
+            f"account {account.name!r} is being priced again by another process, or its caps changed: run the command"
+            " again, which finds the releases that are left"
+        )
+    gone |= {release for kind, release in since if release is not None and kind in (Voided.KIND, Expired.KIND)}
     holds = {
         one.release: connection.execute(_HOLD, {"release": one.release, "account": account.id}).all()
         for one in found.releases
@@ -386,7 +398,7 @@ def _write(connection: Connection, line: Line, seen: Head, found: Differences) -
     if rows:
         journal.write(connection, rows)
         (account,) = accounts.save(connection, [account])
-    return priced._replace(account=account)
+    return priced._replace(account=account, gone=gone)
 
 
 def _write_hold(connection: Connection, hold: Row[*tuple[Any, ...]], price: str, caps: dict[str, PriceKey]) -> None:

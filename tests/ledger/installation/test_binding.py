@@ -17,6 +17,7 @@ from service.ledger.storage import clock
 from service.ledger.storage.database import Database, open_database
 from service.ledger.storage.secret import Secret, load_secret
 from service.ledger.verification.verify_installation import verify_installation
+from tests.ledger.writing import run
 from tests.processes import together
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -145,6 +146,17 @@ def test_what_is_no_fingerprint_is_refused_in_words(
     change = text("UPDATE installation SET secret_fingerprint = :stored")
     database.write(lambda connection: connection.execute(change, {"stored": stored}), is_committed=lambda *_: False)
     with pytest.raises(StartupRefused, match="expects what is no fingerprint"):
+        check_secret(database, secret, bind_new=bind_new)
+
+
+@pytest.mark.parametrize("bind_new", [True, False])
+def test_a_row_that_was_added_is_named_as_the_fault(database: Database, secret: Secret, bind_new: bool) -> None:
+    check_secret(database, secret)
+    stored = f"'{Secret(KEY).fingerprint()}', '2026-01-01T00:00:00.000000Z'"
+    run(database, f"INSERT INTO installation VALUES (2, {stored})")
+    check_secret(database, secret, bind_new=bind_new)
+    run(database, f"INSERT INTO installation VALUES (-1, {stored})")
+    with pytest.raises(StartupRefused, match=r"installation has 3 rows, and the service writes one: .* delete those"):
         check_secret(database, secret, bind_new=bind_new)
 
 

@@ -22,11 +22,12 @@ _SET = (
     "transform_null_equals",
     "standard_conforming_strings",
     "quote_all_identifiers",
+    "constraint_exclusion",
     "lock_timeout",
     "statement_timeout",
     "idle_in_transaction_session_timeout",
 )
-_EXPECTED = ["public, pg_temp", "off", "off", "on", "off"]
+_EXPECTED = ["public, pg_temp", "off", "off", "on", "off", "partition"]
 _READ = [*_EXPECTED, "30s", "0", "0"]
 _WRITTEN = [*_EXPECTED, "0", "1min"]  # without the time that a write may wait for locks, which is what is left of it
 _LOOK = [*_EXPECTED, "1s", "2s", "0"]
@@ -37,6 +38,7 @@ _OTHERS = {
     "transform_null_equals": "on",
     "standard_conforming_strings": "off",
     "quote_all_identifiers": "on",
+    "constraint_exclusion": "on",
     "lock_timeout": "2h",
     "statement_timeout": "2h",
     "idle_in_transaction_session_timeout": "2h",

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from service.errors import Conflict
 from service.ledger.accounts.budgets import read_price
@@ -14,6 +15,7 @@ from service.ledger.journal.chains import BadEntry
 from service.ledger.journal.entries import PriceChanged
 from service.ledger.journal.entry_texts import price_key_of, price_of
 from service.ledger.releases import charges, preparation
+from service.ledger.releases.settlement import expire
 from service.ledger.storage.database import Database
 from service.ledger.verification import chain_check, recompute as module
 from service.ledger.verification.recompute import RepricedRelease, recompute
@@ -31,6 +33,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.ledger.ledgers import Clock
 
 _A = {"type": "geometric", "epsilon": "1/10", "name": "a"}
 _B = {"type": "discrete_gaussian", "rho": "1/100", "name": "b"}
@@ -141,6 +144,85 @@ def test_releases_are_priced_again_some_at_a_time(
     assert len(recompute(database, "people", apply=True).prices) == 5
     assert len(entries_of(database)) == 11
     assert recompute(database, "people", apply=True).prices == []
+
+
+_IN_PERIODS = {"calendar": "month", "participation": {"offsets": [0, 1]}}
+_MONTHS = {"from": "2026-03", "to": "2026-05"}
+_TAGGED = _B | {"tags": ["income"]}
+
+
+@pytest.mark.parametrize("state", ["voided", "expired"])
+@pytest.mark.parametrize("name", ["people", "agency"])
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"periods": _IN_PERIODS}, {"caps": {"income": {"definition": "zcdp", "rho": "1"}}}],
+    ids=["plain", "periods", "caps"],
+)
+def test_what_counts_no_more_before_the_first_write_is_not_priced_again_by_a_later_one(
+    database: Database,
+    older: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    name: str,
+    limits: dict[str, Any],
+) -> None:
+    time = Clock(monkeypatch)
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    open_account(database, "agency", **limits)
+    open_account(database, parent="agency", **limits)
+    periods = _MONTHS if "periods" in limits else None
+    charge(database, *[_TAGGED] * 2, periods=periods)
+    gone = reserve(database, *[_TAGGED] * 5, periods=periods)
+    (held,) = reserve(database, _TAGGED, hours=9, periods=periods)
+    older.undo()
+    apply = module._apply
+
+    def late(*given: Any) -> RepricedRelease:
+        if state == "expired":
+            time.forward(2)
+            expire(database, account_of(database).id)
+        else:
+            for release in gone:
+                void(database, release)
+        assert {release_of(database, release).state for release in gone} == {state}
+        return apply(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_apply", late)
+        done = recompute(database, name, apply=True)
+    assert len(done.prices) == 3
+    assert _prices(done).keys().isdisjoint(gone)
+    assert account_of(database, name).totals.rho.finite == 3 * Fraction(1, 100)
+    _sound(database, "people", "agency")
+    assert recompute(database, name, apply=True).prices == []
+    void(database, held)
+    assert account_of(database, name).totals.rho.finite == 2 * Fraction(1, 100)
+    entries_of(database, name)
+
+
+def test_a_failure_between_two_writes_leaves_whole_writes_and_the_next_run_finds_the_rest(
+    database: Database, older: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    open_account(database)
+    charge(database, *[_B] * 5)
+    older.undo()
+    write = module._write
+
+    def changed_meanwhile(connection: Connection, **given: Any) -> Any:
+        if account_of(database).head.seq > 6:
+            raise Conflict("by another process")
+        return write(connection, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", changed_meanwhile)
+        with pytest.raises(Conflict):
+            recompute(database, "people", apply=True)
+    assert account_of(database).totals.rho.finite == Fraction(2 * 2 + 3, 200)
+    _sound(database, "people")
+    assert len(recompute(database, "people", apply=True).prices) == 3
+    assert account_of(database).totals.rho.finite == Fraction(5, 100)
+    _sound(database, "people")
 
 
 def test_a_price_that_was_rounded_up_is_right(database: Database) -> None:

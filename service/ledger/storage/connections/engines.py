@@ -29,10 +29,10 @@ _SETTINGS = "settings"  # the key under which a connection to PostgreSQL stores 
 # Code of the tables' owner runs within the service's sessions: an index's predicate, a default. It may set what decides
 # the meaning of later statements, as the settings of the role and of the database may. It may also prepare another
 # statement under a name that the driver uses, so none is kept, which the driver learns from the answer. Rows that a
-# policy would hide are an error.
+# policy would hide are an error. Planning evaluates no constraint that it need not.
 _MEANING = """DEALLOCATE ALL;
 SET standard_conforming_strings = on; SET quote_all_identifiers = off; SET search_path = {}, pg_temp;
-SET row_security = off; SET transform_null_equals = off;"""
+SET row_security = off; SET transform_null_equals = off; SET constraint_exclusion = partition;"""
 _PREPARED_AFTER = 50  # executions: within one transaction, of many rows
 _TRANSACTION_TIMEOUT = 170_000  # the first version of PostgreSQL that has this setting
 
