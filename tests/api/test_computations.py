@@ -262,3 +262,5 @@ def test_a_composition_states_its_trade_off_where_it_is_asked_for(shared_client:
 def test_a_trade_off_is_asked_for_at_probabilities(shared_client: Client, shares: Any, pointers: list[str]) -> None:
     body = {"plan": pure(1), "false_positives": shares}
     assert pointers_of(shared_client.post("/v1/compositions", json=body)) == pointers
+    picture = shared_client.post("/v1/compositions", json=body, headers={"Accept": "image/svg+xml"})
+    assert pointers_of(picture) == pointers

@@ -21,7 +21,7 @@ from service.errors import Fault, InvalidInput
 from service.privacy.accounting import effort
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
 from service.privacy.accounting.guarantee import USUAL_ORDERS, DeltaStatement, deltas_at
-from service.privacy.accounting.tradeoff import FIGURES, false_negatives
+from service.privacy.accounting.tradeoff import FIGURES, ORDERS, false_negatives
 from service.privacy.mechanisms import Declared
 from service.privacy.mechanisms.declared import read_declaration
 from service.privacy.numerics.numbers import parse_exact
@@ -145,13 +145,13 @@ def compose(
     plan = plan_of(body.plan, "/plan")
     check_relation(plan, body.neighbouring, "/plan")
     deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
-    kind, orders = pictures.wanted_type(request), _orders(body.orders)
+    kind, orders, shares = pictures.wanted_type(request), _orders(body.orders), _shares(body.false_positives)
     if kind is not None:
-        deltas = drawn_at(picture, deltas)
-    _check_work(request, plan, orders, len(deltas) + FIGURES * len(body.false_positives))
+        deltas, shares = drawn_at(picture, deltas), []
+    _check_work(request, plan, len(orders) + ORDERS * len(shares), len(deltas) + FIGURES * len(shares))
     cost = cost_of(plan, body.neighbouring, deltas, orders)
     if kind is None:
-        return ok(cost | _tradeoff(plan, body))
+        return ok(cost | _tradeoff(plan, body.neighbouring, shares))
     return guarantee_picture(cost, picture, "a plan", kind)
 
 
@@ -178,16 +178,15 @@ def convert(body: Conversion, request: Request, _: CurrentPrincipal) -> Response
     if body.to is not None:
         return ok(_rhos(epsilon, deltas[0]))
     plan, orders = _plan(body), _curve_orders(body)
-    _check_work(request, plan, orders, len(deltas))
+    _check_work(request, plan, len(orders), len(deltas))
     if body.epsilon is None:
         return ok(cost_of(plan, body.neighbouring, deltas, orders))
     figures = [_delta_figure(figure) for figure in deltas_at(plan, body.neighbouring, epsilon)]
     return ok(figures[0] | {"analyses": figures})
 
 
-def _tradeoff(plan: Plan, body: Composition) -> dict[str, Any]:
-    """Return the member with the trade-off at the asked probabilities; nothing where none is asked for."""
-    shares = list(map(parse_exact, body.false_positives))
+def _shares(texts: list[str]) -> list[Fraction]:
+    shares = list(map(parse_exact, texts))
     faults = [
         Fault(f"/false_positives/{number}", "expected a probability above 0 and below 1")
         for number, share in enumerate(shares)
@@ -195,9 +194,14 @@ def _tradeoff(plan: Plan, body: Composition) -> dict[str, Any]:
     ]
     if faults:
         raise InvalidInput(faults)
+    return shares
+
+
+def _tradeoff(plan: Plan, neighbouring: Neighbouring, shares: list[Fraction]) -> dict[str, Any]:
+    """Return the member with the trade-off at the asked probabilities; nothing where none is asked for."""
     if not shares:
         return {}
-    points = zip(shares, false_negatives(plan, body.neighbouring, shares), strict=True)
+    points = zip(shares, false_negatives(plan, neighbouring, shares), strict=True)
     return {
         "tradeoff": [
             {"false_positives": stated(share, number_down), "false_negatives": number_down(least)}
@@ -206,9 +210,9 @@ def _tradeoff(plan: Plan, body: Composition) -> dict[str, Any]:
     }
 
 
-def _check_work(request: Request, plan: Plan, orders: tuple[Fraction, ...], deltas: int) -> None:
+def _check_work(request: Request, plan: Plan, orders: int, deltas: int) -> None:
     most = request.app.state.settings.max_work
-    check_work(most, effort.of_guarantee(condense(plan), len(orders), deltas), "/plan")
+    check_work(most, effort.of_guarantee(condense(plan), orders, deltas), "/plan")
 
 
 def _delta_figure(statement: DeltaStatement) -> dict[str, Any]:

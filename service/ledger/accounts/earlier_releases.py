@@ -41,7 +41,7 @@ from service.privacy.plans.walking import condense
 _MOST_HOLDS = 1000  # that a new cap counts one by one, in its entry and in their rows
 _SHORT = 1 << 16  # characters of plans that are parsed under the lock
 _FEW_ROWS, _FEW_CHARACTERS = 5000, 1 << 22  # of spending that are read under the lock
-_MOST_SENT = 1 << 20  # numbers and parts that another process sends back: reading them takes some tenths of a second
+_MOST_SENT = 1 << 17  # numbers and parts that another process sends back: all requests wait while they are read
 _MOMENT = 300.0  # units of work under the lock, about milliseconds of one core
 _ADDED, _AT_ORDER = 0.004, 0.00002  # milliseconds in which one price is added, and for each of its orders
 

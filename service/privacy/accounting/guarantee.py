@@ -230,11 +230,15 @@ class PlanProfile:
         condensed = condense(plan)
         return cls(_PlanLosses.of(condensed, neighbouring), TightProfile.of(condensed, neighbouring, figures))
 
-    def delta(self, epsilon: Fraction) -> Fraction:
-        """Return an upper bound on delta at epsilon, at most 1: the tight one, or the least of the others."""
+    def tight_delta(self, epsilon: Fraction) -> Fraction | None:
+        """Return the tight upper bound on delta at epsilon; None where there is none."""
         tight = None if self._tight is None else self._tight.delta(epsilon)
-        loss = self.statements(epsilon)[0].delta if tight is None else tight.loss
-        return Fraction(1) if loss.nats is None else loss.nats
+        return None if tight is None else tight.loss.nats
+
+    def least_delta(self, epsilon: Fraction) -> Fraction:
+        """Return the least upper bound on delta at epsilon of all analyses, at most 1."""
+        least = self.statements(epsilon)[0].delta.nats
+        return Fraction(1) if least is None else least
 
     def statements(self, epsilon: Fraction) -> list[DeltaStatement]:
         """Return what ``deltas_at`` does."""

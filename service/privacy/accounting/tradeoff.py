@@ -17,8 +17,9 @@ from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight import MOST_TOGETHER
 from service.privacy.tight.work_budget import work_limit
 
-FIGURES = 16
-"""The work for a trade-off, as a multiple of that for a delta."""
+FIGURES, ORDERS = 16, 400
+"""The work for one share of a trade-off, in tight figures and in orders at which a plan without one is evaluated."""
+_MOST_OTHERS = 25  # values of delta in one search that come from other analyses, which may take long
 _FIRST, _LAST = 2.0**-8, 300.0
 """Nats: of the epsilons that are tried first, each twice the one before."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -49,14 +50,22 @@ def false_negatives(plan: Priced, neighbouring: Neighbouring, shares: Sequence[F
 def _false_negatives(profile: PlanProfile, known: dict[float, Fraction], share: Fraction) -> Fraction:
     """Return the bound for one share; ``known`` has bounds on delta by epsilon, to which others are added.
 
-    Where the work has been done that one share may take, deltas are those of other analyses than the tight one, which
-    are above it. So the best of all epsilons that were tried is taken, and not that at which the search ended.
+    Where there is no tight delta, or the work has been done that one share may take, deltas are those of other
+    analyses, which are above it, and after these 1. So the best of all epsilons that were tried is taken, and not that
+    at which the search ended.
     """
-    positives = float(share)
+    positives, others = float(share), 0
 
     def delta(epsilon: float) -> float:
+        nonlocal others
         if epsilon not in known:
-            known[epsilon] = profile.delta(Fraction(epsilon))
+            found = profile.tight_delta(Fraction(epsilon))
+            if found is None:
+                others += 1
+                if others > _MOST_OTHERS:
+                    return 1.0
+                found = profile.least_delta(Fraction(epsilon))
+            known[epsilon] = found
         return float(known[epsilon])
 
     def missed(epsilon: float) -> float:
@@ -66,6 +75,7 @@ def _false_negatives(profile: PlanProfile, known: dict[float, Fraction], share: 
         return (1 - delta(epsilon) - positives) * math.exp(-epsilon)
 
     _look_for_the_largest(missed)
+    others = 0
     _look_for_the_largest(mirrored)
     one, other = max(known, key=missed), max(known, key=mirrored)
     return max(

@@ -107,3 +107,12 @@ def test_what_may_lose_everything_may_miss_nothing() -> None:
     lost = Declared(guarantee=Declaration(epsilon=Fraction(0), delta=Fraction(9, 10)), reference="a proof")
     assert found(lost, "0.05") == pytest.approx(0.05, rel=1e-6)
     assert found(lost, "0.2") == 0
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_without_a_tight_figure_other_analyses_bound_the_test(share: str) -> None:
+    """A declared rho has none; what is missed is between the bound by Gaussian noise and chance."""
+    declared = Declared(guarantee=Declaration(rho=Fraction(1, 8)), reference="a proof")
+    least = found(declared, share)
+    assert 0 < least < found(Gaussian(sigma_squared=Fraction(4)), share)
+    assert least > found(Declared(guarantee=Declaration(rho=Fraction(1, 2)), reference="a proof"), share)
