@@ -161,6 +161,23 @@ def test_a_number_of_partitions_bounds_their_names(api: Client, steward: Client)
     assert "nothing is drawn twice" in steward.get(f"{at}/draw").text
 
 
+def test_partitions_that_the_plan_does_not_declare_take_a_tick(api: Client, steward: Client) -> None:
+    at = _registered(api, _NEARLY_NONE)
+    answer = _draw(steward, at, partition="north", disjoint="")
+    assert answer.status_code == 422
+    assert 'id="partition-fault">the plan declares no partitions: leave this blank' in answer.text
+    assert _draws(api, at) == []
+    assert _draw(steward, at, partition="north", disjoint="yes").status_code == 200
+    assert [one["partition"] for one in _draws(api, at)] == ["north"]
+
+
+def test_the_draw_is_confirmed(api: Client, steward: Client) -> None:
+    shown = steward.get(f"{_registered(api, _NEARLY_NONE)}/draw").text
+    assert '<input type="checkbox" required> Draw <span id="what-is-drawn">the counts of this file</span>' in shown
+    assert "as “county totals”. What is drawn cannot be drawn again from this release." in shown
+    assert '<script src="/static/draw.js" defer>' in shown
+
+
 def test_each_repetition_is_drawn_once(api: Client, steward: Client) -> None:
     at = _registered(api, {"type": "repeat", "count": 2, "part": _NEARLY_NONE})
     assert "From 0 to 1." in steward.get(f"{at}/draw").text
