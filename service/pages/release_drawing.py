@@ -34,8 +34,8 @@ router = APIRouter(prefix="/accounts/{account}/releases/{release}/draw", include
 _FIELDS = {"mechanism": "", "partition": "", "repetition": "0", "disjoint": ""}
 _OF_QUERY = ("mechanism", "partition", "repetition")
 _UNDECLARED = (
-    "the plan declares no partitions: leave this blank to draw the whole input, or tick below that its records are in no"
-    " other partition"
+    "the plan declares no partitions: leave this blank to draw the whole input, or tick below that its records are"
+    " in no other partition"
 )
 _MOST_DRAWS = 1000  # that are looked at for what is left to draw; beyond them, what is drawn is refused
 _MOST_LISTED = 500  # partitions that are chosen from a list; the name of one of more is typed
@@ -66,7 +66,8 @@ async def draw(account: AccountStep, release: ReleaseStep, visit: SignedIn, form
     try:
         answer = await draw_counts(visit, f"{path}/draws", query, sent)
     except Refused as refused:
-        return await _show(visit, account, release, typed, status=refused.status, refused=refused, **sent.kept)
+        context = {"refused": refused, "table": sent.table, **sent.kept}
+        return await _show(visit, account, release, typed, status=refused.status, **context)
     return await show_drawn(visit, account, answer, sent, charged=False)
 
 
@@ -96,6 +97,7 @@ async def _show(
     status: int = 200,
     faults: Mapping[str, str] | None = None,
     refused: Refused | None = None,
+    table: bytes = b"",
     **kept: Any,
 ) -> Response:
     path = address("accounts", account, "releases", release)
@@ -106,7 +108,7 @@ async def _show(
     chosen = offer.find(typed["mechanism"])
     pointers = refused.faults if refused else {}
     if refused:
-        faults = fault_of_file(refused, chosen.granularity if chosen else None) | _faults_of(refused.faults)
+        faults = fault_of_file(refused, chosen.granularity if chosen else None, table) | _faults_of(refused.faults)
     shown: dict[str, Any] = {
         "release": found,
         "offer": offer,

@@ -173,7 +173,7 @@ def test_partitions_that_the_plan_does_not_declare_take_a_tick(api: Client, stew
 
 def test_the_draw_is_confirmed(api: Client, steward: Client) -> None:
     shown = steward.get(f"{_registered(api, _NEARLY_NONE)}/draw").text
-    assert '<input type="checkbox" required> Draw <span id="what-is-drawn">the counts of this file</span>' in shown
+    assert '<input type="checkbox" required> <span>Draw <span id="what-is-drawn">the counts of' in shown
     assert "as “county totals”. What is drawn cannot be drawn again from this release." in shown
     assert '<script src="/static/draw.js" defer>' in shown
 
@@ -219,6 +219,17 @@ def test_a_wrong_file_is_told_without_its_counts(
     assert "1 fault" not in answer.text
     assert "918273645" not in answer.text
     assert "918273645" not in "".join(capfd.readouterr())
+    assert _draws(api, at) == []
+
+
+def test_equal_faults_of_a_column_are_one(api: Client, steward: Client) -> None:
+    at = _registered(api, _NEARLY_NONE)
+    rows = "".join(f"{row};918273645,5\n" for row in range(30))
+    answer = _draw(steward, at, f"county;count\n{rows}")
+    told = "column 2 (“count”), in at least 10 rows, the first of which is row 2: expected a whole number"
+    assert f'id="counts-fault">{told}' in answer.text
+    thousands = _draw(steward, at, "county;count\n001;1.000\n")
+    assert "row 2, column 2: expected a whole number, and 1000 without a mark between its digits" in thousands.text
     assert _draws(api, at) == []
 
 

@@ -89,7 +89,8 @@ input.addEventListener("change", async () => {
   const labels = (cells) => cells.filter((_, number) => number !== place);
   const size = Math.max(0, found.lines - 1);
   const number = size.toLocaleString("en");
-  const facts = { Rows: [number], Columns: [names.join(", ") + (place < 0 ? "; none is named count" : "")] };
+  // The first line of a file without names may have a count.
+  const facts = { Rows: [number], Columns: [place < 0 ? `${names.length}; none is named count` : names.join(", ")] };
   if (place >= 0 && names.length > 1) {
     facts["First labels"] = rows.map((cells) => labels(cells).join(", "));
     drawn.textContent = `${number} ${size === 1 ? "count" : "counts"} by ${listed(labels(names))}`;
