@@ -166,7 +166,7 @@ def noise_of(query: Mapping[str, Any], whole: bool) -> dict[str, Any]:
 
 
 def _parameter(symbol: str, value: str) -> str:
-    """Return a parameter rounded to four digits, of the twelve that most are registered with; a short fraction stays."""
+    """Return a parameter rounded to four digits, of the twelve that most have; a short fraction stays."""
     shown = value if "/" in value and len(value) <= _LONGEST else near(value, _DIGITS)
     return f"{symbol} {'=' if Fraction(shown) == Fraction(value) else '≈'} {shown}"
 

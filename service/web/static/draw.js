@@ -67,18 +67,13 @@ function show(facts) {
   }));
 }
 
-input.addEventListener("change", async () => {
+async function lookAtFile() {
   const file = input.files[0];
   certain.checked = false;
   drawn.textContent = unknown;
   look.replaceChildren();
   if (!file) return;
-  let found = null;
-  try {
-    found = await read(file);
-  } catch {
-    found = null; // another kind of file, which the server refuses in words
-  }
+  const found = await read(file).catch(() => null); // another kind of file, which the server refuses in words
   if (input.files[0] !== file) return; // another one was chosen meanwhile
   if (!found) {
     show({ "The file": ["is no text in UTF-8"] });
@@ -98,4 +93,7 @@ input.addEventListener("change", async () => {
     drawn.textContent = `${number} ${size === 1 ? "count" : "counts"}`;
   }
   show(facts);
-});
+}
+
+input.addEventListener("change", lookAtFile);
+lookAtFile(); // a file that was chosen before this script ran, or before the way back
