@@ -34,9 +34,9 @@ def down(value: float | str | Fraction | None, whole: int = _WHOLE) -> str:
     return "infinite" if value is None else _text(exact(value), ROUND_FLOOR, whole)
 
 
-def near(value: float | str | Fraction) -> str:
+def near(value: float | str | Fraction, whole: int = _WHOLE) -> str:
     """Return the text of a figure that is no bound, rounded to the nearest."""
-    return _text(exact(value), ROUND_HALF_EVEN)
+    return _text(exact(value), ROUND_HALF_EVEN, whole)
 
 
 def rest(value: float | str | Fraction, cap: float | str | Fraction) -> str:

@@ -19,6 +19,7 @@ from service.pages.budget_form import budget_of, fields_of, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.release_search import BRIEFLY, search
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
+from service.pages.shell.fault_texts import joined
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, number_of, text_of
 from service.pages.shell.layout import page
@@ -299,6 +300,15 @@ async def registry_entry(account: AccountStep, visit: SignedIn) -> Response:
 
 
 def refusal(refused: Refused | None, at: Sequence[str]) -> dict[str, Any]:
-    """Return the context of a refused form: the problem, its faults by JSON pointer, and the pointers of fields."""
-    shown: dict[str, Any] = {"faults": {}, "shown_at": at}
-    return shown if refused is None else shown | {"problem": refused.problem, "faults": refused.faults}
+    """Return the context of a refused form: the problem, its faults by JSON pointer, and the pointers of fields.
+
+    A fault of one of a field's list, such as ``/accounts/1``, is one of the field.
+    """
+    if refused is None:
+        return {"faults": {}, "shown_at": at}
+    fields = {one: next((field for field in at if f"{one}/".startswith(f"{field}/")), one) for one in refused.faults}
+    return {
+        "problem": refused.problem,
+        "faults": joined((fields[pointer], detail) for pointer, detail in refused.faults.items()),
+        "shown_at": [pointer for pointer, field in fields.items() if field in at],
+    }

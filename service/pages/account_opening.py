@@ -7,10 +7,11 @@ from fastapi import APIRouter, Response
 from fastapi.responses import RedirectResponse
 
 from service.errors import InvalidInput
-from service.pages.approvers import field_of, joined
+from service.pages.approvers import field_of
 from service.pages.budget_form import budget_of, refused_at, unused_figures
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, send
 from service.pages.shell.approval_texts import approvers_of
+from service.pages.shell.fault_texts import joined
 from service.pages.shell.forms import SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
 from service.pages.shell.period_texts import offsets_of

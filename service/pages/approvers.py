@@ -1,6 +1,6 @@
 """The form on which stewards state an account's approvers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -9,6 +9,7 @@ from service.errors import InvalidInput
 from service.pages.account import AccountStep, change, reason_of, show
 from service.pages.shell.api_client import SignedIn
 from service.pages.shell.approval_texts import approvers_of
+from service.pages.shell.fault_texts import joined
 from service.pages.shell.forms import SentForm, text_of
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -40,11 +41,3 @@ def _placed(typed: Mapping[str, str], faults: Mapping[str, str]) -> dict[str, An
     """Return the context of a refused form: the reasons by field, and the pointers that have a field."""
     placed = {pointer: name for pointer in faults if (name := field_of(pointer)) is not None and name in typed}
     return {"faults": joined((name, faults[pointer]) for pointer, name in placed.items()), "shown_at": list(placed)}
-
-
-def joined(faults: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the faults of each field, or pointer, in one text."""
-    found: dict[str, str] = {}
-    for name, detail in faults:
-        found[name] = f"{found[name]}; {detail}" if name in found else detail
-    return found

@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from fastapi import Response
 from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.http.memory_room import room_of
 from service.api.publication.noisy_tables import PARQUET
-from service.api.schemas.granularity import EXPECTED_COUNT
+from service.api.schemas.granularity import EXPECTED_COUNT, MOST_FAULTS
 from service.errors import InvalidInput
 from service.pages.shell.api_client import (
     LONGEST_ANSWER,
@@ -33,7 +34,7 @@ from service.pages.shell.api_client import (
 from service.pages.shell.fault_texts import plain
 from service.pages.shell.forms import Form, text_of
 from service.pages.shell.layout import page
-from service.pages.shell.separated_text import has_commas, with_commas
+from service.pages.shell.separated_text import column_names, has_commas, with_commas
 from service.pages.shell.whole_tables import as_file
 
 NO_FILE = "expected a file with a line of names and a column count"
@@ -135,11 +136,13 @@ _FIRST_ROWS = {"csv": _first_of_csv, "parquet": _first_of_parquet}
 """The functions that read the names of the columns and the first rows of a file of noisy counts, by its ending."""
 
 
-def fault_of_file(refused: Refused, granularity: str | None) -> dict[str, str]:
+def fault_of_file(refused: Refused, granularity: str | None, table: bytes) -> dict[str, str]:
     """Return the fault of the field ``counts`` in words; empty if the file has none.
 
     Args:
+        refused: the refusal of ``/v1``.
         granularity: of the counts, where it is another number than 1.
+        table: the file, of which the names of columns are told.
 
     Raises:
         Refused: the refusal, which is one of no form.
@@ -147,12 +150,30 @@ def fault_of_file(refused: Refused, granularity: str | None) -> dict[str, str]:
     if refused.status in _NOT_OF_THE_FORM:
         raise refused
     number = EXPECTED_COUNT if not granularity else f"expected a multiple of {granularity}"
-    details = [
-        plain(detail.replace(EXPECTED_COUNT, number))
-        for pointer, detail in refused.faults.items()
-        if is_of_file(pointer)
-    ]
-    return {"counts": "; ".join(details)} if details else {}
+    found = {one: detail.replace(EXPECTED_COUNT, number) for one, detail in refused.faults.items() if is_of_file(one)}
+    return {"counts": "; ".join(map(plain, _by_column(found, column_names(table))))} if found else {}
+
+
+def _by_column(faults: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    """Return the faults of a file, of which equal ones of a column are one.
+
+    Args:
+        faults: as ``/v1`` states them: at a row and a column, or at a row alone.
+        names: of the columns; empty where they are unknown.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for pointer, detail in faults.items():
+        groups.setdefault((pointer.partition("/")[2].partition("/")[2], detail.partition(": ")[2]), []).append(pointer)
+    told = []
+    for (column, text), pointers in groups.items():
+        if len(pointers) == 1:
+            told.append(faults[pointers[0]])
+            continue
+        name = f" (“{names[int(column) - 1]}”)" if column and len(names) >= int(column) else ""
+        number = f"{'at least ' if len(faults) >= MOST_FAULTS else ''}{len(pointers)}"
+        where = f"{number} rows, the first of which is row {pointers[0].split('/')[1]}"
+        told.append(f"column {column}{name}, in {where}: {text}" if column else f"in {where}: {text}")
+    return told
 
 
 def is_of_file(pointer: str) -> bool:

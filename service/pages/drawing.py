@@ -23,7 +23,6 @@ from service.pages.counts_form import (
 )
 from service.pages.drawing_form import (
     FIELDS,
-    LONGEST_PURPOSE,
     NOISES,
     NUMBERS,
     calibration_of,
@@ -32,11 +31,14 @@ from service.pages.drawing_form import (
     release_of,
     usual_noise,
 )
+from service.pages.plan_tree import tree_of
 from service.pages.planner.client import Account, account_named
-from service.pages.planner.form import UNREAD
-from service.pages.shell.api_client import Refused, SignedIn, Visit, act, address, get, send
+from service.pages.planner.form import NO_SHARE, UNREAD
+from service.pages.purposes import fault_of_purpose, record_purpose
+from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
 from service.pages.shell.forms import Form, SentFiles, SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
+from service.pages.shell.typed_numbers import with_point
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -76,9 +78,9 @@ async def draw(account: AccountStep, visit: SignedIn, form: SentFiles) -> Respon
     try:
         answer = await draw_counts(visit, f"{address('accounts', account)}/draws", query, sent)
     except Refused as refused:
-        faults = fault_of_file(refused, typed["granularity"]) | faults_of(typed, refused.faults)
+        faults = fault_of_file(refused, typed["granularity"], sent.table) | faults_of(typed, refused.faults)
         return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, **sent.kept)
-    await _describe(visit, account, answer.headers["x-release"], typed["purpose"], sent.once)
+    await record_purpose(visit, account, answer.headers["x-release"], typed["purpose"], sent.once)
     return await show_drawn(visit, account, answer, sent, charged=True)
 
 
@@ -96,19 +98,13 @@ async def propose(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
     except Refused as refused:
         faults = faults_of(typed, refused.faults)
         return await _preview(visit, account, typed, status=refused.status, faults=faults, refused=refused, once=once)
-    await _describe(visit, account, release["id"], typed["purpose"], once)
+    await record_purpose(visit, account, release["id"], typed["purpose"], once)
     return RedirectResponse(f"/accounts/{account}/releases/{release['id']}?done=proposed", 303)
 
 
-async def _describe(visit: Visit, account: str, release: str, purpose: str, once: str) -> None:
-    """Record the purpose of a drawn release, which was checked before."""
-    if purpose:
-        body = {"metadata": {"intended_use": purpose}}
-        await act(visit, "PATCH", address("accounts", account, "releases", release), body, once=f"{once}-purpose")
-
-
 def _typed(form: Form) -> dict[str, str]:
-    return {name: number_of(form, name) if name in NUMBERS else text_of(form, name) for name in FIELDS}
+    texts = {name: text_of(form, name) for name in FIELDS} | {"confidence": number_of(form, "confidence")}
+    return texts | {name: with_point(texts[name]) for name in NUMBERS}
 
 
 async def _account(visit: Visit, account: str) -> Account:
@@ -147,16 +143,13 @@ async def _preview(
 
 def _wrong(typed: Mapping[str, str], account: Account) -> dict[str, str]:
     """Return the faults of the form that ``/v1`` would not find, or only after the draw."""
-    wrong: dict[str, str] = {}
+    wrong = fault_of_purpose(typed["purpose"])
     if typed["noise"] not in NOISES:
         wrong["noise"] = "expected one of the kinds of noise in the list"
-    if (
-        len(typed["purpose"]) > LONGEST_PURPOSE
-        or not typed["purpose"].replace("\n", "").replace("\r", "").isprintable()
-    ):
-        wrong["purpose"] = f"expected a text of at most {LONGEST_PURPOSE} characters without control characters"
     if account["capped"] and not typed["reads"]:
         wrong["reads"] = f'expected the tags of what it reads, or "{UNREAD}", as the account has caps'
+    if typed["figure"].endswith("%") and typed["noise"].endswith(" moe"):
+        wrong["figure"] = NO_SHARE
     if typed["granularity"] and typed["noise"].endswith(" moe"):
         wrong["granularity"] = "expected none with a margin of error: choose noise by a parameter"
     return wrong
@@ -180,6 +173,7 @@ async def _figures(visit: Visit, account: Account, typed: Mapping[str, str]) -> 
     return {
         "mechanism": mechanism,
         "text": json.dumps(mechanism),
+        "words": tree_of(mechanism),
         "rehearsal": rehearsal,
         "margin": accuracy["margins"][0],
         "probability": exact_text(100 * parse_exact(asked[0])),

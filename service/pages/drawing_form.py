@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from service.pages.planner.form import listed, statement_of
+from service.pages.planner.form import statement_of
 from service.pages.shell.fault_texts import plain
 from service.pages.shell.period_texts import stated_periods
+from service.pages.shell.typed_lists import names_of
 
 NOISES = {
     "geometric moe": "geometric, for a margin of error",
@@ -32,9 +33,8 @@ FIELDS = {
     "periods": "",
 }
 """The fields of the form with their texts at first; the noise depends on the account."""
-NUMBERS = ("figure", "m", "confidence", "sensitivity", "cells", "granularity")
-"""Those of the fields that are numbers."""
-LONGEST_PURPOSE = 10_000
+NUMBERS = ("figure", "m", "sensitivity", "cells", "granularity")
+"""Those of the fields that are numbers and no shares: they take no percent sign."""
 _LONGEST_WHOLE = 16
 
 
@@ -78,7 +78,7 @@ def release_of(typed: Mapping[str, str], account: Mapping[str, Any], mechanism: 
     """Return the request that registers the mechanism as a release."""
     calendar = account["periods"]["calendar"] if "periods" in account else None
     periods = stated_periods(typed["periods"], calendar)
-    body = {"name": typed["name"], "plan": mechanism, "tags": listed(typed["tags"])}
+    body = {"name": typed["name"], "plan": mechanism, "tags": names_of(typed["tags"])}
     return body | ({} if periods is None else {"periods": periods})
 
 

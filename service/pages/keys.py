@@ -9,8 +9,9 @@ from fastapi.responses import RedirectResponse
 from service.ledger.storage import clock
 from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import SentForm, text_of, words_of
+from service.pages.shell.forms import SentForm, text_of
 from service.pages.shell.layout import page
+from service.pages.shell.typed_lists import words_of
 
 router = APIRouter(prefix="/keys", include_in_schema=False)
 

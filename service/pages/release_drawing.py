@@ -26,10 +26,17 @@ from service.pages.shell.api_client import Refused, SignedIn, Visit, address, ge
 from service.pages.shell.fault_texts import plain
 from service.pages.shell.forms import SentFiles, text_of
 from service.pages.shell.layout import page
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
 
 router = APIRouter(prefix="/accounts/{account}/releases/{release}/draw", include_in_schema=False)
 
-_FIELDS = {"mechanism": "", "partition": "", "repetition": "0"}
+_FIELDS = {"mechanism": "", "partition": "", "repetition": "0", "disjoint": ""}
+_OF_QUERY = ("mechanism", "partition", "repetition")
+_UNDECLARED = (
+    "the plan declares no partitions: leave this blank to draw the whole input, or tick below that its records are"
+    " in no other partition"
+)
 _MOST_DRAWS = 1000  # that are looked at for what is left to draw; beyond them, what is drawn is refused
 _MOST_LISTED = 500  # partitions that are chosen from a list; the name of one of more is typed
 
@@ -53,17 +60,29 @@ async def draw(account: AccountStep, release: ReleaseStep, visit: SignedIn, form
         return await _show(visit, account, release, typed, status=422, faults={"counts": NO_FILE}, **sent.kept)
     query = {"mechanism": typed["mechanism"], "partition": typed["partition"] or None}
     query["repetition"] = typed["repetition"] or "0"
-    path = address("accounts", account, "releases", release, "draws")
+    path = address("accounts", account, "releases", release)
+    if typed["partition"] and not typed["disjoint"] and await _is_undeclared(visit, path, typed["mechanism"]):
+        return await _show(visit, account, release, typed, status=422, faults={"partition": _UNDECLARED}, **sent.kept)
     try:
-        answer = await draw_counts(visit, path, query, sent)
+        answer = await draw_counts(visit, f"{path}/draws", query, sent)
     except Refused as refused:
-        return await _show(visit, account, release, typed, status=refused.status, refused=refused, **sent.kept)
+        context = {"refused": refused, "table": sent.table, **sent.kept}
+        return await _show(visit, account, release, typed, status=refused.status, **context)
     return await show_drawn(visit, account, answer, sent, charged=False)
+
+
+async def _is_undeclared(visit: Visit, path: str, mechanism: str) -> bool:
+    """Return whether the plan declares no partitions of a mechanism; of an unknown one, ``/v1`` refuses the draw."""
+    plan = (await read_release(visit, path)).get("plan")
+    if plan is None:
+        return False
+    found = await to_thread.run_sync(read_plan, plan)
+    return any(one.name == mechanism and one.partitions is None for one in mechanisms_of(found))
 
 
 def _faults_of(faults: Mapping[str, str]) -> dict[str, str]:
     """Return the faults of a refused draw by the fields of the form."""
-    found = {name: plain(faults[f"/query/{name}"]) for name in _FIELDS if f"/query/{name}" in faults}
+    found = {name: plain(faults[f"/query/{name}"]) for name in _OF_QUERY if f"/query/{name}" in faults}
     return found | (
         {"repetition": "expected a whole number of the plan's repetitions"} if "repetition" in found else {}
     )
@@ -78,6 +97,7 @@ async def _show(
     status: int = 200,
     faults: Mapping[str, str] | None = None,
     refused: Refused | None = None,
+    table: bytes = b"",
     **kept: Any,
 ) -> Response:
     path = address("accounts", account, "releases", release)
@@ -88,7 +108,7 @@ async def _show(
     chosen = offer.find(typed["mechanism"])
     pointers = refused.faults if refused else {}
     if refused:
-        faults = fault_of_file(refused, chosen.granularity if chosen else None) | _faults_of(refused.faults)
+        faults = fault_of_file(refused, chosen.granularity if chosen else None, table) | _faults_of(refused.faults)
     shown: dict[str, Any] = {
         "release": found,
         "offer": offer,

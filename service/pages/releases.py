@@ -92,8 +92,8 @@ async def _settle(visit: Visit, account: str, release: str, action: str, form: F
     body: dict[str, str | None] | None = None
     fields: dict[str, str] = {}
     if action == "approve":
-        fields = {"approval_reason": text_of(form, "approval_reason")}
-        body = {"reason": fields["approval_reason"] or None}
+        fields = {"reason": text_of(form, "reason")}
+        body = {"reason": fields["reason"] or None}
     if action == "void":
         fields = {name: text_of(form, name) for name in ("reason", "attestation")}
         body = {"reason": fields["reason"], "attestation": fields["attestation"] or None}

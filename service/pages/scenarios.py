@@ -48,7 +48,7 @@ router = APIRouter(prefix="/scenarios", include_in_schema=False)
 
 _ROWS = 100
 _MOST_COMPARED = 4
-_OF_RELEASE = ("release", "tags", "reserve_for")
+_OF_RELEASE = ("release", "purpose", "tags", "reserve_for")
 _COLUMNS = (
     *("scenario", "kind", "mechanism", "account", "unit", "neighbouring", "definition", "charge", "delta"),
     *("percent_of_budget", "percent_of_what_is_left", "fits", "target", "noise", "margin", "confidence", "fault"),

@@ -7,11 +7,13 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import RedirectResponse
 
+from service.api.routes.webhooks import EXPECTED_SHARE
 from service.ledger.notifications.webhooks import EVENTS
 from service.pages.account import refusal
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
-from service.pages.shell.forms import Form, SentForm, number_of, text_of, texts_of, words_of
+from service.pages.shell.forms import Form, SentForm, number_of, text_of, texts_of
 from service.pages.shell.layout import page
+from service.pages.shell.typed_lists import words_of
 from service.privacy.numerics.numbers import EXPECTED_NUMBER
 
 router = APIRouter(prefix="/webhooks", include_in_schema=False)
@@ -32,6 +34,7 @@ _TEXTS = {
     "ledger.acknowledged": "an operator accepted an older ledger",
 }
 _NO_SHARE = "expected a share of the budget, such as 20 % or 0.2"
+_NO_SHARES = (EXPECTED_NUMBER, EXPECTED_SHARE)
 _AT = ["/name", "/url", "/mail", "/accounts", "/below", "/events"]
 """The pointers that have a field."""
 WebhookStep = Annotated[str, Path()]
@@ -163,7 +166,7 @@ async def _wrong(visit: Visit, typed: _Typed, webhook_id: str | None = None) -> 
 def _form(visit: Visit, typed: _Typed, faults: Mapping[str, str] | None, refused: Refused | None) -> dict[str, Any]:
     """Return the context of a webhook's form."""
     placed = refusal(refused, _AT) if faults is None else {"faults": faults}
-    if placed["faults"].get("/below") == EXPECTED_NUMBER:
+    if placed["faults"].get("/below") in _NO_SHARES:
         placed["faults"] = {**placed["faults"], "/below": _NO_SHARE}
     return placed | {
         "given": typed.fields,

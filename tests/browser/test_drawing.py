@@ -26,6 +26,12 @@ def _preview(page: Page) -> None:
     expect(page.get_by_role("heading", name="The charge")).to_be_visible()
 
 
+def _draw(page: Page, button: str = "Draw") -> None:
+    """Confirm what is drawn, and draw it."""
+    page.get_by_label("cannot be").check()
+    page.get_by_role("button", name=button, exact=True).click()
+
+
 def _saved(page: Page) -> list[list[str]]:
     """Press the link of the page after a draw, and return the rows of the file."""
     with page.expect_download() as download:
@@ -46,7 +52,7 @@ def test_a_table_is_drawn_and_saved(
     _preview(page)
     before = len(json_of(served.client.get("/v1/accounts/empty/releases"))["items"])
     page.get_by_label("The file of true counts").set_input_files(table)
-    page.get_by_role("button", name="Charge the account and draw").click()
+    _draw(page, "Charge the account and draw")
     saved = list[list[list[str]]]()
     for _ in range(2):  # the browser sends the form again, which is answered alike and charges nothing
         expect(page.get_by_role("heading", name="Drawn and charged")).to_be_visible()
@@ -76,7 +82,7 @@ def test_a_registered_release_is_drawn_from_its_page(
     page.get_by_label("Partition").select_option("north")
     page.get_by_label("Repetition").fill("1")
     page.get_by_label("The file of true counts").set_input_files(table)
-    page.get_by_role("button", name="Draw", exact=True).click()
+    _draw(page)
     expect(page.get_by_role("heading", name="Drawn", exact=True)).to_be_visible()
     assert [row[0] for row in _saved(page)] == ["county", "001", "003"]
     page.get_by_role("link", name="The release, with its draws").click()
@@ -92,9 +98,36 @@ def test_noisy_counts_of_megabytes_are_saved(steward: Page, tmp_path: Path) -> N
     table.write_text("place,count\n" + "".join(f"{row:07},{row}\n" for row in range(rows)))
     _preview(steward)
     steward.get_by_label("The file of true counts").set_input_files(table)
-    steward.get_by_role("button", name="Charge the account and draw").click()
+    _draw(steward, "Charge the account and draw")
     expect(steward.get_by_role("heading", name="Drawn and charged")).to_be_visible()
     assert len(_saved(steward)) == rows + 1
+
+
+def test_a_file_is_looked_at_before_it_is_drawn(steward: Page, served: Served, tmp_path: Path) -> None:
+    """Its labels are shown and none of its counts; the tick is for one file."""
+    at = f"/accounts/empty/releases/{release(served.client, pure('0.001'), 'empty', name='looked at')['id']}"
+    steward.goto(f"{at}/draw")
+    table, other, binary = tmp_path / "counts.csv", tmp_path / "other.csv", tmp_path / "binary.csv"
+    rows = "".join(f'"place; {row}",f,{row + 54571}\r\n' for row in range(1800))
+    table.write_text(f"place,sex,count\r\n{rows}", encoding="utf-8", newline="")
+    other.write_text("\ufeffage;count\n0 to 4;54571\n", encoding="utf-8")
+    binary.write_bytes(b"PK\xff\xfe")
+    chosen, look, tick = (
+        steward.get_by_label("The file of true counts"),
+        steward.locator("#counts-look"),
+        steward.get_by_label("cannot be drawn again"),
+    )
+    chosen.set_input_files(table)
+    expect(steward.get_by_text("Draw 1,800 counts by place and sex as “looked at”.")).to_be_visible()
+    expect(look).to_contain_text("place; 0, fplace; 1, fplace; 2, f")
+    expect(look).not_to_contain_text("5457")
+    tick.check()
+    chosen.set_input_files(other)
+    expect(steward.get_by_text("Draw 1 count by age as")).to_be_visible()
+    expect(look).to_contain_text("0 to 4")
+    expect(tick).not_to_be_checked()
+    chosen.set_input_files(binary)
+    expect(look).to_contain_text("is no text in UTF-8")
 
 
 def test_fields_of_other_noise_are_hidden(steward: Page) -> None:
@@ -123,13 +156,13 @@ def test_the_pages_are_accessible_and_fit(
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("county,count\n001,x\n")
     page.get_by_label("The file of true counts").set_input_files(wrong)
-    page.get_by_role("button", name="Charge the account and draw").click()
+    _draw(page, "Charge the account and draw")
     expect(page.locator("#counts-fault")).to_be_visible()
     _assert_shown(page, f"draw-refused-{name}")
     right = tmp_path / "right.csv"
     right.write_text("county,count\n001,54571\n")
     page.get_by_label("The file of true counts").set_input_files(right)
-    page.get_by_role("button", name="Charge the account and draw").click()
+    _draw(page, "Charge the account and draw")
     expect(page.get_by_role("heading", name="Drawn and charged")).to_be_visible()
     _assert_shown(page, f"drawn-{name}")
     page.get_by_role("link", name="The release, with its draws").click()
@@ -142,7 +175,7 @@ def test_the_pages_are_accessible_and_fit(
     page.get_by_role("button", name="Choose").click()
     _assert_shown(page, f"release-draw-{name}")
     page.get_by_label("The file of true counts").set_input_files(wrong)
-    page.get_by_role("button", name="Draw", exact=True).click()
+    _draw(page)
     expect(page.locator("#counts-fault")).to_be_visible()
     _assert_shown(page, f"release-draw-refused-{name}")
     page.goto("/accounts/persons/report")

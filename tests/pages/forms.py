@@ -40,7 +40,7 @@ class Form(HTMLParser):
         if tag == "form":
             self._inside = given["action"].partition("#")[0] == self._action
         elif self._inside and tag == "input" and "name" in given and given.get("type") != "file":
-            if given.get("type") == "radio" and "checked" not in given:
+            if given.get("type") in ("radio", "checkbox") and "checked" not in given:
                 return
             self.fields.setdefault(given["name"], []).append(given.get("value", ""))
         elif self._inside and tag == "button" and given.get("name") == "do":

@@ -61,11 +61,11 @@ def test_a_second_steward_approves(api: Client, steward: Client) -> None:
     assert own.status_code == 403
     assert 'role="alert"' in own.text
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
-    long = submit(steward, page, f"{page}/approve", approval_reason="x" * 4001)
+    long = submit(steward, page, f"{page}/approve", reason="x" * 4001)
     assert long.status_code == 422
-    assert 'id="approval_reason-fault"' in long.text
+    assert 'id="reason-fault"' in long.text
     # From the account's list of pending decisions.
-    answer = submit(steward, "/accounts/persons", f"{page}/approve", approval_reason="as the board decided")
+    answer = submit(steward, "/accounts/persons", f"{page}/approve", reason="as the board decided")
     assert answer.headers["Location"] == f"{page}?done=approved"
     assert "as the board decided" in steward.get(page).text
     assert json_of(api.get(f"/v1{page}"))["state"] == "committed"
@@ -84,6 +84,7 @@ def test_a_second_steward_approves_a_greater_budget(api: Client, steward: Client
     sign_in(steward, operators_key(api, "steward", "second")["Authorization"].removeprefix("Bearer "))
     shown = steward.get(page).text
     assert "Approve the change" in shown
+    assert 'first-steward proposed another budget. <a href="#waiting">It waits for other persons.</a>' in shown
     assert "once that whole budget is spent" in shown
     submit(steward, page, f"{page}/approve", proposal=hidden(shown, "proposal"))
     found = json_of(api.get(f"/v1{page}"))
@@ -214,6 +215,7 @@ def test_keys_are_made_and_revoked(api: Client, steward: Client) -> None:
     [
         ({"name": ""}, "name"),
         ({"role": "king"}, "role"),
+        ({"accounts": "empty; a/b, c d/e"}, "accounts"),
         ({"expires": "2001-01-01"}, "expires"),
         ({"expires": "soon"}, "expires"),
     ],

@@ -96,7 +96,7 @@ def test_a_release_is_approved_by_those_who_may(strict: Client, steward: Client)
     bob = _as(strict, steward, "bob")
     assert "Waiting for you" in bob.get("/").text
     assert _button(bob.get(_PAGE).text, f"{page}/approve")
-    done = submit(bob, page, f"{page}/approve", approval_reason="fine")
+    done = submit(bob, page, f"{page}/approve", reason="fine")
     assert done.headers["Location"] == f"{page}?done=approved"
     shown = bob.get(done.headers["Location"]).text
     assert "Your approval is an entry of the journal. The release still waits for other persons." in shown

@@ -92,13 +92,19 @@ def test_a_form_that_is_sent_twice_charges_once(api: Client, steward: Client, wi
     ("table", "fault"),
     [
         ("", "expected a file with a line of names and a column count"),
-        ("a,b\n1,2\n", "row 1: expected the names of the columns, separated by commas, one of them count"),
+        (
+            "a,b\n1,2\n",
+            "row 1: expected the names of the columns, separated by commas or semicolons, one of them count",
+        ),
         ("count\n", "row 2: expected at least one row"),
         ("county,count\n001,918273645x\n", "row 2, column 2: expected a whole number"),
         (b"count\n\xff\n", "row 2: expected UTF-8"),
         ("count\n918273645.5\n", "row 2, column 1: expected a whole number"),
         ("county,count\n001,1\n 002,918273645\n", "row 3, column 1: expected 1 to 200 visible characters"),
-        ('county,count\n"1,918273645\n', "row 2: expected values separated by commas, with closed quotation marks"),
+        (
+            'county,count\n"1,918273645\n',
+            "row 2: expected values separated by commas or semicolons, with closed quotation marks",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_without_its_counts(

@@ -161,6 +161,23 @@ def test_a_number_of_partitions_bounds_their_names(api: Client, steward: Client)
     assert "nothing is drawn twice" in steward.get(f"{at}/draw").text
 
 
+def test_partitions_that_the_plan_does_not_declare_take_a_tick(api: Client, steward: Client) -> None:
+    at = _registered(api, _NEARLY_NONE)
+    answer = _draw(steward, at, partition="north", disjoint="")
+    assert answer.status_code == 422
+    assert 'id="partition-fault">the plan declares no partitions: leave this blank' in answer.text
+    assert _draws(api, at) == []
+    assert _draw(steward, at, partition="north", disjoint="yes").status_code == 200
+    assert [one["partition"] for one in _draws(api, at)] == ["north"]
+
+
+def test_the_draw_is_confirmed(api: Client, steward: Client) -> None:
+    shown = steward.get(f"{_registered(api, _NEARLY_NONE)}/draw").text
+    assert '<input type="checkbox" required> <span>Draw <span id="what-is-drawn">the counts of' in shown
+    assert "as “county totals”. What is drawn cannot be drawn again from this release." in shown
+    assert '<script src="/static/draw.js" defer>' in shown
+
+
 def test_each_repetition_is_drawn_once(api: Client, steward: Client) -> None:
     at = _registered(api, {"type": "repeat", "count": 2, "part": _NEARLY_NONE})
     assert "From 0 to 1." in steward.get(f"{at}/draw").text
@@ -202,6 +219,17 @@ def test_a_wrong_file_is_told_without_its_counts(
     assert "1 fault" not in answer.text
     assert "918273645" not in answer.text
     assert "918273645" not in "".join(capfd.readouterr())
+    assert _draws(api, at) == []
+
+
+def test_equal_faults_of_a_column_are_one(api: Client, steward: Client) -> None:
+    at = _registered(api, _NEARLY_NONE)
+    rows = "".join(f"{row};918273645,5\n" for row in range(30))
+    answer = _draw(steward, at, f"county;count\n{rows}")
+    told = "column 2 (“count”), in at least 10 rows, the first of which is row 2: expected a whole number"
+    assert f'id="counts-fault">{told}' in answer.text
+    thousands = _draw(steward, at, "county;count\n001;1.000\n")
+    assert "row 2, column 2: expected a whole number, and 1000 without a mark between its digits" in thousands.text
     assert _draws(api, at) == []
 
 

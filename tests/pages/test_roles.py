@@ -73,7 +73,7 @@ _NOT_LINKED = {
     "/sign-in/oidc/callback": "/sign-in/oidc/callback",
 }
 """Pages to which no link of a page leads that is visited here, each with an address."""
-_APPROVAL = "approval-of-change"  # the field of the forms by which approvers change an account
+_APPROVAL = "reject-reason"  # the field of the form by which approvers decide on a change of an account
 _WHO = [*((role, None) for role in ROLES), *((role, ["persons", "closed"]) for role in ROLES)]
 
 
@@ -102,6 +102,8 @@ class _Shown(HTMLParser):
         elif tag == "form" and given.get("method") == "post":
             self._ids = set()
             self.forms.append((urldefrag(given["action"]).url, self._ids))
+        elif "formaction" in given:
+            self.forms.append((urldefrag(given["formaction"]).url, self._ids))
         elif "id" in given:
             self._ids.add(given["id"])
 

@@ -115,8 +115,18 @@ def test_a_webhook_is_changed(api: Client, steward: Client) -> None:
 def test_all_faults_of_a_form_are_told_at_once(steward: Client) -> None:
     answer = _make(steward, url="https://10.0.0.8/", below="150 %")
     assert "2 fields are wrong" in answer.text
-    assert '<a href="#below">Share of the budget</a>: expected a number above 0 and below 1' in answer.text
+    assert (
+        '<a href="#below">Share of the budget</a>: expected a share of the budget, such as 20 % or 0.2' in answer.text
+    )
     assert "expected a share of the budget, such as 20 % or 0.2" in _make(steward, below="abc").text
+
+
+def test_the_secret_part_of_an_address_is_behind_a_disclosure(steward: Client) -> None:
+    shown = _make(steward, url="https://hooks.agency.example/services/T0/secret").text
+    assert "<summary>The whole address</summary>https://hooks.agency.example/services/T0/secret</details>" in shown
+    listed = steward.get("/webhooks").text
+    assert "https://hooks.agency.example/…" in listed
+    assert "T0/secret" not in listed
 
 
 def test_a_share_may_be_a_percentage(api: Client, steward: Client) -> None:

@@ -64,6 +64,7 @@ Recipients = Annotated[list[Annotated[str, Field(max_length=254, pattern=MAIL_AD
 Accounts = Annotated[list[AccountName], Field(min_length=1, max_length=1000)]
 Events = Annotated[list[Event], Field(min_length=1, max_length=len(webhooks.EVENTS))]
 _ACCOUNTS = "The only accounts that messages are about, which may be opened later; null: all, and the installation."
+EXPECTED_SHARE = "expected a number above 0 and below 1"
 _BELOW = (
     "The share of an account's budget, above 0 and below 1, for budget.below: when less than that is left, one message"
     " is sent, and another one only after more was left again."
@@ -414,7 +415,7 @@ def _check(stated: Mapping[str, Any], principal: Principal, request: Request, ur
     if (below is None) == ("budget.below" in events):
         faults.append(Fault("/below", "expected a share with the event budget.below, and none without it"))
     elif below is not None and not 0 < Fraction(below) < 1:
-        faults.append(Fault("/below", "expected a number above 0 and below 1"))
+        faults.append(Fault("/below", EXPECTED_SHARE))
     if faults:
         raise InvalidInput(faults)
     if principal.accounts is not None and (accounts is None or not set(accounts) <= principal.accounts):

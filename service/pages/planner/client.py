@@ -1,6 +1,7 @@
 """The planner's requests to ``/v1``: the account, noise for the targets, its cost, and a dry run."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -21,17 +22,22 @@ from service.pages.planner.form import (
     field_of_release,
     filled,
     is_supposed,
+    most_widened,
     periods_member,
     plan_of,
     questions,
     release_of,
+    widened,
+    with_margin,
     without_refused,
 )
+from service.pages.purposes import fault_of_purpose, record_purpose
 from service.pages.shell.api_client import Refused, Visit, address, get, send
 from service.pages.shell.layout import may
 
 Account = Mapping[str, Any]
 _MOST_LISTED = 1000
+_MOST_TRIES = 16  # dry runs that lower margins again
 _CHOICES = {"neighbouring": ("add_remove", "replace_one"), "definition": ("zcdp", "approximate", "pure", "rdp")}
 
 
@@ -189,6 +195,37 @@ async def _ask_plan(
     return requests, answers, plan_of(form, requests, answers, labelled=account["capped"] is False)
 
 
+async def widen(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> Form:
+    """Return the form with margins of error wide enough for the plan to fit; unchanged if no such width is known.
+
+    All noise is widened alike first, and then margins are lowered again, one after another, as far as a few dry runs
+    tell: a small margin, which is rounded up, may have taken most of the room.
+    """
+    rehearsal = (await propose(visit, form, account, mechanism)).rehearsal or {}
+    factor = rehearsal.get("noise_multiplier_that_fits")
+    if factor is None:
+        return form
+    found, tries = widened(form, factor), _MOST_TRIES
+    for row in most_widened(form, found):
+        low, high = max(1, int(Fraction(form.rows[row]["moe"]))), int(found.rows[row]["moe"])
+        trial = low  # the margin that was asked for, where there is room for it
+        while low < high and tries:
+            tries -= 1
+            candidate = with_margin(found, row, trial)
+            if await _fits(visit, candidate, account, mechanism):
+                found, high = candidate, trial
+            else:
+                low = trial + 1
+            trial = (low + high) // 2
+    return found
+
+
+async def _fits(visit: Visit, form: Form, account: Account, mechanism: Mechanism) -> bool:
+    _, _, plan = await ask_plan(visit, form, account, mechanism)
+    rehearsal = await _dry_run(visit, account, {"name": "plan", "plan": plan} | periods_member(form, account))
+    return rehearsal is not None and "type" not in rehearsal
+
+
 class PlanChanged(Exception):
     """The plan that is to be registered is not the one that was shown."""
 
@@ -196,7 +233,7 @@ class PlanChanged(Exception):
 async def register(
     visit: Visit, form: Form, account: Account, mechanism: Mechanism, *, shown: str, once: str
 ) -> Mapping[str, Any]:
-    """Register the plan of a form, and return the release; repeating it has no further effect.
+    """Register the plan of a form with its purpose, and return the release; repeating it has no further effect.
 
     Args:
         visit: the request of the signed-in user.
@@ -211,11 +248,14 @@ async def register(
         PlanChanged: the plan is not the one that was shown.
         Refused: the release is refused.
     """
+    if faults := fault_of_purpose(form["purpose"]):
+        raise FormFaults(faults)
     _, _, plan = await ask_plan(visit, form, account, mechanism)
     if digest_of(account["name"], plan, periods_member(form, account)) != shown:
         raise PlanChanged
     path = address("accounts", account["name"], "releases")
     release: Mapping[str, Any] = await send(visit, "POST", path, release_of(form, account, plan), once=once)
+    await record_purpose(visit, account["name"], release["id"], form["purpose"], once)
     return release
 
 

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from service.pages import budget_form
 from service.pages.shell.period_texts import stated_periods
-from service.pages.shell.typed_numbers import duration_text, number_text
+from service.pages.shell.typed_lists import names_of
+from service.pages.shell.typed_numbers import duration_text, number_text, with_point
 from service.privacy.mechanisms import mechanism_label
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
@@ -34,6 +35,8 @@ _OF_SAFETAB: tuple[Mechanism, ...] = ("geometric", "discrete_gaussian")
 MOST_ROWS = 100
 UNREAD = "nothing capped"
 """The text that a user types, and that the plan states, if the plan reads nothing that is capped."""
+_SHARES = ("confidence", "relative_error", "weight")  # columns that take a percent sign
+NO_SHARE = "expected a number of units, such as 10; for a share of a count, use Relative errors of the planner"
 _WHOLE = re.compile(r"[0-9]{1,16}")
 
 
@@ -46,7 +49,10 @@ class FormFaults(Exception):
 
 
 class Column(NamedTuple):
-    """A field of every row: its name, label and initial text; ``numeric`` if its text is a number."""
+    """A field of every row: its name, label and initial text; ``numeric`` if its text is a number.
+
+    A number of units has no percent sign, which would make 0.1 units of a margin of 10 %.
+    """
 
     name: str
     label: str
@@ -55,7 +61,9 @@ class Column(NamedTuple):
 
     def text(self, typed: str) -> str:
         """Return the text of a field or of a cell."""
-        return number_text(typed) if self.numeric else typed.strip()
+        if not self.numeric:
+            return typed.strip()
+        return number_text(typed) if self.name in _SHARES else with_point(typed)
 
 
 _NAMES = (Column("table", "Table"), Column("geography", "Geography"))
@@ -89,7 +97,18 @@ SINGLE: dict[Kind, dict[str, str]] = {
 }
 SUPPOSED = {"unit": "person", "neighbouring": "add_remove", "definition": "zcdp", "cap": "", "alpha": ""}
 """The fields of an account that is supposed, with their initial texts."""
-_OF_ALL = ("account", "periods", "delta", "release", "tags", "reads", "reserve_for", "scenario", "scenario_name")
+_OF_ALL = (
+    "account",
+    "periods",
+    "delta",
+    "release",
+    "purpose",
+    "tags",
+    "reads",
+    "reserve_for",
+    "scenario",
+    "scenario_name",
+)
 _NUMBERS = ("cap", "alpha", "delta", "divided", "confidence", "stability", "stage_1_fraction")
 _ROWS_AT_FIRST = 3
 
@@ -186,6 +205,36 @@ def widened(form: Form, factor: float) -> Form:
     return replace(form, rows=tuple(rows))
 
 
+def most_widened(before: Form, after: Form) -> list[int]:
+    """Return the rows whose margins were widened, those first whose margin grew by the greatest factor."""
+    grown = {
+        number: Fraction(after.rows[number]["moe"]) / max(1, int(Fraction(before.rows[number]["moe"])))
+        for number in filled(before)
+    }
+    return sorted((number for number, factor in grown.items() if factor > 1), key=lambda number: -grown[number])
+
+
+def with_margin(form: Form, number: int, margin: int) -> Form:
+    """Return the form with another margin of error in a row."""
+    rows = [row | {"moe": str(margin)} if place == number else row for place, row in enumerate(map(dict, form.rows))]
+    return replace(form, rows=tuple(rows))
+
+
+def margin_notes(form: Form) -> dict[int, str]:
+    """Return a note for each row whose margin of error is no whole number, as the noise of the planner is."""
+    notes = {}
+    for number in filled(form):
+        try:
+            margin = parse_exact(_target(form.kind, form.rows[number]).get("moe", "0"))
+        except ValueError:  # it has a fault instead
+            continue
+        if 0 < margin < 1:
+            notes[number] = "A margin below 1 acts as 0: at this confidence the noise changes no count."
+        elif margin != int(margin):
+            notes[number] = f"Noise is a whole number, so that this margin acts as {int(margin):,}."
+    return notes
+
+
 def _is_filled(row: Mapping[str, str]) -> bool:
     return any(row.get(name) for name in _IDENTIFYING)
 
@@ -220,8 +269,10 @@ def questions(form: Form, mechanism: Mechanism, account: Mapping[str, Any], delt
     A plan of SafeTab is one request, with its cost at ``delta``. So is a budget that is divided.
 
     Raises:
-        FormFaults: a relative error or a typical count is no number.
+        FormFaults: a margin is a percentage, or a relative error or a typical count is no such number.
     """
+    if faults := _percent_faults(form) | (_relative_faults(form) if form.kind == "relative_errors" else {}):
+        raise FormFaults(faults)
     neighbouring = account["neighbouring"]
     if form.kind == "safetab":
         return [_safetab(form, mechanism, delta)]
@@ -238,8 +289,6 @@ def questions(form: Form, mechanism: Mechanism, account: Mapping[str, Any], delt
 
 
 def _allocation(form: Form, mechanism: Mechanism, neighbouring: str, confidence: str, rows: list[int]) -> Question:
-    if form.kind == "relative_errors" and (faults := _relative_faults(form)):
-        raise FormFaults(faults)
     queries = [_query(form.kind, form.rows[number], neighbouring) for number in rows]
     body = {"mechanism": mechanism, "confidence": confidence, "queries": queries}
     return Question("/v1/calibrations/allocation", body, tuple(rows))
@@ -262,18 +311,30 @@ def _target(kind: Kind, row: Mapping[str, str]) -> dict[str, str]:
     return {name: row[name]}
 
 
+def _percent_faults(form: Form) -> dict[str, str]:
+    """Return the faults of margins that are typed as percentages."""
+    return {f"moe-{number}": NO_SHARE for number in filled(form) if form.rows[number].get("moe", "").endswith("%")}
+
+
 def _relative_faults(form: Form) -> dict[str, str]:
     """Return the faults of the figures that are multiplied before ``/v1`` sees them."""
     faults = {}
     for number in filled(form):
         for name in ("relative_error", "typical_count"):
+            text = form.rows[number][name]
             try:
-                sound = parse_exact(form.rows[number][name]) > 0
+                sound = parse_exact(text) > 0
             except ValueError:
                 sound = False
             if not sound:
                 faults[f"{name}-{number}"] = "expected a number above 0, such as 0.05 or 1200"
+            elif name == "relative_error" and parse_exact(text) >= 1:
+                faults[f"{name}-{number}"] = f"expected less than 100 %: write {text} % or {_hundredth(text)}"
     return faults
+
+
+def _hundredth(text: str) -> str:
+    return exact_text(parse_exact(text) / 100)
 
 
 def divided_budget(form: Form, account: Mapping[str, Any]) -> dict[str, str]:
@@ -339,12 +400,7 @@ def statement_of(reads: str) -> dict[str, Any]:
     """Return the members of a plan that state what it reads, from the typed text."""
     if not reads:
         return {}
-    return {"reads": UNREAD} if reads == UNREAD else {"tags": listed(reads)}
-
-
-def listed(text: str) -> list[str]:
-    """Return the tags of a typed list."""
-    return [tag.strip() for tag in text.split(",") if tag.strip()]
+    return {"reads": UNREAD} if reads == UNREAD else {"tags": names_of(reads)}
 
 
 def _tags(geography: str) -> dict[str, Any]:
@@ -367,7 +423,7 @@ def periods_member(form: Form, account: Mapping[str, Any]) -> dict[str, Any]:
 
 def release_of(form: Form, account: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that registers the plan; without a typed delta, ``/v1`` uses the account's."""
-    body = {"name": form["release"], "plan": plan, "tags": listed(form["tags"])} | periods_member(form, account)
+    body = {"name": form["release"], "plan": plan, "tags": names_of(form["tags"])} | periods_member(form, account)
     body |= {"delta": form["delta"]} if form["delta"] else {}
     return body | ({"reserve_for": duration_text(form["reserve_for"])} if form["reserve_for"] else {})
 
@@ -385,11 +441,13 @@ _LABELS = {
     "cap": "Budget",
     "alpha": "Order α",
     "divided": "Budget to divide",
-    "targets": "Targets to read",
+    "targets": "Pasted rows",
+    "file": "CSV file",
     "scenario_name": "Name of the scenario",
     "periods": "Periods",
     "delta": "δ",
     "release": "Name of the release",
+    "purpose": "Purpose",
     "tags": "Tags",
     "reads": "What it reads",
     "reserve_for": "Only hold it for",

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from service.pages.planner.form import COLUMNS, MOST_ROWS, Column, Form, FormFaults, empty_row, filled
 from service.pages.shell.separated_text import separator_of
+from service.pages.shell.typed_numbers import has_points_for_thousands
 
 LONGEST_TABLE = 1 << 17  # characters, and bytes of a file
 _MOST_LINES = 10 * MOST_ROWS  # with blank ones
 _MOST_SEPARATORS = 100 * MOST_ROWS  # of cells: a text may have some too
+_LONGEST_NAME = 60  # characters of the name of an unknown column
 _MOST_TOLD = 10  # rows that a fault names
 _FIELD = "targets"
 
@@ -46,6 +48,12 @@ def with_pasted(form: Form, text: str) -> Form:
     long = [number for number, cells in enumerate(table, 1) if any(cell.strip() for cell in cells[len(columns) :])]
     if long:
         raise FormFaults({_FIELD: f"expected at most {len(columns)} columns in {_rows_text(long)} of the table"})
+    if separator == ";" and (
+        thousands := [number for number, cells in enumerate(table, 1) if _has_thousands(columns, cells)]
+    ):
+        raise FormFaults(
+            {_FIELD: f"expected 1000, without a point between its digits, in {_rows_text(thousands)} of the table"}
+        )
     rows = [dict(form.rows[number]) for number in filled(form)]
     for cells in table:
         given = {column.name: column.text(cell) for column, cell in zip(columns, cells, strict=False) if cell.strip()}
@@ -53,6 +61,11 @@ def with_pasted(form: Form, text: str) -> Form:
     if len(rows) > MOST_ROWS:
         raise FormFaults({_FIELD: f"expected at most {MOST_ROWS} rows"})
     return replace(form, rows=tuple(rows))
+
+
+def _has_thousands(columns: Sequence[Column], cells: Sequence[str]) -> bool:
+    numbers = (cell.strip() for column, cell in zip(columns, cells, strict=False) if column.numeric)
+    return any(map(has_points_for_thousands, numbers))
 
 
 def _rows_text(numbers: Sequence[int]) -> str:
@@ -77,5 +90,7 @@ def _named(form: Form, first: Sequence[str]) -> list[Column] | None:
         return None
     if len(found) < len(names) or len(set(found)) < len(found):
         expected = ", ".join(column.label for column in COLUMNS[form.kind])
-        raise FormFaults({_FIELD: f"expected a first line with some of: {expected}; each once and nothing else"})
+        unknown = next((cell.strip() for cell in first if cell.strip().lower() not in known), None)
+        got = "" if unknown is None else f"; got “{unknown[:_LONGEST_NAME]}”"
+        raise FormFaults({_FIELD: f"expected a first line with some of: {expected}; each once and nothing else{got}"})
     return found

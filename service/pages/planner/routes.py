@@ -18,6 +18,7 @@ from service.pages.planner.client import (
     reached_account,
     register,
     supposed_account,
+    widen,
 )
 from service.pages.planner.form import (
     COLUMNS,
@@ -33,9 +34,9 @@ from service.pages.planner.form import (
     form_of,
     is_supposed,
     label_of,
+    margin_notes,
     may_widen,
     mechanisms_of,
-    widened,
     with_kind,
     with_row,
     without_row,
@@ -112,7 +113,7 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
             case "remove" if which.isascii() and which.isdigit() and len(which) <= _MOST_DIGITS:
                 return await _show(planning._replace(form=without_row(planning.form, int(which))))
             case "read":
-                return await _show(planning._replace(form=with_pasted(planning.form, _pasted(sent))))
+                return await _show(planning._replace(form=_with_rows(planning.form, sent)))
             case "plan":
                 return await _show_plans(planning)
             case "save":
@@ -126,23 +127,29 @@ async def act(visit: SignedIn, sent: SentForm) -> Response:
             case _:
                 raise InvalidInput.at("/do", _NO_BUTTON)
     except FormFaults as wrong:
-        pasted = text_of(sent, "targets") if "targets" in wrong.faults else ""
+        pasted = text_of(sent, "targets") if wrong.faults.keys() & {"targets", "file"} else ""
         return await _show(planning, status=422, faults=wrong.faults, pasted=pasted)
 
 
-def _pasted(sent: Sent) -> str:
-    """Return the pasted table, or that of the uploaded file.
+def _with_rows(form: Form, sent: Sent) -> Form:
+    """Return the form with the rows of the uploaded file, or else of the pasted table.
 
     Raises:
-        FormFaults: the file is too large, or no text in UTF-8.
+        FormFaults: the file is too large or no text in UTF-8, or the table is refused.
     """
     file = sent.files.get("file", b"")
+    if not file:
+        return with_pasted(form, text_of(sent, "targets"))
     if len(file) > LONGEST_TABLE:
-        raise FormFaults({"targets": f"expected a file of at most {LONGEST_TABLE >> 10} KiB"})
+        raise FormFaults({"file": f"expected a file of at most {LONGEST_TABLE >> 10} KiB"})
     try:
-        return file.decode() or text_of(sent, "targets")
+        return with_pasted(form, file.decode())
     except UnicodeDecodeError:
-        raise FormFaults({"targets": "expected a CSV file in UTF-8"}) from None
+        raise FormFaults(
+            {"file": "expected a CSV file in UTF-8: save it from the spreadsheet as “CSV UTF-8”"}
+        ) from None
+    except FormFaults as wrong:
+        raise FormFaults({"file": wrong.faults["targets"]}) from None
 
 
 def _kind(text: str) -> Kind:
@@ -165,6 +172,7 @@ async def _show(planning: _PlannerVisit, *, status: int = 200, **shown: Any) -> 
         "widening": may_widen(planning.form.kind),
         "pasted": "",
         "columns": COLUMNS[planning.form.kind],
+        "notes": margin_notes(planning.form),
         "initial": empty_row(planning.form.kind),
         "accounts": await open_accounts(planning.visit),
         "chosen": planning.chosen,
@@ -197,10 +205,7 @@ async def _widen(planning: _PlannerVisit, mechanism: Mechanism) -> _PlannerVisit
     """Return the request with margins of error wide enough for the plan to fit; unchanged if there are none."""
     if not may_widen(planning.form.kind):
         raise InvalidInput.at("/do", _NO_BUTTON)
-    account = await planning.account()
-    rehearsal = (await propose(planning.visit, planning.form, account, mechanism)).rehearsal or {}
-    factor = rehearsal.get("noise_multiplier_that_fits")
-    return planning if factor is None else planning._replace(form=widened(planning.form, factor))
+    return planning._replace(form=await widen(planning.visit, planning.form, await planning.account(), mechanism))
 
 
 async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_key: str, shown: str) -> Response:
@@ -212,6 +217,10 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
         raise FormFaults({"account": _NO_ACCOUNT})
     try:
         release = await register(visit, form, account, mechanism, shown=shown, once=f"{idempotency_key}-{mechanism}")
+    except FormFaults as wrong:
+        if "purpose" not in wrong.faults:
+            raise
+        return await _show_plans(planning, status=422, faults=wrong.faults)
     except PlanChanged:
         return await _show_plans(planning, notice=CHANGED)
     except Refused as refused:

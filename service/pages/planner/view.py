@@ -151,7 +151,8 @@ def noise_rows(form: Form, proposals: Sequence[Proposal]) -> list[dict[str, Any]
 
 
 _ROUNDING = Fraction(1, 10**9)  # what is left is rounded down: a plan that takes all of it does not take more
-_LONGEST = 8  # characters of a parameter that is shown exactly
+_LONGEST = 8  # characters of a fraction that is shown exactly
+_DIGITS = 4  # of every parameter, so that those of a column compare
 _SYMBOLS = {"scale": "b", "sigma_squared": "σ²", "m": "m"}
 
 
@@ -165,8 +166,8 @@ def noise_of(query: Mapping[str, Any], whole: bool) -> dict[str, Any]:
 
 
 def _parameter(symbol: str, value: str) -> str:
-    """Return a parameter as it is registered where it is short; most have twelve digits, and are rounded here."""
-    shown = near(value) if len(value) > _LONGEST else value
+    """Return a parameter rounded to four digits, of the twelve that most have; a short fraction stays."""
+    shown = value if "/" in value and len(value) <= _LONGEST else near(value, _DIGITS)
     return f"{symbol} {'=' if Fraction(shown) == Fraction(value) else '≈'} {shown}"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import InvalidInput
+from service.pages.shell.typed_lists import names_of
 
 _STUCK = (
     " That is more than those listed can give, as nobody approves a proposal of their own. Withdraw or reject it for"
@@ -112,12 +113,12 @@ def _listed(names: Sequence[str], word: str) -> str:
 
 
 def approvers_of(at_least: str, names: str, pointer: str) -> dict[str, Any]:
-    """Return the member ``approvers`` of typed texts, a name on each line; empty if both are blank.
+    """Return the member ``approvers`` of typed texts; empty if both are blank.
 
     Raises:
         InvalidInput: the number of persons is none.
     """
-    stated = [line.strip() for line in names.splitlines() if line.strip()]
+    stated = names_of(names)
     if not at_least and not stated:
         return {}
     number = at_least or "1"

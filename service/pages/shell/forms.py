@@ -36,13 +36,12 @@ LONGEST_LINE = 4000  # characters of a field of one line
 LONGEST_TEXT = 40_000  # characters of a field of several lines: four times what /v1 takes, which then says so
 _LONGEST_LIST = 1 << 17  # characters of a list: a thousand accounts, ten thousand periods
 _LONGEST: Mapping[str, int] = {
-    **dict.fromkeys(("description", "purpose", "reason", "approval_reason", "attestation"), LONGEST_TEXT),
+    **dict.fromkeys(("description", "purpose", "reason", "attestation"), LONGEST_TEXT),
     **dict.fromkeys(("tags", "reads", "offsets", "mail", "approver_names"), LONGEST_TEXT),
     **dict.fromkeys(("accounts", "periods", "mechanism", "targets"), _LONGEST_LIST),
     "residuals_pasted": LARGEST_TEXT,  # read in a thread
 }
 """The limits of fields that are longer than one line, by their names."""
-_MOST_WORDS = 1000  # of a list: as many accounts as /v1 takes
 _SMALL = 1 << 12  # bytes up to which a form is parsed on the event loop: it takes a fraction of a millisecond
 _UNFOLDED = 32  # bytes of memory per byte of a URL-encoded form, where every character is written as %41
 _STEP = 1 << 18  # bytes of a form that are searched at once
@@ -147,11 +146,6 @@ def texts_of(form: Form, name: str) -> list[str]:
         InvalidInput: one is longer than the limit of its name.
     """
     return [_bounded(name, text) for text in form.texts.get(name, [])]
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a list, which blanks or commas separate; beyond the most, the rest of the text is one."""
-    return text.replace(",", " ").split(None, _MOST_WORDS)
 
 
 def _bounded(name: str, text: str, longest: int | None = None) -> str:

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator
 
 from service.api.schemas.count_tables import COUNT, MOST_COLUMNS
-from service.pages.shell.typed_numbers import with_point
+from service.pages.shell.typed_numbers import has_points_for_thousands, with_point
 from service.privacy.partitions import LONGEST
 
 _LONGEST_ROW = 3 * (LONGEST + 1) * MOST_COLUMNS  # characters: of quoted labels, whose quotation marks are doubled
@@ -26,6 +26,16 @@ def has_commas(content: bytes) -> bool:
     return separator_of(first) == "," or COUNT in (name.strip('"\r') for name in first.split(",", MOST_COLUMNS))
 
 
+def column_names(content: bytes) -> list[str]:
+    """Return the names of the columns of a table of true counts; empty if no column is named ``count``.
+
+    The first line of such a table may have counts.
+    """
+    first = _first_line(content)
+    names = next(csv.reader([first], delimiter="," if has_commas(content) else separator_of(first)), [])
+    return names if COUNT in names else []
+
+
 def with_commas(content: bytes) -> bytes:
     """Return a table of true counts separated by commas, as ``/v1`` reads it, with decimal points.
 
@@ -35,16 +45,23 @@ def with_commas(content: bytes) -> bytes:
     text = io.TextIOWrapper(written, "utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     try:
-        rows = _rows(content, separator_of(_first_line(content)))
+        separator = separator_of(_first_line(content))
+        rows = _rows(content, separator)
         names = next(rows)
         place = names.index(COUNT) if COUNT in names else len(names)
         writer.writerow(names)
         for row in rows:
-            writer.writerow([with_point(cell) if number == place else cell for number, cell in enumerate(row)])
+            writer.writerow([_count(cell, separator) if number == place else cell for number, cell in enumerate(row)])
     except (UnicodeDecodeError, csv.Error):
         return content
     text.flush()
     return written.getvalue()
+
+
+def _count(cell: str, separator: str) -> str:
+    """Return a typed count for ``/v1``, which refuses one that ends in a blank."""
+    number = with_point(cell)
+    return f"{number.rstrip()} " if separator == ";" and has_points_for_thousands(cell.strip()) else number
 
 
 def _first_line(content: bytes) -> str:

@@ -30,6 +30,14 @@ def test_a_table_becomes_rows(text: str) -> None:
     assert _read(text) == [_ROW]
 
 
+def test_points_beside_semicolons_are_marks_of_thousands() -> None:
+    with pytest.raises(FormFaults) as refused:
+        _read("Total;State;6\nAge;State;1.234")
+    assert "without a point between its digits, in row 2 of" in refused.value.faults["targets"]
+    assert _read("Total;State;6;0.950")[0]["confidence"] == "0.950"
+    assert _read("Total\tState\t1.234")[0]["moe"] == "1.234"
+
+
 def test_rows_are_added_to_those_of_the_form() -> None:
     form = with_pasted(empty_form("margins"), "Total\tState\t6")
     longer = with_pasted(form, "Age\tCounty\t11,5")

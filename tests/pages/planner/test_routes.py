@@ -241,12 +241,20 @@ def test_replaced_records_move_twice_as_many_cells(reader: TestClient) -> None:
 def test_registering_shows_the_release(client: TestClient, visit: TestClient) -> None:
     page = _press(visit, "plan", account="zcdp")
     plan = _plans(page)["geometric"]
-    done = _register(visit, page, "geometric", tags="a, b", reserve_for="P1D")
+    done = _register(visit, page, "geometric", tags="a, b", reserve_for="P1D", purpose="Schools")
     assert done.status_code == 303
     (found,) = json_of(client.get("/v1/accounts/zcdp/releases"))["items"]
+    assert json_of(client.get(f"/v1{done.headers['Location']}"))["metadata"] == {"intended_use": "Schools"}
     assert done.headers["Location"] == f"/accounts/zcdp/releases/{found['id']}"
     assert (found["name"], found["state"], found["tags"]) == ("tables", "reserved", ["a", "b"])
     assert found["plan"] == plan
+
+
+def test_a_purpose_that_cannot_be_recorded_registers_nothing(client: TestClient, visit: TestClient) -> None:
+    refused = _register(visit, _press(visit, "plan", account="zcdp"), "geometric", purpose="a\x07b")
+    assert refused.status_code == 422
+    assert 'id="purpose-fault">expected a text of at most 10,000 characters' in refused.text
+    assert json_of(client.get("/v1/accounts/zcdp/releases"))["items"] == []
 
 
 def test_a_button_that_is_pressed_again_registers_nothing_more(client: TestClient, visit: TestClient) -> None:
@@ -301,7 +309,55 @@ def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
     assert [button for button in buttons if button.startswith("widen")] == ["widen-geometric"]  # pure: no Gaussian
     form = form_of(_press(reader, "widen-geometric", **tight), "/plan")
     assert "register-geometric" in form.buttons
-    assert [int(moe) for moe in form.fields["moe"]] == [5, 7]
+    assert [int(moe) for moe in form.fields["moe"]] == [5, 6]
+
+
+def test_margins_are_widened_no_further_than_needed(reader: TestClient) -> None:
+    """One of them is rounded up to twice as much, and has room as it was once the other is wide."""
+    tight: dict[str, Any] = {"account": "zcdp", "moe": ["1.5", "1"], "table": ["a", "b"]}
+    form = form_of(_press(reader, "widen-discrete_gaussian", **tight), "/plan")
+    assert "register-discrete_gaussian" in form.buttons
+    margins = [int(moe) for moe in form.fields["moe"]]
+    for row in range(2):
+        narrower = [str(moe - (place == row)) for place, moe in enumerate(margins)]
+        again = form_of(_press(reader, "plan", **tight | {"moe": narrower}), "/plan")
+        assert narrower[row] in ("0", "1") or "register-discrete_gaussian" not in again.buttons
+
+
+def test_a_margin_is_no_share(reader: TestClient) -> None:
+    page = _press(reader, "plan", account="zcdp", moe=["10 %", "50"])
+    assert page.status_code == 422
+    assert "Margin of error: expected a number of units, such as 10; for a share of a count" in page.text
+    assert form_of(page, "/plan").fields["moe"] == ["10 %", "50"]
+
+
+def test_a_thousand_is_refused_in_words(reader: TestClient) -> None:
+    page = _press(reader, "plan", account="zcdp", moe=["1.000", "50"], sensitivity=["1", "2.000"])
+    assert "Margin of error: 1.000: write 1 or 1000" in page.text
+    assert "Sensitivity: 2.000: write 2 or 2000" in page.text
+
+
+def test_margins_that_act_as_others_have_a_note(reader: TestClient) -> None:
+    page = _press(reader, "plan", account="zcdp", moe=["11.5", "50"])
+    assert page.text.count("so that this margin acts as 11.") == 1
+    form = form_of(reader.get("/plan", params={"kind": "relative_errors"}), "/plan")
+    rows = {"table": ["a", "b", ""], "relative_error": ["5 %", "5", ""], "typical_count": ["10", "1200", ""]}
+    page = reader.post("/plan", data=form.with_texts(rows | {"do": "plan", "account": "zcdp"}))
+    assert "expected less than 100 %: write 5 % or 0.05" in page.text
+    assert "A margin below 1 acts as 0" in page.text
+
+
+def test_a_fault_of_the_file_is_at_the_file(reader: TestClient) -> None:
+    form = form_of(reader.get("/plan"), "/plan")
+    for content, told in (
+        (b"PK\xff", "expected a CSV file in UTF-8: save it"),
+        (b"Table,Notes,Margin of error\na,b,6\n", "each once and nothing else; got “Notes”"),
+    ):
+        page = reader.post("/plan", data=form.with_texts({"do": "read"}), files={"file": ("rows.csv", content)})
+        assert page.status_code == 422
+        assert 'id="file-fault">' in page.text
+        assert told in page.text
+        assert 'id="targets-fault"' not in page.text
 
 
 def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -> None:

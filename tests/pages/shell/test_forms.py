@@ -184,12 +184,6 @@ def test_no_page_reads_a_longer_text_than_the_limit_of_its_field(
     assert fault["detail"] == f"{words}: expected at most {most:,} characters, got {2 * most:,}"
 
 
-def test_a_list_of_words_has_at_most_one_more_than_v1_takes() -> None:
-    assert forms.words_of("") == []
-    assert forms.words_of(" a, b\n c,") == ["a", "b", "c"]
-    assert len(forms.words_of("a " * 60_000)) == 1001
-
-
 @pytest.mark.parametrize("path", ["/", "/accounts/households", "/plan", "/keys"])
 def test_a_query_of_too_many_parameters_shows_no_page(steward: TestClient, path: str) -> None:
     answer = steward.get(f"{path}?{'&' * 128}", headers={"Accept": "*/*"})

@@ -20,6 +20,8 @@ def _sent(table: bytes) -> bytes:
         (b"county;count\r\n001;12\r\n", b"county,count\n001,12\n"),
         (b"\xef\xbb\xbfcounty\tcount\n001\t12\n", b"county,count\n001,12\n"),
         (b"count;county\n2,5;a, b\n", b'count,county\n2.5,"a, b"\n'),
+        (b"place;count\na;1.000\nb;1.234.567\nc;0.125\n", b"place,count\na,1.000 \nb,1.234.567 \nc,0.125\n"),
+        (b"place\tcount\na\t1.000\nb\t1.234\n", b"place,count\na,1.000 \nb,1.234\n"),
         (b'place;count\n"a;b";1\n', b"place,count\na;b,1\n"),
         (b"a;b,count\nx,1\n", b"a;b,count\nx,1\n"),
         (b"count\n1\n", b"count\n1\n"),

@@ -24,6 +24,11 @@ from service.pages.shell.typed_numbers import duration_text, number_text, with_p
         ("", ""),
         ("1,000", "1,000"),  # one, or a thousand
         ("12,500 %", "12,500 %"),
+        ("1.000", "1.000 "),  # likewise, so /v1 refuses it
+        ("1.000 ", "1.000 "),  # as the form shows it then
+        ("20.000 %", "20.000 %"),
+        ("0.500", "0.500"),
+        ("1.0000", "1.0000"),
         ("1,2,3", "1,2,3"),
         ("1.000,5", "1.000,5"),
         ("twelve", "twelve"),
@@ -36,7 +41,7 @@ def test_numbers(typed: str, number: str) -> None:
 
 @pytest.mark.parametrize("typed", ["1" + " " * 120_000 + "x", "1" * 1_000_000 + ",5", "1" + " " * 120_000 + "x %"])
 def test_longer_texts_than_a_number_has_are_left(typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pattern in ("_BLANK", "_EITHER", "_COMMA"):
+    for pattern in ("_BLANK", "_EITHER", "_COMMA", "_NO_PART"):
         monkeypatch.setattr(typed_numbers, pattern, None)  # no pattern is tried
     assert number_text(typed) == typed
 
