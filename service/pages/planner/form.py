@@ -35,6 +35,7 @@ MOST_ROWS = 100
 UNREAD = "nothing capped"
 """The text that a user types, and that the plan states, if the plan reads nothing that is capped."""
 _WHOLE = re.compile(r"[0-9]{1,16}")
+_BETWEEN_TAGS = re.compile(r"[,;\r\n]")
 
 
 class FormFaults(Exception):
@@ -343,8 +344,8 @@ def statement_of(reads: str) -> dict[str, Any]:
 
 
 def listed(text: str) -> list[str]:
-    """Return the tags of a typed list."""
-    return [tag.strip() for tag in text.split(",") if tag.strip()]
+    """Return the tags of a typed list, which commas, semicolons or ends of lines separate."""
+    return [tag.strip() for tag in _BETWEEN_TAGS.split(text) if tag.strip()]
 
 
 def _tags(geography: str) -> dict[str, Any]:
