@@ -28,7 +28,7 @@ def test_the_report_is_shown(api: Client, steward: Client) -> None:
     assert "In words: suppose an outsider" in words
     assert "own releases have an entry in the period: 3 were registered" in words
     assert "Account opened with the budget ρ = 0.5" in words
-    assert re.search(r"Used part – [0-9.]+ % \+[0-9.]+ %", words)
+    assert re.search(r"Used part \S [0-9.]+&nbsp;% \+[0-9.]+&nbsp;%", words)
 
 
 def test_usual_periods_fill_the_days(steward: Client) -> None:
@@ -46,7 +46,7 @@ def test_usual_periods_fill_the_days(steward: Client) -> None:
 
 def test_a_report_names_the_approvers_of_an_account_and_each_person_once(api: Client, steward: Client) -> None:
     made = {"approval_above": "0.01", "approvers": {"at_least": 1, "of": ["bob", "carol"]}}
-    open_account(api, "approved", budget=concentrated("1"), **made)
+    open_account(api, "approved", budget={"definition": "zcdp", "rho": "1"}, **made)
     two = {"type": "sequence", "parts": [pure("0.2") | {"name": one} for one in ("first", "second")]}
     proposed = release(api, two, "approved", name="Deciles")["id"]
     bob = operators_key(api, "approver", "bob")
