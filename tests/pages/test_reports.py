@@ -52,7 +52,7 @@ def test_a_report_names_the_approvers_of_an_account_and_each_person_once(api: Cl
     bob = operators_key(api, "approver", "bob")
     json_of(api.post(f"/v1/accounts/approved/releases/{proposed}/approve", headers=bob))
     words = _words(steward.get("/accounts/approved/report").text)
-    sentence = "Account opened with the budget ρ = 1 ( zero-concentrated ) . Releases above 0.01 need the approval of"
+    sentence = "Account opened with the budget ρ = 1 ( zero-concentrated ). Releases above 0.01 need the approval of"
     assert f"{sentence} one of bob and carol. (entry 1)" in words
     assert words.count("by bob") == 1
     shown = steward.get("/accounts/approved/report").text
