@@ -94,7 +94,15 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
         problem_of(served.client.get("/v1/accounts", headers=bearer(token)), "unauthenticated")
         assert served.stop() == 0
     first = run(tmp_path, "keys", "create", "--role", "auditor", "--name", "b", "--days", "90").stdout.split()[0]
-    successor = run(tmp_path, "keys", "rotate", first, "--overlap-hours", "0").stdout.split()[0]
+    half = run(tmp_path, "keys", "rotate", first, "--overlap-hours", "0.001")
+    assert half.returncode == 2
+    assert "expected a whole number of hours from 0 to 8784, got 0.001" in " ".join(
+        half.stderr.replace("│", "").split()
+    )
+    short = run(tmp_path, "keys", "rotate", first[:7])
+    expected = "error: expected a key's id, or its beginning of at least 8 characters, got 7\n"
+    assert (short.returncode, short.stderr) == (1, expected)
+    successor = run(tmp_path, "keys", "rotate", first[:8], "--overlap-hours", "0").stdout.split()[0]
     _, old, new = run(tmp_path, "keys", "list").stdout.splitlines()[-3:]
     assert old.startswith(f"{first}  auditor   b  expired ")
     assert new.startswith(f"{successor}  auditor   b  expires ")

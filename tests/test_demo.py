@@ -359,6 +359,7 @@ def test_a_sandbox_has_the_demos_accounts_and_leaves_nothing_behind(tmp_path: Pa
     try:
         assert process.stdout is not None
         printed = "".join(iter(process.stdout.readline, "  Ctrl-C stops the sandbox and deletes all of it.\n"))
+        assert printed.startswith("Starting takes about a minute")
         address, key = printed.split("Sign in at ")[1].split(" with the key\n  ")
         assert address == f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:

@@ -1,6 +1,7 @@
 """Commands for API keys: ``python -m service keys``."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from sqlalchemy import Connection
 
 from service.cli.output import tell
+from service.errors import Conflict, NotFound
 from service.installation import open_installation, settings_of_command, writing
 from service.ledger.access import key_rows, keys
 from service.ledger.access.key_events import keys_of, sound_keys
@@ -25,7 +27,11 @@ _PAGE = 500
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"]
 _MOST_DAYS, _MOST_HOURS = 36_500, 366 * 24
 
-KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]
+_SHORTEST = 8  # characters by which a key may be called
+
+KeyArgument = Annotated[
+    str, typer.Argument(help=f"The key's id, as `keys list` shows it, or its beginning of at least {_SHORTEST}.")
+]
 
 
 @app.command("create")
@@ -68,13 +74,20 @@ def create(
 def rotate(
     key_id: KeyArgument,
     overlap_hours: Annotated[
-        int,
-        typer.Option(min=0, max=_MOST_HOURS, help="The hours for which the old key stays valid beside the new one."),
-    ] = 24,
+        str,
+        typer.Option(
+            help="The hours for which the old key stays valid beside the new one: a whole number,"
+            f" at most {_MOST_HOURS}."
+        ),
+    ] = "24",
 ) -> None:
     """Replace a key with a new one of the same principal, and print its id and, only this once, the new key."""
+    if not re.fullmatch("[0-9]{1,5}", overlap_hours) or int(overlap_hours) > _MOST_HOURS:
+        expected = f"expected a whole number of hours from 0 to {_MOST_HOURS}, got {overlap_hours}"
+        raise typer.BadParameter(expected, param_hint="--overlap-hours")
     with writing(settings_of_command()) as (database, secret):
-        now, overlap = clock.now(), timedelta(hours=overlap_hours)
+        now, overlap = clock.now(), timedelta(hours=int(overlap_hours))
+        key_id = _whole_id(database, key_id)
         _show(
             *database.write(
                 lambda connection: keys.rotate_key(connection, secret, key_id, overlap=overlap, at=now, by=None),
@@ -87,6 +100,7 @@ def rotate(
 def revoke(key_id: KeyArgument) -> None:
     """Revoke a key by its id; it is refused from then on."""
     with writing(settings_of_command()) as (database, secret):
+        key_id = _whole_id(database, key_id)
         record = database.write(
             lambda connection: keys.revoke_key(connection, secret, key_id, at=clock.now(), by=None),
             is_committed=lambda *_: False,
@@ -102,6 +116,26 @@ def revoke(key_id: KeyArgument) -> None:
             err=True,
         )
     typer.echo(f"revoked {key_id}")
+
+
+def _whole_id(database: Database, stated: str) -> str:
+    """Return the id of the key that an operator states, by the whole id or by a beginning that no other key has.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: the beginning is short, or several ids have it.
+    """
+    with database.read() as connection:
+        found = key_rows.ids_that_begin(connection, stated)
+    if stated in found:
+        return stated
+    if not found:
+        raise NotFound("key", stated)
+    if len(stated) < _SHORTEST:
+        raise Conflict(f"expected a key's id, or its beginning of at least {_SHORTEST} characters, got {len(stated)}")
+    if len(found) > 1:
+        raise Conflict(f"expected the beginning of one id; several keys begin with {stated!r}: {', '.join(found)}")
+    return found[0]
 
 
 def _journal_fault(database: Database, secret: Secret) -> str | None:

@@ -45,6 +45,7 @@ from service.rounding import down, up
 
 _BAD, _OVER = 1, 3  # exit codes
 _PAGE = 500
+_SQLITE = b"SQLite format 3\0"  # the start of each file of SQLite
 
 AccountOption = Annotated[list[str] | None, typer.Option("--account", help="Only this account; repeatable.")]
 KeyOption = Annotated[str | None, typer.Option(help="The public key of the installation that signed it.")]
@@ -115,6 +116,13 @@ def _mark(file: HighWaterFile) -> tuple[Mark | None, str | None]:
 
 def _verify_file(file: Path, public_key: str | None) -> None:
     with file.open("rb") as opened:
+        if opened.read(len(_SQLITE)) == _SQLITE:
+            raise Conflict(
+                f"expected an export, got an SQLite database in {file}: `verify` without FILE verifies the ledger of"
+                " SERVICE_DATA_DIR or SERVICE_DATABASE_URL; to verify a copy, let SERVICE_DATABASE_URL be"
+                f" sqlite:///{file.resolve()}"
+            )
+        opened.seek(0)
         reader = Reader(opened, public_key)
         for _ in reader.entries():
             pass

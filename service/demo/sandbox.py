@@ -19,6 +19,7 @@ def serve(host: str, port: int) -> None:
     Raises:
         DemoStopped: it does not start, or refuses something.
     """
+    typer.echo("Starting takes about a minute; then the sandbox prints its address and a key.\n")
     with suppress(KeyboardInterrupt), local_service(host, port, _NOTICE) as (address, key):
         with connect(address, key, trust_environment=False) as client:
             for show in (redistricting.show, counties.show):

@@ -26,5 +26,10 @@ def end_of(day: str) -> str:
         raise ValueError(EXPECTED) from error
 
 
+def before(day: str) -> str:
+    """Return the day before a day."""
+    return (date.fromisoformat(day) - timedelta(days=1)).isoformat()
+
+
 def _midnight(day: date) -> str:
     return datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat().replace("+00:00", "Z")

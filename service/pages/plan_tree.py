@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,7 @@ class Node:
         partitions: in words, the partitions that it declares for itself or for nodes below.
         unseen: the number of its direct parts that are not shown.
         cost: its own cost; None if it was not computed.
+        accuracy: of a mechanism: its accuracy, as a statement has it; None if it was not computed.
     """
 
     title: str
@@ -50,6 +51,7 @@ class Node:
     parts: list["Node"] = field(default_factory=list)
     unseen: int = 0
     cost: dict[str, Any] | None = None
+    accuracy: dict[str, Any] | None = None
 
 
 def tree_of(plan: dict[str, Any]) -> Node:
@@ -69,6 +71,17 @@ def tree_of(plan: dict[str, Any]) -> Node:
         return node
 
     return grow(plan)
+
+
+def state_accuracy(root: Node, mechanisms: Iterable[dict[str, Any]]) -> None:
+    """Give the first mechanisms of a tree their accuracy.
+
+    Args:
+        mechanisms: the first ones of an accuracy statement, which has them in the order of the plan.
+    """
+    leaves = (node for node in _walk(root) if not node.parts and node.stated["type"] not in _HEADINGS)
+    for node, accuracy in zip(leaves, mechanisms, strict=False):
+        node.accuracy = accuracy
 
 
 async def price_nodes(visit: Visit, root: Node, neighbouring: str) -> bool:

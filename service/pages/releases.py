@@ -11,7 +11,7 @@ from service.api.http.csv_answers import MEDIA_TYPE as CSV
 from service.api.publication.noisy_tables import PARQUET
 from service.pages.account import AccountStep, refusal
 from service.pages.drawable import offer_of
-from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, tree_of
+from service.pages.plan_tree import MOST_NODES, MOST_PRICED, price_nodes, state_accuracy, tree_of
 from service.pages.shell.api_client import WITHOUT_PLAN, Refused, Relayed, SignedIn, TooLong, Visit, act, address, get
 from service.pages.shell.forms import Form, SentForm, text_of
 from service.pages.shell.layout import page
@@ -21,7 +21,8 @@ router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
 ReleaseStep = Annotated[str, Path()]
 _DRAWS = 100
 _EVENTS = 50
-_MARGINS = 10
+_MARGINS = 10  # of mechanisms that those who decide see at once
+_MARGINS_IN_PLAN = 100
 _DONE = {"commit": "committed", "void": "voided", "approve": "approved"}
 
 
@@ -109,21 +110,20 @@ async def _render(
     visit: Visit, account: str, release: str, given: dict[str, str] | None = None, refused: Refused | None = None
 ) -> Response:
     path = address("accounts", account, "releases", release)
-    account_body, release_body, drawn, events, installation = await asyncio.gather(
+    account_body, release_body, drawn, events, installation, margins = await asyncio.gather(
         get(visit, address("accounts", account)),
         read_release(visit, path),
         get(visit, f"{path}/draws", {"noisy": "false", "limit": _DRAWS}),
         get(visit, f"{path}/events", {"limit": _EVENTS}),
         get(visit, address("installation")),
+        _margins(visit, path),
     )
-    margins = None
-    if release_body["state"] == "proposed":  # what is left with it, and its accuracy, is shown to those who decide
-        account_body, margins = await asyncio.gather(
-            get(visit, address("accounts", account), {"with_gauge": "true"}), _margins(visit, path)
-        )
+    if release_body["state"] == "proposed":  # what is left with it is shown to those who decide
+        account_body = await get(visit, address("accounts", account), {"with_gauge": "true"})
     tree, complete = None, False
     if "plan" in release_body:
         tree = await to_thread.run_sync(tree_of, release_body["plan"])
+        state_accuracy(tree, margins["mechanisms"] if margins else ())
         complete = await price_nodes(visit, tree, account_body["neighbouring"])
     offer = await to_thread.run_sync(offer_of, release_body, drawn["items"], visit.session.role)
     shown = {
@@ -155,7 +155,7 @@ async def _render(
 async def _margins(visit: Visit, path: str) -> Any:
     """Return the accuracy statement of a release up to some mechanisms; None: it is too long or takes too much work."""
     try:
-        return await get(visit, f"{path}/accuracy", {"limit": _MARGINS + 1})
+        return await get(visit, f"{path}/accuracy", {"limit": _MARGINS_IN_PLAN})
     except Refused:
         return None
 

@@ -32,6 +32,7 @@ async def show_report(account: AccountStep, visit: SignedIn) -> Response:
     shown: dict[str, Any] = confidence.shown | {
         "account": account_body,
         "period": period,
+        "usual_periods": _usual_periods(clock.now()[:10], account_body["created_at"][:10]),
         "report": None,
         "installation": None,
         "is_over": period.until <= clock.now()[:10],
@@ -55,6 +56,23 @@ async def show_report(account: AccountStep, visit: SignedIn) -> Response:
 def _period(visit: Visit) -> _Period:
     parameters, today = visit.request.query_params, clock.now()[:10]
     return _Period(parameters.get("since", f"{today[:4]}-01-01").strip(), parameters.get("until", "").strip() or today)
+
+
+def _usual_periods(today: str, opened: str) -> list[dict[str, str]]:
+    """Return the last four quarters that are over, and the present year, without those before an account was opened."""
+    year, month = int(today[:4]), int(today[5:7])
+    present = 4 * year + (month - 1) // 3  # quarters are numbered from that of the year 0
+    found = [
+        {"name": f"Quarter {number % 4 + 1} of {number // 4}", "since": first, "until": days.before(after)}
+        for number in range(present - 4, present)
+        for first, after in [(_first_day(number), _first_day(number + 1))]
+        if after > opened
+    ]
+    return [*found, {"name": f"{year} so far", "since": f"{year}-01-01", "until": today}]
+
+
+def _first_day(quarter: int) -> str:
+    return f"{quarter // 4:04}-{quarter % 4 * 3 + 1:02}-01"
 
 
 def _query(period: _Period, confidence: str) -> tuple[dict[str, str], dict[str, str]]:

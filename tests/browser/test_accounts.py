@@ -212,7 +212,7 @@ def test_closing_an_account_and_opening_it_again(steward: Page) -> None:
 def test_an_account_is_opened_described_and_handed_in(steward: Page) -> None:
     steward.get_by_role("link", name="Open an account").click()
     steward.get_by_label("Name").fill("opened here")
-    steward.get_by_label("Cap").fill("1/3")
+    steward.get_by_label("Budget", exact=True).fill("1/3")
     steward.get_by_role("button", name="Open the account").click()
     expect(steward.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
     assert_accessible(steward)
@@ -247,7 +247,7 @@ def test_only_the_figures_of_the_chosen_definition_are_asked_for(steward: Page) 
         screenshot(steward, f"new-account-{definition}")
     order.fill("8")
     steward.get_by_label("Name").fill("with an order")
-    steward.get_by_label("Cap").fill("1")
+    steward.get_by_label("Budget", exact=True).fill("1")
     steward.get_by_label("Definition").select_option("zcdp")
     steward.get_by_role("button", name="Open the account").click()
     expect(order).to_be_visible()  # with the reason why it does not belong there

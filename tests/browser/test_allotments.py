@@ -28,7 +28,7 @@ def test_a_share_is_opened_by_the_form_and_shown(
     page.goto(f"/new-account?parent={programme}")
     page.get_by_label("Name").fill(share)
     page.get_by_label("Taken from its budget").select_option("allotted")
-    page.get_by_label("Cap").fill("0.4")
+    page.get_by_label("Budget", exact=True).fill("0.4")
     screenshot(page, f"new-account-allotted-{width}")
     page.get_by_role("button", name="Open the account").click()
     expect(page.get_by_text("The account was opened.")).to_be_visible()

@@ -144,7 +144,7 @@ def test_hundreds_of_periods_are_paged(steward: Page) -> None:
 def test_a_panel_is_opened_and_planned_for(steward: Page) -> None:
     steward.goto("/new-account")
     steward.get_by_label("Name").fill("new-panel")
-    steward.get_by_label("Cap", exact=True).fill("0.5")
+    steward.get_by_label("Budget", exact=True).fill("0.5")
     steward.get_by_label("Count by").select_option("month")
     steward.get_by_label("Periods of one unit").fill("1-3")
     steward.get_by_role("button", name="Open the account").click()

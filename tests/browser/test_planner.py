@@ -118,7 +118,7 @@ def test_more_than_is_left(steward: Page, served: Served) -> None:
     fill_row(page, 1, Table="Sharp", **{"Margin of error": "2"})
     fill_row(page, 2, Table="Sharper", Geography="State", **{"Margin of error": "3"})
     work_out(page)
-    expect(page.get_by_text("empty has 1 of its cap on ε left")).to_have_count(3)
+    expect(page.get_by_text("empty has 1 of its ε budget left")).to_have_count(3)
     expect(page.get_by_role("button", name="Register")).to_have_count(0)
     assert_accessible(page)
     screenshot(page, "plan-over")

@@ -101,6 +101,10 @@ def test_a_ledger_is_verified(home: Path, tmp_path: Path, said: Command) -> None
     assert "error: there is no account 'nobody'" in said(home, "verify", "--account", "nobody", code=1)
     for arguments in (["--head", "9:" + "0" * 64], ["--account", "people", "--head", "9"], ["no-such-file"]):
         assert "Invalid value" in said(home, "verify", *arguments, code=2)
+    database = home / "data" / "ledger.db"
+    told = said(home, "verify", str(database), code=1)
+    assert told.startswith(f"error: expected an export, got an SQLite database in {database}: `verify` without FILE")
+    assert told.endswith(f"let SERVICE_DATABASE_URL be sqlite:///{database.resolve()}\n")
     changed = _tampered(home, tmp_path / "changed", "UPDATE draws SET size = 4")
     bad = "people: the first bad entry is 4: the draw is not the one in its entry\n"
     assert said(changed, "verify", code=1).endswith(f"\nthe installation: all valid\n{bad}")

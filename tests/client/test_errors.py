@@ -60,6 +60,11 @@ def test_a_problems_own_members_have_names() -> None:
     drawn = errors.problem_of(409, {"type": "/problems/already_drawn", "draw": "an id"})
     assert isinstance(drawn, errors.AlreadyDrawn)
     assert drawn.draw == "an id"
+    stated = {"type": "/problems/already_drawn", "title": "Drawn", "detail": "once", "draw": "an id"}
+    at = "/v1/accounts/people/releases/r/draws"
+    assert str(errors.problem_of(409, stated | {"instance": at})).endswith(
+        "Drawn: once; the noisy counts are at GET /v1/accounts/people/draws/an id"
+    )
     lacking = errors.problem_of(409, {"type": "/problems/incomplete", "missing": ["region"]})
     assert isinstance(lacking, errors.Incomplete)
     assert lacking.missing == ["region"]

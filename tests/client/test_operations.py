@@ -15,6 +15,7 @@ import pytest
 from privacy_budget_ledger import (
     Account,
     AsyncClient,
+    Balance,
     Client,
     KeptHeads,
     NewRelease,
@@ -117,7 +118,13 @@ def test_a_batch_is_registered_whole_or_not_at_all(ledger: Client, account: Acco
     assert [one.id for one in again] == [one.id for one in batch]
     with pytest.raises(errors.BudgetExceeded):
         ledger.register_batch(account.name, [first, NewRelease("large", plans.DiscreteGaussian(rho="0.48"))])
-    assert ledger.balance(account.name)["remaining"]["rho"] == 0.48
+    balance = ledger.balance(account.name)
+    assert balance["remaining"]["rho"] == 0.48
+    lines = str(balance).splitlines()
+    assert lines[0].startswith(f"balance of {account.name}, at entry ")
+    assert [line.split()[0] for line in lines[1:]] == ["budget", "left", "spent", "held", "releases"]
+    assert lines[2] == "  left      rho 0.48"
+    assert lines[3].startswith("  spent     rho 0.01; epsilon ")
 
 
 def test_a_balance_is_asked_for_a_tag_and_a_delta(ledger: Client, account: Account) -> None:
@@ -267,7 +274,7 @@ def test_names_in_an_address_are_encoded(ledger: Client) -> None:
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_help_shows_what_an_operation_returns(kind: type) -> None:
     assert signature(kind.register).return_annotation is Release  # type: ignore[attr-defined]
-    assert kind.balance.__annotations__["return"] is Any  # type: ignore[attr-defined]
+    assert kind.balance.__annotations__["return"] is Balance  # type: ignore[attr-defined]
     shown = plain(render_doc(kind))
     assert "Generator[" not in shown
     assert "-> tuple[privacy_budget_ledger.operations.Release, ...]" in shown

@@ -103,7 +103,7 @@ def test_caps_change_within_what_is_spent(steward: Client, api: Client) -> None:
     low = submit(steward, page, f"{page}/budget", cap="0.000001", declared="")
     assert (low.status_code, 'value="0.000001"' in low.text) == (409, True)
     assert "The new budget is below what is spent" in low.text
-    assert '<a href="#cap">Cap on ρ</a>: The new cap of nation on ρ is below what is spent and held, ' in low.text
+    assert '<a href="#cap">Budget, ρ</a>: The new ρ budget of nation is below what is spent and held, ' in low.text
     assert low.text.count("is below what is spent and held") == 2  # in the summary, and at the field
     wrong = submit(steward, page, f"{page}/budget", cap="much", declared="")
     assert (wrong.status_code, 'id="cap-fault"' in wrong.text) == (422, True)

@@ -500,7 +500,7 @@ def test_a_refused_form_links_to_its_field_and_keeps_its_tab(steward: Client) ->
     assert answer.status_code == 422
     summary, _, rest = answer.text.partition("<h1>")
     assert "One field is wrong" in summary
-    assert '<a href="#cap">Cap on ε</a>: expected a number such as 0.5, 0,5 or 1/3' in summary
+    assert '<a href="#cap">Budget, ε</a>: expected a number such as 0.5, 0,5 or 1/3' in summary
     assert 'id="cap-fault"' in rest
     assert '<a href="/accounts/empty" aria-current="page">Overview</a>' in rest
     assert answer.headers["Cache-Control"] == "private, no-cache"

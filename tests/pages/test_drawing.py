@@ -218,7 +218,7 @@ def test_noise_that_does_not_fit(api: Client, steward: Client) -> None:
     answer = _preview(steward, noise="geometric epsilon", figure="2", name="n")
     assert answer.status_code == 409
     assert "exceeds the budget" in answer.text
-    assert "empty has 1 of its cap on ε left; it would take 2." in answer.text
+    assert "empty has 1 of its ε budget left; it would take 2." in answer.text
     assert _released(api) == []
 
 

@@ -52,7 +52,7 @@ def test_a_strip_shows_each_period_with_its_worst_window(embedded: TestClient) -
     assert [row[0] for row in _cells(page)] == [item["period"] for item in listed]
     window = "2024-12 to 2025-03, 2025-12 to 2026-03"
     assert _cells(page)[0] == ["2026-01", window, "0.6", "0.85", "0.15", "3"]
-    assert "3 have a quarter of the cap left or less (amber)" in page.text
+    assert "3 have a quarter of the budget left or less (amber)" in page.text
     assert "1 release to all periods counts in every window" in page.text
     assert f"<strong>85 %</strong> spent or held in the window {window}: ρ = 0.85 of 1; 0.15 left" in page.text
     assert "in the data of the months t + 0 to t + 3, t + 12 to t + 15 alone" in page.text
@@ -121,7 +121,7 @@ def test_an_approximate_account_shows_its_worst_windows(embedded: TestClient) ->
     assert gauge["window"]["start"] == 1
     assert "60 % of the budget spent or held in the window 1." in page.text
     assert f"ε = {1 - balance['remaining']['epsilon']:.6f}"[:6] in page.text
-    assert f" with the cap of 1, in the window {balance['window']['start']}." in page.text
+    assert f" with the budget of 1, in the window {balance['window']['start']}." in page.text
 
 
 def test_an_account_with_periods_is_opened_by_the_form(embedded: TestClient) -> None:
@@ -177,7 +177,7 @@ def test_the_planner_plans_and_registers_over_periods(embedded: TestClient) -> N
     assert 'id="periods-fault">expected a month such as 2026-01' in wrong.text
     planned = _press(visit, "plan", periods="2026-01 to 2026-03")
     assert planned.status_code == 200
-    assert "panel has no room in its cap on ρ in window 2024-11" in planned.text
+    assert "panel has no room in its ρ budget in window 2024-11" in planned.text
     form = form_of(planned, "/plan")
     assert form.fields["periods"] == ["2026-01 to 2026-03"]
     button = {"do": "register-discrete_gaussian", "release": "by the planner"}
@@ -198,7 +198,7 @@ def test_a_refused_plan_names_its_window(embedded: TestClient) -> None:
     _open(embedded, periods=_PANEL, budget={"definition": "zcdp", "rho": "0.0625"})
     _charge(embedded, concentrated("0.03125"), {"list": ["2026-05"]})
     planned = _press(signed_in(embedded), "plan", periods="2026-05")
-    assert "panel has 0.03125 of its cap on ρ left in window 2025-02; it would take" in planned.text
+    assert "panel has 0.03125 of its ρ budget left in window 2025-02; it would take" in planned.text
 
 
 def test_the_planner_counts_where_units_are_in_any_periods(embedded: TestClient) -> None:
@@ -207,7 +207,7 @@ def test_the_planner_counts_where_units_are_in_any_periods(embedded: TestClient)
     _charge(embedded, concentrated("0.25"), {"list": ["2026-05"]})
     visit = signed_in(embedded)
     planned = _press(visit, "plan", periods="2026-01 to 2026-03")
-    count = re.search(r"([\d,]+) times in all; then panel has no room in its cap on ρ in", planned.text)
+    count = re.search(r"([\d,]+) times in all; then panel has no room in its ρ budget in", planned.text)
     assert count is not None
     assert "in window 2026-01 to 2026-02" in planned.text
     form = form_of(planned, "/plan")

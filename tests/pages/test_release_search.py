@@ -29,7 +29,9 @@ def test_all_accounts_are_searched_with_the_form_of_one(steward: Client) -> None
     assert "redistricting</a>" not in found
     table = csv.DictReader(io.StringIO(steward.get("/releases.csv", params={"name": "hold"}).text))
     assert [(row["account"], row["name"]) for row in table] == [("households", "households")]
-    assert "There are no such releases." in _text(steward, approved_by="nobody")
+    nobody = _text(steward, approved_by="nobody")
+    assert "There are no such releases. Tags and principals are matched exactly, with upper and lower case" in nobody
+    assert "matched exactly" not in _text(steward, name="nobody")
     for path in ("/releases", "/accounts/persons/releases"):
         for wrong in ({"since": "yesterday"}, {"until": "0"}, {"state": "lost"}, {"approved_by": "x" * 201}):
             refused = steward.get(path, params=wrong)

@@ -8,7 +8,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.routes import period_reports
-from tests.api.calls import Client, concentrated, json_of, open_account, release
+from service.pages import reports
+from tests.api.calls import Client, concentrated, json_of, open_account, operators_key, pure, release
 from tests.pages.forms import signed_in
 
 
@@ -26,7 +27,36 @@ def test_the_report_is_shown(api: Client, steward: Client) -> None:
     assert f"{report['head']['seq']}:{report['head']['hash']}" in words
     assert "In words: suppose an outsider" in words
     assert "own releases have an entry in the period: 3 were registered" in words
-    assert "Account opened: ρ = 0.5" in words
+    assert "Account opened with the budget ρ = 0.5" in words
+    assert re.search(r"Used part \S [0-9.]+&nbsp;% \+[0-9.]+&nbsp;%", words)
+
+
+def test_usual_periods_fill_the_days(steward: Client) -> None:
+    found = reports._usual_periods("2026-02-03", "2025-05-05")
+    assert [(one["name"], one["since"], one["until"]) for one in found] == [
+        ("Quarter 2 of 2025", "2025-04-01", "2025-06-30"),
+        ("Quarter 3 of 2025", "2025-07-01", "2025-09-30"),
+        ("Quarter 4 of 2025", "2025-10-01", "2025-12-31"),
+        ("2026 so far", "2026-01-01", "2026-02-03"),
+    ]
+    shown = steward.get("/accounts/persons/report").text
+    (link,) = re.findall(r'href="([^"]*)" aria-current="true">[0-9]{4} so far', shown)
+    assert steward.get(f"/accounts/persons/report{link.replace('&amp;', '&')}").status_code == 200
+
+
+def test_a_report_names_the_approvers_of_an_account_and_each_person_once(api: Client, steward: Client) -> None:
+    made = {"approval_above": "0.01", "approvers": {"at_least": 1, "of": ["bob", "carol"]}}
+    open_account(api, "approved", budget={"definition": "zcdp", "rho": "1"}, **made)
+    two = {"type": "sequence", "parts": [pure("0.2") | {"name": one} for one in ("first", "second")]}
+    proposed = release(api, two, "approved", name="Deciles")["id"]
+    bob = operators_key(api, "approver", "bob")
+    json_of(api.post(f"/v1/accounts/approved/releases/{proposed}/approve", headers=bob))
+    words = _words(steward.get("/accounts/approved/report").text)
+    sentence = "Account opened with the budget ρ = 1 ( zero-concentrated ). Releases above 0.01 need the approval of"
+    assert f"{sentence} one of bob and carol. (entry 1)" in words
+    assert words.count("by bob") == 1
+    shown = steward.get("/accounts/approved/report").text
+    assert shown.count('<span class="hidden">Deciles</span>') == 1
 
 
 def test_parts_of_accounts_below(steward: Client) -> None:

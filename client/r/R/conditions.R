@@ -17,11 +17,20 @@ problem <- function(status, members, retry_after = NULL) {
   message <- paste0(title, ": ", text_of(members[["detail"]]))
   faults <- vapply(members[["errors"]], fault_text, "")
   own <- list(
-    message = paste(c(message, faults), collapse = "; "), call = NULL, status = status, code = code,
+    message = paste(c(message, faults, stored_counts(code, members)), collapse = "; "), call = NULL, status = status, code = code,
     retry_after = retry_after, idempotency_key = NULL, members = members
   )
   others <- members[setdiff(names(members), c(names(own), "call", ""))]
   structure(class = c(known, "pbl_problem", "pbl_error", "error", "condition"), c(own, others))
+}
+
+# Where the noisy counts are that were drawn before.
+stored_counts <- function(code, members) {
+  account <- regmatches(text_of(members[["instance"]]), regexpr("^/v1/accounts/[^/]+/", text_of(members[["instance"]])))
+  draw <- text_of(members[["draw"]])
+  if (code == "already_drawn" && length(account) && nzchar(draw)) {
+    paste0("the noisy counts are at GET ", account, "draws/", draw)
+  }
 }
 
 fault_text <- function(fault) {

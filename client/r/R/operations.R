@@ -22,7 +22,7 @@ account <- function(ledger, name) exchange(ledger, "GET", path_to(name), account
 
 balance <- function(ledger, account, ..., tag = NULL, delta = NULL) {
   named_only(...)
-  exchange(ledger, "GET", path_to(account, "balance"), whole, query = stated(tag = tag, delta = exact_or_none(delta)))
+  exchange(ledger, "GET", path_to(account, "balance"), balance_of, query = stated(tag = tag, delta = exact_or_none(delta)))
 }
 
 calibrate <- function(ledger, mechanism, ..., moe, confidence = "0.95", further = list()) {
@@ -307,6 +307,39 @@ of_answer <- function(class, parsed, fields, further) {
 print.pbl_account <- function(x, ...) {
   cat("<account ", x$name, ", ", x$state, ">\n", sep = "")
   invisible(x)
+}
+
+balance_of <- function(parsed, answer = NULL) {
+  if (!is_object(parsed) || !is_object(parsed[["remaining"]])) unexpected("a result of the service", "another document")
+  structure(class = "pbl_balance", parsed)
+}
+
+# The few figures that matter; the list has all of them.
+print.pbl_balance <- function(x, ...) {
+  cat(
+    "<balance of ", x$account, ", at entry ", text(x$head$seq), ">\n",
+    "  budget    ", figures(x$budget), "\n", "  left      ", figures(x$remaining), "\n",
+    "  spent     ", loss_text(x$spent), "\n", "  held      ", loss_text(x$reserved), "\n",
+    "  releases  ", text(x$releases), "\n",
+    sep = ""
+  )
+  invisible(x)
+}
+
+text <- function(value) if (is.character(value)) value else format(value, digits = 15)
+
+figures <- function(members) {
+  members <- members[!names(members) %in% c("definition", "epsilon_exact", "rho_exact")]
+  paste(names(members), vapply(members, text, ""), collapse = ", ")
+}
+
+# A loss in the notions that are finite, and as epsilon at the first delta.
+loss_text <- function(loss) {
+  parts <- vapply(Filter(is_object, unname(loss[c("pure", "zcdp")])), figures, "")
+  best <- if (length(loss$best)) loss$best[[1L]]
+  found <- if (is_object(best$adaptive)) best$adaptive else best$fixed
+  if (is_object(found)) parts <- c(parts, paste("epsilon", text(found$epsilon), "at delta", text(found$delta)))
+  if (length(parts)) paste(parts, collapse = "; ") else "infinite"
 }
 
 print.pbl_release <- function(x, ...) {

@@ -17,8 +17,18 @@ counts_of <- function(frame, column) {
   if (exact) return(sprintf('"%s"', values))
   invalid_table(
     "expected a column '", column, "' of whole numbers below 2^53, as doubles, integers or integer64, or of exact ",
-    "numbers as text, none of them missing"
+    "numbers as text, none of them missing; got the type ", class(values)[1L], wrong_rows(values)
   )
+}
+
+# How many rows are missing or not whole; no message quotes a value.
+wrong_rows <- function(values) {
+  if (is.object(values) || !(is.integer(values) || is.double(values))) return("")
+  finite <- values[is.finite(values)]
+  numbers <- c(missing = sum(is.na(values)), "not whole" = sum(!is.na(values)) - sum(finite == trunc(finite)))
+  wrong <- numbers[numbers > 0]
+  told <- if (length(wrong)) paste0(names(wrong), ": ", wrong, collapse = ", ") else "some are too large"
+  paste0(" (rows: ", length(values), ", ", told, ")")
 }
 
 texts_in <- function(frame, column) {

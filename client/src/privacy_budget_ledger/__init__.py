@@ -1,6 +1,7 @@
 """A client of the privacy-budget ledger: register releases as plans, and draw noisy tables."""
 
 from privacy_budget_ledger import errors, plans
+from privacy_budget_ledger.balances import Balance
 from privacy_budget_ledger.budgets import ApproximateBudget, Budget, PureBudget, RdpBudget, ZcdpBudget
 from privacy_budget_ledger.clients import AsyncClient, Client
 from privacy_budget_ledger.errors import LedgerError, Problem
@@ -14,6 +15,7 @@ __all__ = [
     "Account",
     "ApproximateBudget",
     "AsyncClient",
+    "Balance",
     "Budget",
     "Client",
     "Drawn",

@@ -3,6 +3,7 @@
 No message contains a count, and no error refers to the request that had the counts.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -113,6 +114,12 @@ class AlreadyDrawn(Problem, code="already_drawn"):
     def draw(self) -> str | None:
         """The id of the stored draw."""
         return self.members.get("draw")
+
+    def __str__(self) -> str:
+        account = re.match("/v1/accounts/[^/]+/", str(self.members.get("instance", "")))
+        if account is None or self.draw is None:
+            return super().__str__()
+        return f"{super().__str__()}; the noisy counts are at GET {account[0]}draws/{self.draw}"
 
 
 class Incomplete(Problem, code="incomplete"):

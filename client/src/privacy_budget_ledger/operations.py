@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from privacy_budget_ledger import frames
+from privacy_budget_ledger.balances import Balance
 from privacy_budget_ledger.budgets import Budget
 from privacy_budget_ledger.errors import InvalidFrame, LedgerError
 from privacy_budget_ledger.exact import Exact, exact_text
@@ -280,15 +281,16 @@ class Operations:
                 break
         return tuple(found)
 
-    def balance(self, account: str, *, tag: str | None = None, delta: Exact | None = None) -> Operation[Any]:
-        """Return what an account has spent, holds and has left, as the interface answers.
+    def balance(self, account: str, *, tag: str | None = None, delta: Exact | None = None) -> Operation[Balance]:
+        """Return what an account has spent, holds and has left, as the interface answers; its text is short.
 
         Args:
             account: the account's name.
             tag: of which the spending is shown beside the whole.
             delta: at which epsilon is shown.
         """
-        return self._exchange.json(_whole, "GET", _path(account, "balance"), None, _stated(tag=tag, delta=_text(delta)))
+        asked = _stated(tag=tag, delta=_text(delta))
+        return self._exchange.json(Balance, "GET", _path(account, "balance"), None, asked)
 
     def receipt(self, account: str, release: str) -> Operation[Any]:
         """Return the signed receipt of a release."""

@@ -36,10 +36,12 @@ def drawn_at(of: OfGuarantee, deltas: Sequence[Fraction]) -> tuple[Fraction, ...
 
 
 def spending_picture(history: dict[str, Any], kind: str) -> Response:
-    """Draw a budget over time: what was left after each entry, what was spent, and the cap."""
+    """Draw a budget over time: what was left after each entry, what was spent, and the limit."""
     points = history["points"]
     figure = "rho" if history["budget"]["definition"] == "zcdp" else "epsilon"
     times = [datetime.fromisoformat(point["at"]) for point in points]
+
+    limit = _limit(history)
 
     def line(label: str, name: str, style: str) -> Line:
         values = [float("nan") if point[name] is None else point[name] for point in points]
@@ -49,7 +51,7 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         line("left", "remaining", "o-"),
         line("spent", "spent", "-"),
         line("spent and held", "counted", "--"),
-        line("cap", "cap", ":"),
+        line(limit, "cap", ":"),
     ]
     last = points[-1]
     spent = "an infinite loss" if last["counted"] is None else up(last["counted"])
@@ -61,18 +63,23 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
         f" {down(last['remaining'])} is left.{_UNEVEN if uneven else ''}",
     )
-    said = [_said(point) for point in points]
+    said = [_said(point, limit) for point in points]
     return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines, said=said)], kind, caption)
 
 
-def _said(point: dict[str, Any]) -> str:
+def _limit(history: dict[str, Any]) -> str:
+    """Return what limits the loss: an account has a budget, a tag has a cap."""
+    return "cap" if "tag" in history else "budget"
+
+
+def _said(point: dict[str, Any], limit: str) -> str:
     """Return what the picture says of one entry, a line for each figure."""
     name = f" {point['name']}" if point.get("name") else ""
     figures = {
         "left": down(point["remaining"]),
         "spent": up(point["spent"]),
         "spent and held": up(point["counted"]),
-        "cap": down(point["cap"]),
+        limit: down(point["cap"]),
     }
     about = f"entry {point['seq']}, {point['kind'].replace('_', ' ')}{name}, {point['at'][:19].replace('T', ' ')} UTC"
     return "\n".join([about, *(f"{label}: {value}" for label, value in figures.items())])

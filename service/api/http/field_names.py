@@ -28,8 +28,12 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
     alike = meant(name, known)
     if alike is not None:
         return f"unknown {what}; did you mean {alike}?"
-    listed = 0 < len(known) <= _MOST_LISTED
-    return f"unknown {what}; expected one of {', '.join(sorted(known))}" if listed else f"unknown {what}"
+    return f"unknown {what}; expected one of {', '.join(sorted(known))}" if is_listed(known) else f"unknown {what}"
+
+
+def is_listed(known: Collection[str]) -> bool:
+    """Return whether these are few enough names for a detail to list them."""
+    return 0 < len(known) <= _MOST_LISTED
 
 
 def meant(name: str, known: Collection[str]) -> str | None:

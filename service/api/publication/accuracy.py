@@ -3,18 +3,20 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from service.api.schemas.count_accuracy import CountAccuracy, count_accuracies
 from service.api.schemas.exact_numbers import number_down, stated
 from service.api.schemas.guarantees import BudgetModel, GuaranteeBody, guarantee_body
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta
-from service.ledger.draws import partitions
+from service.ledger.draws.partitions import DrawnFor
 from service.ledger.releases.releases import ReleaseRecord
 from service.ledger.releases.reservation_rows import State
+from service.ledger.verification.receipts import counted_partitions, drawn_from
 from service.privacy.accounting.guarantee import USUAL_ORDERS, guarantee
 from service.privacy.mechanisms import Mechanism
 from service.privacy.plans.condensed import condense_sequence
@@ -23,7 +25,7 @@ from service.privacy.plans.walking import Neighbouring, condense, runs_of
 _FACTS = ("account", "release", "name", "state", "unit", "neighbouring", "epsilon", "delta", "rho")
 _FIGURES = (
     "mechanism", "tags", "type", "parameters", "repetitions", "partitions_declared", "partitions_drawn", "confidence",
-    "moe", "coverage", "standard_deviation",
+    "moe", "coverage", "standard_deviation", "drawn",
 )  # fmt: skip
 
 
@@ -32,6 +34,10 @@ class MechanismAccuracy(CountAccuracy):
 
     partitions_declared: int | None = Field(description="null: none are declared.")
     partitions_drawn: int
+    drawn: bool = Field(
+        description="Whether this service drew it, for partitions or for the whole input. Nothing says whether it was"
+        " published, nor whether others drew it."
+    )
 
 
 class AccuracyStatement(BaseModel):
@@ -71,6 +77,29 @@ class FamilyStatement(BaseModel):
     releases: list[AccuracyStatement]
 
 
+class DrawnMechanisms(NamedTuple):
+    """The mechanisms of a release that were drawn, by their names.
+
+    Attributes:
+        counters: of those that were drawn for partitions.
+        whole: those that were drawn for the whole input.
+    """
+
+    counters: Mapping[str, DrawnFor]
+    whole: frozenset[str]
+
+
+def drawn_mechanisms(connection: Connection, owner: AccountRecord, release: ReleaseRecord) -> DrawnMechanisms:
+    """Return the mechanisms of a release that were drawn, by all texts of its account's journal.
+
+    Raises:
+        Altered: an entry or a counter is not as the service wrote it.
+    """
+    draws = drawn_from(connection, owner, release)
+    counters = {one.mechanism: one for one in counted_partitions(connection, release, draws)}
+    return DrawnMechanisms(counters, frozenset(one.mechanism for one in draws if not one.partition))
+
+
 def joint_loss(owner: AccountRecord, releases: Sequence[ReleaseRecord]) -> dict[str, Any]:
     """Return the loss of an account's releases together, as JSON; nothing is lost without releases."""
     plan = condense_sequence((condense(release.plan), 1) for release in releases)
@@ -84,14 +113,14 @@ def statement_of(
     owner: AccountRecord,
     release: ReleaseRecord,
     cost: Mapping[str, Any],
-    drawn: Mapping[str, partitions.DrawnFor],
+    drawn: DrawnMechanisms,
     confidence: Fraction,
 ) -> dict[str, Any]:
     """Return the accuracy statement of a release, with an iterator of its mechanisms.
 
     Args:
         cost: the guarantee of the release, as JSON.
-        drawn: the counters of its partitions, by mechanism.
+        drawn: its mechanisms that were drawn.
         confidence: of the margins.
     """
     (best,) = cost["best"]
@@ -132,14 +161,15 @@ def table_of_family(
 
 
 def _with_partitions(
-    runs: Iterator[tuple[Mechanism, int]], drawn: Mapping[str, partitions.DrawnFor], confidence: Fraction
+    runs: Iterator[tuple[Mechanism, int]], drawn: DrawnMechanisms, confidence: Fraction
 ) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy of each mechanism, with its partitions."""
+    """Yield the accuracy of each mechanism, with its partitions and whether it was drawn."""
     for mechanism, figures in count_accuracies(runs, confidence, {}):
-        found = drawn.get(mechanism.name or "")
+        found = drawn.counters.get(mechanism.name or "")
         yield figures | {
             "partitions_declared": None if mechanism.partitions is None else mechanism.partitions.most,
             "partitions_drawn": 0 if found is None else found.drawn,
+            "drawn": found is not None or mechanism.name in drawn.whole,
         }
 
 

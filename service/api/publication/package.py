@@ -17,7 +17,6 @@ from service.errors import Altered, Conflict, Gone, Incomplete
 from service.ledger.accounts.accounts import AccountRecord, read_account
 from service.ledger.descriptions.registry import as_recorded
 from service.ledger.draws.draw_entries import entries_of_draws
-from service.ledger.draws.partitions import DrawnFor
 from service.ledger.draws.stored_draws import (
     DrawOutline,
     DrawRecord,
@@ -115,8 +114,9 @@ def publication_of(
         raise Conflict(f"the release is {release.state}; only a committed release has a publication package")
     receipt = receipt_of(connection, owner, release_id, at)
     cost = cost_of(owner, release)
-    partitions = {one["mechanism"]: DrawnFor(**one) for one in receipt["partitions"]}
-    stated = accuracy.statement_of(owner, release, cost, partitions, confidence)
+    stated = accuracy.statement_of(
+        owner, release, cost, accuracy.drawn_mechanisms(connection, owner, release), confidence
+    )
     drawn = tuple(numbers_of_later(connection, owner, release, [Drawn.KIND]))
     entry, lacks = None, tuple[str, ...]()
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from sqlalchemy import Connection
@@ -171,7 +171,18 @@ def _answer(account: AccountRecord, status: int = 200, approval: Approval | None
     return Answer(status, json.dumps(account_body(account, approval)))
 
 
-@router.post("", status_code=201, response_model=AccountBody, openapi_extra=examples.body(examples.ACCOUNT))
+async def _require_steward(principal: CurrentPrincipal) -> None:
+    """Refuse a key that may open no account, before the faults of its request are told."""
+    require(principal, "steward")
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=AccountBody,
+    openapi_extra=examples.body(examples.ACCOUNT),
+    dependencies=[Depends(_require_steward)],
+)
 @in_writers
 def open_account(body: OpenAccount, change: Changing) -> Response:
     """Open an account.

@@ -17,6 +17,7 @@ from service.api.identity.auth import CurrentPrincipal, require
 from service.api.publication.accuracy import (
     AccuracyStatement,
     FamilyStatement,
+    drawn_mechanisms,
     joint_loss,
     statement_of,
     table_of,
@@ -32,7 +33,6 @@ from service.ledger.accounts.budgets import write_budget
 from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.releases import list_releases
 from service.ledger.storage import clock
-from service.ledger.verification.receipts import counted_partitions
 
 router = APIRouter(prefix="/v1/accounts/{account}", route_class=StrictRoute)
 
@@ -74,7 +74,7 @@ def state_accuracy(
         owner = accounts.read_account(connection, account)
         record = read_recorded(connection, owner, release).seen(clock.now())
         (cost,) = costs_of(connection, request, owner, [record])
-        drawn = {one.mechanism: one for one in counted_partitions(connection, owner, record)}
+        drawn = drawn_mechanisms(connection, owner, record)
     statement = statement_of(owner, record, cost, drawn, asked)
     statement |= {"mechanisms": islice(statement["mechanisms"], limit)}
     if prefers(accept, csv_answers.MEDIA_TYPE):
@@ -118,7 +118,7 @@ def state_family_accuracy(
             most = f"at most {_MOST_RELEASES}" if len(records) == _MOST_RELEASES else "fewer or shorter"
             raise InvalidInput.at("/query", f"expected a family of {most} releases, got more: ask for fewer")
         costs = costs_of(connection, request, owner, records)
-        drawn = [{one.mechanism: one for one in counted_partitions(connection, owner, record)} for record in records]
+        drawn = [drawn_mechanisms(connection, owner, record) for record in records]
     joint = joint_loss(owner, records)
     statements = [
         statement | {"mechanisms": islice(statement["mechanisms"], limit)}

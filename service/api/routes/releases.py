@@ -1,7 +1,7 @@
 """Routes of releases: register plans against an account's budget, and read them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -49,6 +49,7 @@ from service.ledger.descriptions import descriptions
 from service.ledger.draws import partitions
 from service.ledger.releases import charges, proposals, releases, reservations
 from service.ledger.releases.charges import Registered
+from service.ledger.releases.persons import Persons, persons_of
 from service.ledger.releases.preparation import NewRelease, Prepared
 from service.ledger.releases.recorded_releases import read_recorded
 from service.ledger.releases.releases import LONG, ReleaseRecord
@@ -161,6 +162,10 @@ class ReleaseBody(BaseModel):
     overdue: bool
     plan: Plan | SkipJsonSchema[None] = Field(None, description="Left out only in answers to with_plan=false.")
     tags: list[str]
+    plan_tags: list[str] | SkipJsonSchema[None] = Field(
+        None,
+        description="Where releases are read or listed: the tags on the plan and its parts, in their order as texts.",
+    )
     partitions: list[PartitionsBody] = Field(description="For each mechanism that was drawn for partitions.")
     metadata: Metadata
     delta: str
@@ -169,6 +174,13 @@ class ReleaseBody(BaseModel):
     head: HeadBody
     created_at: str | None
     periods: StatedPeriods = None
+    registered_by: str | SkipJsonSchema[None] = Field(
+        None, description="Where releases are read or listed: the principal that registered it."
+    )
+    approved_by: list[str] | SkipJsonSchema[None] = Field(
+        None,
+        description="Where releases are read or listed: those that approved it, in the order in which they did.",
+    )
     approval: ApprovalBody | SkipJsonSchema[None] = Field(
         None, description="Only of a proposed release, where an account that asks for its approval states approvers."
     )
@@ -262,6 +274,7 @@ COLUMNS = (
     "id", "name", "state", "created_at", "expires_at", "overdue", "tags", "delta", "charge.definition", "charge.alpha",
     "charge.rho", "charge.rho_exact", "charge.epsilon", "charge.epsilon_exact", "charge.delta", "charge.share",
     "cost.pure.epsilon", "cost.zcdp.rho", "cost.delta", "periods", "metadata", "plan", "head.seq", "head.hash",
+    "registered_by", "approved_by", "plan_tags",
 )  # fmt: skip
 
 
@@ -319,8 +332,10 @@ def listed(
     present = without_due_reservations(connection, owner, now)
     drawn = partitions.drawn_for(connection, [release.id for release in records])
     approvals = proposals.approvals_of(connection, owner, records)
+    persons = persons_of(connection, owner, records)
     return [
         body_of(release, present, now, drawn.get(release.id, []))
+        | _found_members(release, persons)
         | approval_member(approvals.get(release.id), judge)
         | {"cost": cost}
         | _plan_member(release, with_plan=with_plan)
@@ -358,13 +373,19 @@ def read_release(
         owner = without_due_reservations(connection, owner, now)
         drawn = partitions.drawn_for(connection, [release]).get(release, [])
         waits = approval_member(proposals.approvals_of(connection, owner, [record]).get(release), judge)
+        found = _found_members(record, persons_of(connection, owner, [record]))
     charge = charge_member(owner, record.plan, cost, however_large=True) if with_charge else {}
     plan = _plan_member(record, with_plan=with_plan)
-    return ok(body_of(record, owner, now, drawn) | waits | plan | {"cost": cost} | charge)
+    return ok(body_of(record, owner, now, drawn) | found | waits | plan | {"cost": cost} | charge)
 
 
 def _plan_member(release: ReleaseRecord, *, with_plan: bool) -> dict[str, Any]:
     return {"plan": release.document} if with_plan else {}
+
+
+def _found_members(release: ReleaseRecord, persons: Mapping[str, Persons]) -> dict[str, Any]:
+    """Return the members that only answers to reading and listing releases have."""
+    return {"plan_tags": sorted(release.plan_tags)} | persons[release.id]._asdict()
 
 
 @router.patch("/{release}", response_model=ReleaseBody, openapi_extra=examples.body(examples.RELEASE_CHANGE))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy.orm import aliased
 
 from service.errors import NotFound
@@ -22,6 +22,7 @@ from service.ledger.storage.tables import ApiKey
 
 _PURPOSE = "api-key-row"
 _PREFIX = "pbl_"  # lets secret scanners recognise a leaked token
+_LISTED = 10  # ids that share a beginning
 _Successor = aliased(ApiKey)
 ORDER = (ApiKey.created_at, ApiKey.id)
 SEALED = (
@@ -56,6 +57,12 @@ def read_key(connection: Connection, key_id: str) -> KeyRecord:
 def has_key(connection: Connection, key_id: str) -> bool:
     """Return whether there is a key with this id."""
     return connection.execute(select(ApiKey.id).where(ApiKey.id == key_id)).first() is not None
+
+
+def ids_that_begin(connection: Connection, beginning: str) -> Sequence[str]:
+    """Return the ids of keys that begin with a text, in their order; a few where there are many."""
+    begun = func.substr(ApiKey.id, 1, len(beginning)) == beginning
+    return connection.execute(select(ApiKey.id).where(begun).order_by(ApiKey.id).limit(_LISTED)).scalars().all()
 
 
 def is_made_by(connection: Connection, secret: Secret, key_id: str, principal: str) -> bool:

@@ -1,6 +1,7 @@
 """Receipts: the signed cost of a release, for readers who cannot ask the ledger."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection
@@ -37,7 +38,7 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     release = read_release(connection, account.id, release_id)
     require_recorded(connection, account, release)
     charged = charge_of(connection, account, release)
-    counters = counted_partitions(connection, account, release)
+    counters = counted_partitions(connection, release, drawn_from(connection, account, release))
     under_caps = {tag: price_of(amount) for tag, amount in charged.caps.items()}
     return {
         "account": account.name,
@@ -68,15 +69,19 @@ def receipt_of(connection: Connection, account: AccountRecord, release_id: str, 
     }
 
 
-def counted_partitions(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> list[DrawnFor]:
-    """Return the counters of the partitions that a release was drawn for, as the draws in the journal have them.
+def drawn_from(connection: Connection, account: AccountRecord, release: ReleaseRecord) -> list[Drawn]:
+    """Return the draws of a release, by all texts of its account's journal; raise as ``later_entries``."""
+    contents = (entry.content for entry in later_entries(connection, account, release, [Drawn.KIND]))
+    return [content for content in contents if isinstance(content, Drawn)]
+
+
+def counted_partitions(connection: Connection, release: ReleaseRecord, drawn: Iterable[Drawn]) -> list[DrawnFor]:
+    """Return the counters of the partitions that a release was drawn for, as its draws in the journal have them.
 
     Raises:
         Altered: a counter is not as the service wrote it, or does not follow from the journal.
     """
     counters = drawn_for(connection, [release.id]).get(release.id, [])
-    contents = (entry.content for entry in later_entries(connection, account, release, [Drawn.KIND]))
-    drawn = (content for content in contents if isinstance(content, Drawn))
     if {counter.mechanism: counter.drawn for counter in counters} != greatest_counters(connection, release, drawn):
         raise altered(release.id, "its counters of partitions are not those of the journal's draws")
     return counters

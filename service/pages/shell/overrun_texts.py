@@ -10,25 +10,23 @@ from service.rounding import down, up
 
 
 def overrun_text(failure: Mapping[str, Any], title: str = "") -> str:
-    """Return the sentence about a cap that is exceeded.
+    """Return the sentence about a budget, or a cap on a tag, that is exceeded.
 
     Args:
         failure: as a problem of ``/v1`` lists it.
-        title: that of the problem, which may be about a cap that is lowered too far.
+        title: that of the problem, which may be about one that is lowered too far.
     """
     if failure["account"] is None:
         return (
             "An account above this one has no room; your key does not reach it, so its remaining budget is not shown."
         )
-    cap = symbol_of(failure["cap"]) + (f" for tag {failure['tag']}" if "tag" in failure else "")
+    symbol = symbol_of(failure["cap"])
+    limit = f"cap on {symbol} for tag {failure['tag']}" if "tag" in failure else f"{symbol} budget"
     needed = "an infinite loss" if failure["requested"] is None else up(failure["requested"])
     if title == BELOW_SPENT:
-        return f"The new cap of {failure['account']} on {cap} is below what is spent and held, {needed}."
+        return f"The new {limit} of {failure['account']} is below what is spent and held, {needed}."
     window = f" in window {failure['window']}" if "window" in failure else ""
-    return (
-        f"{failure['account']} has {down(failure['remaining'])} of its cap on {cap} left{window}; it would take"
-        f" {needed}."
-    )
+    return f"{failure['account']} has {down(failure['remaining'])} of its {limit} left{window}; it would take {needed}."
 
 
 def problem_texts(problem: Mapping[str, Any]) -> list[str]:
@@ -38,7 +36,7 @@ def problem_texts(problem: Mapping[str, Any]) -> list[str]:
 
 
 def overrun_faults(problem: Mapping[str, Any]) -> dict[str, str]:
-    """Return the caps that a request states and that are refused, by JSON pointer; empty if it states none."""
+    """Return the limits that a request states and that are refused, by JSON pointer; empty if it states none."""
     if "pointer" not in problem:
         return {}
     found: dict[str, list[str]] = {}

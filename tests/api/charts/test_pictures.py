@@ -74,7 +74,7 @@ def test_the_burn_down_says_what_is_left(spending: Client) -> None:
         assert pictures[0].content == pictures[1].content
         title, description, texts = _drawn(pictures[0])
         assert title == f"Budget of {account} over time"
-        for label in ("left", "spent", "spent and held", "cap", "time (UTC)", f"{figure} (nats)"):
+        for label in ("left", "spent", "spent and held", "budget", "time (UTC)", f"{figure} (nats)"):
             assert label in texts
         found = re.search(r": (\S+) of (\S+) (\w+) is spent or held, (\S+) is left", description)
         assert found is not None, description

@@ -50,6 +50,11 @@ def test_an_account_opens_in_every_definition_and_reads_as_it_was_stated(client:
     assert head_of(client) == opened["head"]
 
 
+def test_a_key_that_may_open_no_account_is_told_so_before_the_faults_of_its_request(embedded: Client) -> None:
+    pipeline = make_key(embedded, "pipeline", "weekly")
+    problem_of(embedded.post("/v1/accounts", json={"unit": 1}, headers=pipeline), "forbidden")
+
+
 def test_exact_numbers_mean_their_decimal_text(embedded: Client) -> None:
     body = '{"name": "a", "unit": "p", "neighbouring": "add_remove", "budget": {"definition": "pure", "epsilon": 0.10}}'
     answer = embedded.post("/v1/accounts", content=body, headers={"Content-Type": "application/json"})

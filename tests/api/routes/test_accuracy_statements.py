@@ -57,6 +57,7 @@ def test_a_statement_has_what_a_publication_needs(client: Client, stated: Any) -
     assert (county["tags"], county["partitions_declared"], county["partitions_drawn"]) == (["county", "sex"], 3, 2)
     assert (county["type"], county["parameters"]["scale"]) == ("geometric", "2")
     assert (means["repetitions"], means["type"]) == (4, "gaussian")
+    assert [one["drawn"] for one in found["mechanisms"]] == [True, False, False, False]
     assert (elsewhere["moe"], elsewhere["coverage"], elsewhere["standard_deviation"]) == (None, None, None)
 
 

@@ -115,6 +115,10 @@ def test_releases_are_found_by_their_approver(client: Client) -> None:
     assert _found(client, approved_by="first-steward") == []
     listed = client.get("/v1/accounts/people/releases", params={"approved_by": "second"})
     assert [one["name"] for one in json_of(listed)["items"]] == ["first"]
+    persons = [(one["registered_by"], one["approved_by"]) for one in json_of(client.get(_ALL))["items"]]
+    assert persons == [("first-steward", by) for by in (["second", 'th"ird'], ['th"ird'], ["second"], [])]
+    (row, *_) = csv.DictReader(io.StringIO(client.get(_ALL, headers={"Accept": "text/csv"}).text))
+    assert (row["registered_by"], row["approved_by"], row["plan_tags"]) == ("first-steward", 'second; th"ird', "")
     family = client.get("/v1/accounts/other/accuracy", params={"approved_by": "second"})
     assert [one["name"] for one in json_of(family)["releases"]] == ["third"]
 

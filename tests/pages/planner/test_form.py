@@ -91,6 +91,7 @@ def test_a_release_says_what_was_typed() -> None:
     assert release_of(_form(), _PLAIN, plan) == body
     assert release_of(_form(reserve_for=["P1D"]), _PLAIN, plan) == body | {"reserve_for": "P1D"}
     assert "delta" not in release_of(_form(delta=[""]), _PLAIN, plan)
+    assert release_of(_form(tags=["a; b\r\n; a c,d"]), _PLAIN, plan)["tags"] == ["a", "b", "a c", "d"]
     waves = {"name": "panel", "periods": {"calendar": "index"}}
     assert release_of(_form(periods=["1 to 3"]), waves, plan) == body | {"periods": {"from": 1, "to": 3}}
     assert release_of(_form(periods=["all"]), _PLAIN, plan) == body | {"periods": "all"}

@@ -147,7 +147,7 @@ def test_as_many_releases_are_said_to_fit_as_register(client: TestClient, visit:
     _open_spent(client)
     page = _press(visit, "plan", account="spent", moe=["8", "10"])
     (plan, *_), (cell, *_) = _plans(page).values(), _cells(page, "Capacity")
-    said = re.search(r">([0-9]+) times in all; then spent has no room in its cap on ε<", cell)
+    said = re.search(r">([0-9]+) times in all; then spent has no room in its ε budget<", cell)
     assert said is not None
     for _ in range(int(said[1])):
         json_of(charge(client, plan, "spent"), 201)
@@ -196,7 +196,7 @@ def test_a_key_that_may_not_ask_for_the_capacity_sees_what_a_plan_costs_alone(cl
     for page in (seen, hidden):
         assert _row(page, "Left after it") == [_UNKNOWN] * 3
         assert _UNKNOWN not in _row(page, "Charge, ")
-    assert "then zcdp has no room in its cap on ρ" in _whole_row(seen, "Capacity")
+    assert "then zcdp has no room in its ρ budget" in _whole_row(seen, "Capacity")
     assert _row(hidden, "Of the budget") == _row(hidden, "Capacity") == [_UNKNOWN] * 3
     assert "cheap" not in hidden.text
     assert "zcdp has" not in hidden.text
@@ -300,7 +300,7 @@ def test_a_refusal_is_shown_and_nothing_is_lost(client: TestClient, visit: TestC
     assert "The release exceeds the budget" in refused.text
     fields = form_of(refused, "/plan").fields
     assert (fields["release"], fields["tags"], fields["moe"]) == (["late"], ["x"], ["60", "50"])
-    assert re.search(r"pure has 0.0(5|4999) of its cap on ε left", " ".join(refused.text.split()))
+    assert re.search(r"pure has 0.0(5|4999) of its ε budget left", " ".join(refused.text.split()))
 
 
 def test_margins_are_widened_until_the_plan_fits(reader: TestClient) -> None:
@@ -363,7 +363,7 @@ def test_a_fault_of_the_file_is_at_the_file(reader: TestClient) -> None:
 def test_a_parent_without_room_is_named(client: TestClient, visit: TestClient) -> None:
     open_account(client, "child", {"definition": "zcdp", "rho": "5"}, parent="zcdp")
     page = _press(visit, "plan", account="child", moe=["1", "50"])
-    assert "zcdp has 0.5 of its cap on ρ left" in " ".join(page.text.split())
+    assert "zcdp has 0.5 of its ρ budget left" in " ".join(page.text.split())
     assert "register-geometric" not in form_of(page, "/plan").buttons
 
 
@@ -563,7 +563,7 @@ def test_a_plan_that_costs_a_short_decimal_is_shown_at_it(reader: TestClient) ->
     found = reader.post("/plan", data=form.with_texts(texts | {"account": "zcdp", "divided": "0.6", "do": "plan"}))
     words = " ".join(re.sub("<[^>]+>", " ", html.unescape(found.text)).split())
     assert "σ² = 10/9" in words
-    assert "zcdp has 0.5 of its cap on ρ left; it would take 0.6." in words
+    assert "zcdp has 0.5 of its ρ budget left; it would take 0.6." in words
     assert "120 %" in words
     assert "121 %" not in words
     assert re.search(r'<span title="b = [0-9./]{9,}">b ≈ [0-9.]{4,6}</span>', found.text)

@@ -16,7 +16,7 @@ _UNSEEN: dict[str, Any] = _FAILURE | dict.fromkeys(("account", "definition", "ca
 
 
 def test_figures_have_the_digits_of_pages() -> None:
-    assert overrun_text(_FAILURE) == "labour has 0.09201 of its cap on ρ left; it would take 0.1001."
+    assert overrun_text(_FAILURE) == "labour has 0.09201 of its ρ budget left; it would take 0.1001."
     of_part = overrun_text(_FAILURE | {"tag": "age", "window": "2025", "requested": None})
     assert of_part == (
         "labour has 0.09201 of its cap on ρ for tag age left in window 2025; it would take an infinite loss."
@@ -25,7 +25,7 @@ def test_figures_have_the_digits_of_pages() -> None:
 
 
 def test_a_lowered_cap_is_said_to_be_below_what_is_spent() -> None:
-    assert overrun_text(_FAILURE, BELOW_SPENT) == "The new cap of labour on ρ is below what is spent and held, 0.1001."
+    assert overrun_text(_FAILURE, BELOW_SPENT) == "The new ρ budget of labour is below what is spent and held, 0.1001."
 
 
 def test_a_problem_is_told_by_its_failures_or_its_detail() -> None:

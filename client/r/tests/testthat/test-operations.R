@@ -71,6 +71,7 @@ test_that("a batch is registered whole or not at all", {
   large <- new_release("large", plan_discrete_gaussian(rho = "0.48"))
   caught(register_batch(ledger, name, list(both[[1]], large)), "pbl_budget_exceeded")
   expect_identical(balance(ledger, name)$remaining$rho, 0.48)
+  expect_output(print(balance(ledger, name)), paste0("<balance of ", name, ", at entry .*left +rho 0.48\n"))
 })
 
 test_that("a balance is asked for a tag and a delta", {
@@ -152,6 +153,7 @@ test_that("a mechanism of a release is drawn once", {
     draw_release(ledger, name, made$id, counties, mechanism = "county", partition = "01"), "pbl_already_drawn"
   )
   expect_identical(failed$draw, drawn$draws)
+  expect_match(conditionMessage(failed), paste0("/v1/accounts/", name, "/draws/", drawn$draws), fixed = TRUE)
 })
 
 test_that("the values of a column are partitions, and continue under the condition's key", {

@@ -62,6 +62,11 @@ test_that("a column that is no column of counts is refused before anything is se
     expect_match(conditionMessage(failed), whole_message, fixed = TRUE)
     expect_no_match(conditionMessage(failed), "12345")
   }
+  wrong <- data.frame(count = c(1.5, NA, 3, Inf))
+  expect_error(
+    draw(ledger, "town", wrong, name = "t", mechanism = noise),
+    "got the type numeric (rows: 4, missing: 1, not whole: 2)", fixed = TRUE, class = "pbl_invalid_table"
+  )
   skip_if_not_installed("bit64")
   missing <- data.frame(count = bit64::as.integer64(c(1, NA)))
   expect_error(draw(ledger, "town", missing, name = "t", mechanism = noise), whole_message, class = "pbl_invalid_table")

@@ -26,6 +26,7 @@ from service.api.http.dependencies import (
     in_writers,
     respond,
 )
+from service.api.http.field_names import is_listed, meant
 from service.api.http.list_answers import AS_TABLE, USUAL, Accepted, answer_list
 from service.api.http.memory_room import Room
 from service.api.http.paging import Cursor, Limit, read_seq, write_cursor
@@ -286,8 +287,17 @@ def _place(account: str, release: str, selection: DrawSelection, change: Change,
     if change.prices_only:
         raise HelperResult([place])
     if place is None:
-        raise places.no_mechanism(f"{below}/mechanism")
+        names = [] if record is None else [one.name for one in mechanisms_of(record.plan) if one.name is not None]
+        raise InvalidInput.at(f"{below}/mechanism", _expected_mechanism(selection.mechanism, names))
     return cast("places.Place", place)
+
+
+def _expected_mechanism(name: str, known: Sequence[str]) -> str:
+    """Return the detail of a mechanism that the plan does not have, with the names of those that it has."""
+    listed = f", one of {', '.join(known)}" if is_listed(known) else ""
+    alike = meant(name, known) if is_listed(known) else None
+    hint = "" if alike is None else f"; did you mean {alike}?"
+    return f"expected the name, or else the path, of a mechanism of the release's plan{listed}{hint}"
 
 
 _COLUMNS = (

@@ -342,6 +342,16 @@ def test_a_dry_run_is_one_of_the_release(embedded: Client) -> None:
     assert json_of(embedded.get("/v1/accounts/people/balance"))["releases"] == 1
 
 
+def test_a_mechanism_that_the_plan_does_not_have_is_told_with_those_that_it_has(embedded: Client) -> None:
+    open_account(embedded)
+    parts = [pure("0.1") | {"name": name} for name in ("county", "tract")]
+    of = release(embedded, {"type": "sequence", "parts": parts})
+    for name, hint in (("couny", "; did you mean county?"), ("x", "")):
+        (fault,) = problem_of(_draw(embedded, of, name), "validation")["errors"]
+        assert fault["pointer"] == "/mechanism"
+        assert fault["detail"].endswith(f"mechanism of the release's plan, one of county, tract{hint}")
+
+
 def test_randomised_response_is_only_accounted(embedded: Client) -> None:
     open_account(embedded, neighbouring="replace_one")
     answer = _register_and_draw(embedded, {"type": "randomized_response", "epsilon": "0.1"}, [1])
