@@ -18,7 +18,7 @@ ARITHMETIC = "arithmetic.txt"
 _NEAR = 1e-10  # relatively: what was seen differed by 2e-13 at the most
 SUMMED_BY_LIBRARY = "/v1/empirical/loss"  # by dot products, whose order numpy's library chooses as it likes
 LOOSE_PATHS = ("/v1/calibrations/comparison", SUMMED_BY_LIBRARY)
-_ADDED = {"changed_at"}  # what answers have gained since they were recorded
+_ADDED = {"changed_at", "registered_by", "approved_by", "plan_tags", "detail"}  # what answers have gained since then
 
 
 def arithmetic() -> str:

@@ -14,7 +14,7 @@ from service.ledger.access.key_lives import KeyLives
 from service.ledger.accounts.allotments import amount_in, reference_to, text_of
 from service.ledger.accounts.caps import price_under
 from service.ledger.journal import entries, entry_texts
-from service.ledger.journal.account_state import AccountState, Charge, ProposedChange
+from service.ledger.journal.account_state import AccountState, Charge, HeldRelease, ProposedChange, ends_by_itself
 from service.ledger.journal.chains import MISFILED, UNREADABLE, BrokenChain, check_link, read_body, read_entry
 from service.ledger.journal.entries import (
     Allotted,
@@ -94,6 +94,14 @@ def _readable() -> Iterator[None]:
         raise BrokenChain("the entry's price or plan is not valid") from None
 
 
+def _check_end(held: HeldRelease | None, at: str) -> None:
+    """Require that a hold had ended by itself at a moment."""
+    with _readable():
+        ends = None if held is None else ends_by_itself(held)
+    if ends is None or ends > at:
+        raise BrokenChain("the reservation had not ended")
+
+
 def _allotment_like(leaf: Declared, child: str) -> Declared:
     """Return the mechanism of an allotment with the figures of another mechanism."""
     amount_in(leaf)
@@ -165,7 +173,10 @@ class Audit:
                 self._check_asked(content.accountant, content.charge, content)
                 self._check_caps(content.accountant, entry.release_id, content.charge)
                 self._keep(entry.release_id, content.charge)
-            case Voided() | Expired():
+            case Expired():
+                _check_end(held, entry.time)
+                self._charged.pop(entry.release_id, None)
+            case Voided():
                 self._charged.pop(entry.release_id, None)
             case PriceChanged():
                 self._take_price(entry.release_id, content)

@@ -30,7 +30,7 @@ from service.ledger.accounts import accounts, budgets
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.descriptions import descriptions
 from service.ledger.draws import count_codec, draws
-from service.ledger.releases import expiry_keeper, releases, reservations, settlement
+from service.ledger.releases import expiry_keeper, releases, reservation_rows, reservations, settlement
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
@@ -1017,3 +1017,40 @@ def test_a_proposal_that_is_approved_before_the_lock_is_not_lost(
     assert carry_out(database, commitment).release.state == "committed"
     with database.read() as connection:
         assert verify(connection, "people").first_bad is None
+
+
+def _show_as_due(database: Database, release: str) -> None:
+    """Show the hold of a release with an end, which only whoever owns the database can for a moment."""
+
+    def work(connection: Any) -> None:
+        statement = "UPDATE holds SET expires_at = '2020-01-01T00:00:00.000000Z' WHERE release_id = :id"
+        connection.execute(text(statement), {"id": release})
+
+    database.write(work, is_committed=lambda *_: False)
+
+
+def test_a_hold_that_never_ends_does_not_expire_whatever_the_database_shows(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seals are checked when a hold is read; what is due was found by a query before, which an index can mislead."""
+    open_account(database)
+    (release,) = reserve(database, {"type": "gaussian", "rho": "0.5"})
+    _show_as_due(database, release)
+    monkeypatch.setattr(reservation_rows, "require_seal", lambda *_: None)
+    with pytest.raises(Altered):
+        expire(database, account_of(database).id)
+    assert account_of(database).totals.rho.finite == Fraction(1, 2)
+
+
+def test_an_expiry_of_what_had_not_ended_is_found(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_account(database)
+    (release,) = reserve(database, {"type": "gaussian", "rho": "0.5"})
+    _show_as_due(database, release)
+    monkeypatch.setattr(reservation_rows, "require_seal", lambda *_: None)
+    monkeypatch.setattr(settlement.Held, "is_over", lambda *_: True)
+    assert expire(database, account_of(database).id)
+    monkeypatch.undo()
+    with database.read() as connection:
+        fault = verify(connection, "people").first_bad
+    assert fault is not None
+    assert fault.reason == "the reservation had not ended"
