@@ -21,11 +21,12 @@ from service.errors import AlreadyDrawn, Altered, Unavailable
 from service.ledger.draws import draw_rows, stored_draws
 from service.ledger.draws.choice_branches import SMALL, WHOLE, LaterDraw
 from service.ledger.draws.tabulation_layout import Layout, by_branch
+from service.ledger.releases import release_rows
 from service.ledger.spending import kept_figures
 from service.ledger.spending.kept_figures import KeptFigures
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from service.ledger.storage.tables import Draw, KnownCost, Release, Tabulation
+from service.ledger.storage.tables import Draw, KnownCost, Tabulation
 from service.ledger.storage.transaction import secret_of
 from service.privacy.partitions import distinct
 from service.privacy.planning.levels import Level, find_level
@@ -146,7 +147,7 @@ def record_left(database: Database, before: str, stopping: threading.Event) -> i
 def _record_left(database: Database, release_id: str, draw_id: str) -> None:
     with database.read() as connection:
         ((_, layout),) = stored_draws.read_layouts(connection, [draw_id], at_once=True)
-        plan = connection.execute(select(Release.plan).where(Release.id == release_id)).scalar_one()
+        plan = release_rows.sealed_plan(connection, release_id)
     level = find_level(read_plan(json.loads(plan)), layout.level)
     if level is None:
         raise draw_rows.altered(draw_id)
