@@ -94,7 +94,7 @@ def _tell(database: Database, before: str) -> None:
     if before:
         _log.info("the ledger was migrated", database=database.place.name, before=before, now=database.version)
     else:
-        _log.warning("a new ledger was begun", database=database.place.name)
+        _log.info("a new ledger was begun", database=database.place.name)
 
 
 def _require_same_version(database: Database, secret: Secret) -> None:
