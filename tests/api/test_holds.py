@@ -49,7 +49,8 @@ def test_a_reservation_from_its_making_to_its_end(client: Client) -> None:
     made, ends = (datetime.fromisoformat(held[field]) for field in ("created_at", "expires_at"))
     assert ends - made == timedelta(minutes=90)
     assert (held["state"], held["overdue"], held["remaining"]["epsilon"]) == ("reserved", False, 0.75)
-    assert _read(client, held) == held
+    persons = {"registered_by": "first-steward", "approved_by": [], "plan_tags": []}
+    assert _read(client, held) == held | persons
     assert _figures(_balance(client)) == (0, 0.25, 0.75, 1)
 
     committed = json_of(_settle(client, held, "commit"))
