@@ -49,6 +49,7 @@ def work_out(page: Page) -> None:
 
 def assert_accessible(page: Page) -> None:
     """axe-core finds nothing, and the page has the landmarks that readers jump to. It needs JavaScript."""
+    page.wait_for_load_state("load")  # before it, the colours may be those of a page without its style sheets
     violations = Axe().run(page).response["violations"]
     described = [f"{found['id']}: {[node['html'] for node in found['nodes']]}" for found in violations]
     assert described == [], (page.url, described)
