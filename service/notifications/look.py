@@ -1,6 +1,5 @@
 """A look at the journals: what it finds, and the one transaction that writes it."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import BudgetBelow, FollowedJournal
 from service.ledger.storage.transaction import batch
+from service.ledger.storage.writing_pace import processor_seconds
 from service.notifications.audience import Audience
 from service.notifications.hourly_limits import HourlyLimits
 
@@ -73,9 +73,9 @@ class Look:
             moved = _places_of(connection, self.places) == {of: new for of, (_, new) in self.places.items()}
             return ids is not None and moved and deliveries.is_queued(connection, ids)
 
-        began = time.thread_time()
+        began = processor_seconds()
         database.write(work, is_committed=is_committed)
-        return time.thread_time() - began
+        return processor_seconds() - began
 
     def _compare(self, connection: Connection, there: Collection[str]) -> None:
         """Write which budgets are below a webhook's share, for those that are there."""

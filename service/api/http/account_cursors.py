@@ -5,7 +5,7 @@ The account's number in the database would tell a key that is limited to few acc
 
 from sqlalchemy import Connection, select
 
-from service.api.http.paging import not_a_cursor, read_cursor
+from service.api.http.paging import not_a_cursor, read_cursor, read_number
 from service.ledger.storage.tables import Account
 
 _SEPARATOR = "/"  # no account's name has it
@@ -33,10 +33,11 @@ def read_place(connection: Connection, cursor: str | None, only: frozenset[str] 
     """
     if cursor is None:
         return 0, 0
-    name, _, seq = read_cursor(cursor).partition(_SEPARATOR)
-    if not (seq.isascii() and seq.isdigit() and len(seq) < 16) or not (only is None or name in only):
+    name, _, text = read_cursor(cursor).partition(_SEPARATOR)
+    seq = read_number(text)
+    if only is not None and name not in only:
         raise not_a_cursor()
     account = connection.execute(select(Account.id).where(Account.name == name)).scalar()
     if account is None:
         raise not_a_cursor()
-    return account, int(seq)
+    return account, seq

@@ -49,10 +49,18 @@ def read_cursor(cursor: str | None) -> str:
 
 def read_seq(cursor: str | None) -> int:
     """Return the number of the last item of the previous page; 0 at the start; raise as ``read_cursor``."""
-    last = read_cursor(cursor) or "0"
-    if not (last.isascii() and last.isdigit() and len(last) < 16):
+    return read_number(read_cursor(cursor) or "0")
+
+
+def read_number(text: str) -> int:
+    """Return a number that stands in a cursor.
+
+    Raises:
+        InvalidInput: it is none of at most 15 digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise not_a_cursor()
-    return int(last)
+    return int(text)
 
 
 def not_a_cursor() -> InvalidInput:

@@ -213,9 +213,11 @@ def open_account(body: OpenAccount, change: Changing) -> Response:
     threshold = None if body.approval_above is None else _threshold(body.approval_above)
     caps = stated_caps(body.caps or ())
     periods = None if body.periods is None else read_account_periods(body.periods, "/periods")
-    approvers = None if body.approvers is None else stated_approvers(body.approvers)
-    if body.approvers is not None and approvers is not None and body.approvers_must_be_able:
-        _require_able(change, body.approvers, approvers)
+    approvers = None
+    if body.approvers is not None:
+        approvers = stated_approvers(body.approvers)
+        if body.approvers_must_be_able:
+            _require_able(change, body.approvers, approvers)
     new = NewAccount(
         body.name,
         body.unit,

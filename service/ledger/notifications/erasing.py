@@ -15,6 +15,7 @@ from service.ledger.notifications.webhooks import REMOVED, WebhookRecord, has_we
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Delivery, DeliveryTry, Webhook
+from service.ledger.storage.writing_pace import processor_seconds
 
 KEPT = timedelta(days=30)
 """The time for which a message is kept with its log."""
@@ -58,9 +59,9 @@ class Eraser:
                 without = ~exists().where(Delivery.webhook_id == Webhook.id)
                 connection.execute(delete(Webhook).where(Webhook.id.in_(empty), REMOVED, without))
 
-        began = time.thread_time()
+        began = processor_seconds()
         self._database.write(work, is_committed=lambda *_: False)
-        return time.thread_time() - began
+        return processor_seconds() - began
 
     def _may_be_narrowed(self, webhook: WebhookRecord) -> bool:
         return webhook.accounts is not None and self._cleared.get(webhook.id) != webhook

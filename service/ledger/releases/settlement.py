@@ -39,6 +39,7 @@ from service.ledger.storage.database import Database
 from service.ledger.storage.tables import Account, Entry, Hold, Release
 from service.ledger.storage.transaction import batch, secret_of
 from service.ledger.storage.waiting_line import WaitingLine
+from service.ledger.storage.writing_pace import processor_seconds
 from service.privacy.plans.notation import read_plan
 
 _AT_ONCE = 25  # holds of one account that expire in one transaction, for which charges wait
@@ -268,11 +269,11 @@ def _expire(database: Database, name: str, release_ids: Sequence[str]) -> float 
 
     def work(connection: Connection) -> AccountRecord | None:
         nonlocal used
-        locked, began = lines.lock_line(connection, line, None), time.thread_time()
+        locked, began = lines.lock_line(connection, line, None), processor_seconds()
         try:
             return settle_due(connection, locked)
         finally:
-            used = time.thread_time() - began
+            used = processor_seconds() - began
 
     def settle_due(connection: Connection, locked: Sequence[AccountRecord]) -> AccountRecord | None:
         at = clock.now()

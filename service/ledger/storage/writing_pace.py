@@ -45,7 +45,7 @@ _collector = _Collector()
 gc.callbacks.append(_collector)
 
 
-def used() -> float:
+def processor_seconds() -> float:
     """Return the seconds of the processor that the calling thread has used, without those of the garbage collector."""
     return time.thread_time() - _collector.seconds
 
@@ -78,7 +78,9 @@ class WritingPace:
             what the thread waits for.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = used) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = processor_seconds
+    ) -> None:
         self._clock, self._used = clock, used
         self._rests: OrderedDict[str, _Rests] = OrderedDict()  # by principal
         self._mutex = threading.Lock()

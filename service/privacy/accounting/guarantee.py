@@ -235,35 +235,34 @@ class PlanProfile:
         tight = None if self._tight is None else self._tight.delta(epsilon)
         return None if tight is None else tight.loss.nats
 
-    def least_delta(self, epsilon: Fraction) -> Fraction:
-        """Return the least upper bound on delta at epsilon of all analyses, at most 1."""
-        least = self.statements(epsilon)[0].delta.nats
+    def other_delta(self, epsilon: Fraction) -> Fraction:
+        """Return the least upper bound on delta at epsilon of all analyses but the tight one, at most 1."""
+        least = min(one.delta for one in self._others(epsilon)).nats
         return Fraction(1) if least is None else least
 
     def statements(self, epsilon: Fraction) -> list[DeltaStatement]:
         """Return what ``deltas_at`` does."""
-        return _statements(self._losses, self._tight, epsilon)
+        found = self._others(epsilon)
+        tight = None if self._tight is None else self._tight.delta(epsilon)
+        loss, method = _least_known(tight, [(one.delta, one.via) for one in found])
+        return sorted([*found, DeltaStatement(loss, "tight", method)], key=lambda one: one.delta)
 
+    def _others(self, epsilon: Fraction) -> list[DeltaStatement]:
+        losses, statements = self._losses, list[DeltaStatement]()
 
-def _statements(losses: _PlanLosses, profile: TightProfile | None, epsilon: Fraction) -> list[DeltaStatement]:
-    statements: list[DeltaStatement] = []
+        def add(loss: Loss, via: str) -> None:
+            beside = Fraction(1) if loss.nats is None else min(loss.nats + losses.delta, Fraction(1))
+            statements.append(DeltaStatement(Loss(beside, loss.rational), via))
 
-    def add(loss: Loss, via: str) -> None:
-        beside = Fraction(1) if loss.nats is None else min(loss.nats + losses.delta, Fraction(1))
-        statements.append(DeltaStatement(Loss(beside, loss.rational), via))
-
-    if losses.epsilon.nats is not None:
-        add(pure_to_delta(losses.epsilon.nats, epsilon), "pure")
-    near = None
-    if losses.rho.nats is not None:
-        rho = losses.rho.nats
-        by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _linear_curve(rho), epsilon)
-        add(by_zcdp.loss, "zcdp")
-        near = losses.near(by_zcdp.alpha)
-    add(rdp_to_delta(losses.tau, losses.curve.rough, epsilon, losses.orders, near).loss, "rdp")
-    if losses.rho.nats is not None:
-        add(rho_to_delta_analytic(losses.rho.nats, epsilon), "analytic")
-    others = [(one.delta, one.via) for one in statements]
-    loss, method = _least_known(None if profile is None else profile.delta(epsilon), others)
-    statements.append(DeltaStatement(loss, "tight", method))
-    return sorted(statements, key=lambda one: one.delta)
+        if losses.epsilon.nats is not None:
+            add(pure_to_delta(losses.epsilon.nats, epsilon), "pure")
+        near = None
+        if losses.rho.nats is not None:
+            rho = losses.rho.nats
+            by_zcdp = rdp_to_delta(lambda alpha: Loss(rho * alpha), _linear_curve(rho), epsilon)
+            add(by_zcdp.loss, "zcdp")
+            near = losses.near(by_zcdp.alpha)
+        add(rdp_to_delta(losses.tau, losses.curve.rough, epsilon, losses.orders, near).loss, "rdp")
+        if losses.rho.nats is not None:
+            add(rho_to_delta_analytic(losses.rho.nats, epsilon), "analytic")
+        return statements

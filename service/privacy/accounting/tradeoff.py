@@ -64,7 +64,7 @@ def _false_negatives(profile: PlanProfile, known: dict[float, Fraction], share: 
                 others += 1
                 if others > _MOST_OTHERS:
                     return 1.0
-                found = profile.least_delta(Fraction(epsilon))
+                found = profile.other_delta(Fraction(epsilon))
             known[epsilon] = found
         return float(known[epsilon])
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from service.ledger.storage.writing_pace import WritingPace, rest_after, used
+from service.ledger.storage.writing_pace import WritingPace, processor_seconds, rest_after
 
 
 class _Time:
@@ -129,9 +129,9 @@ def test_principals_that_wrote_long_ago_are_forgotten() -> None:
 
 def test_a_collection_of_garbage_is_no_work_of_the_transaction_in_which_it_is_due() -> None:
     walked: list[list[object]] = [[] for _ in range(100_000)]
-    began, before = processor.thread_time(), used()
+    began, before = processor.thread_time(), processor_seconds()
     for _ in range(10):
         gc.collect()
-    whole, own = processor.thread_time() - began, used() - before
+    whole, own = processor.thread_time() - began, processor_seconds() - before
     assert walked
     assert 0 <= own < whole / 5
