@@ -44,9 +44,12 @@ def serve(settings: Settings, host: str, port: int) -> None:
         Unavailable: the database does not answer.
     """
     require_random_hashes(os.environ)
-    # uvicorn raises the signal again after its shutdown; this handler then receives it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    end = EndSignal()
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn raises the signal again after its shutdown, and it comes here
+        signal.signal(number, end)
     allow_files(settings)
     bound = bound_socket(host, port)  # before a process that cannot serve shows a first key
     database, secret = open_installation(settings, begin=True, serving=True)
@@ -78,7 +81,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         _log.warning("unknown SERVICE_ variables are ignored", names=list(unknown), did_you_mean=alike or None)
     try:
         listener = Listener(bound, limits_of(settings, app))
-        Server(configuration(settings, app, host, port), app, settings.drain_seconds).run([listener])
+        Server(configuration(settings, app, host, port), app, settings.drain_seconds, end).run([listener])
     finally:
         _log.info("stop")
 
@@ -150,15 +153,39 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
+class EndSignal:
+    """A handler that ends the process, and remembers that it was called.
+
+    Python ignores an exception that is raised in a finalizer or in a callback of the garbage collector. A signal that
+    comes there while the service starts would be lost.
+
+    Attributes:
+        came: whether a signal came.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, *_: object) -> None:
+        """End with the exit status 0."""
+        self.came = True
+        sys.exit(0)
+
+
 class Server(uvicorn.Server):
     """A server whose readiness probe announces its end for a while before it ends.
 
     Otherwise a proxy could send a request on a connection that is just being closed, and not know if it was read.
     """
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, end: EndSignal) -> None:
         super().__init__(config)
-        self._app, self._drain_seconds = app, drain_seconds
+        self._app, self._drain_seconds, self._end = app, drain_seconds, end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and end at once if a signal came before the handler of signals was there."""
+        await super().startup(sockets)
+        self.should_exit |= self._end.came
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End, on SIGTERM after the announced time; a second signal ends at once."""

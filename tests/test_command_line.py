@@ -1,14 +1,17 @@
 """The command line, as an operator uses it: processes, signals and exit codes."""
 
 import contextlib
+import gc
 import os
 import signal
 import socket
 import sqlite3
 import stat
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
@@ -16,7 +19,7 @@ from fastapi import FastAPI
 
 from service.ledger.storage.database import open_database
 from service.ledger.storage.migrate import downgrade
-from service.server import Server
+from service.server import EndSignal, Server
 from tests.api.calls import STEWARD, Answer, bearer, json_of, open_account, problem_of, pure
 from tests.forks import Fork
 from tests.processes import MODULE, PATIENCE, ROOT, environment, run, service
@@ -242,13 +245,33 @@ def test_a_process_that_will_end_says_so_and_goes_on(tmp_path: Path) -> None:
 def test_a_process_ends_after_its_while(seconds: float) -> None:
     app = FastAPI()
     app.state.ending = False
-    server = Server(uvicorn.Config(app), app, seconds)
+    server = Server(uvicorn.Config(app), app, seconds, EndSignal())
     server.handle_exit(signal.SIGTERM, None)
     assert app.state.ending == (seconds > 0)
     for waited in threading.enumerate():
         if isinstance(waited, threading.Timer):
             waited.join()
     assert server.should_exit
+
+
+def test_a_signal_during_the_start_is_not_lost_where_exceptions_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, app, ignored = EndSignal(), FastAPI(), list[object]()
+    app.state.journals = SimpleNamespace(end=lambda: None)
+    monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(one.exc_type))
+    before = signal.signal(signal.SIGTERM, end)
+
+    def callback(*_: object) -> None:
+        if not end.came:
+            signal.raise_signal(signal.SIGTERM)
+
+    gc.callbacks.append(callback)
+    try:
+        gc.collect()
+        Server(uvicorn.Config(app, port=0), app, 0, end).run()
+    finally:
+        gc.callbacks.remove(callback)
+        signal.signal(signal.SIGTERM, before)
+    assert ignored == [SystemExit]
 
 
 def test_a_short_bootstrap_key_is_refused_without_being_shown(tmp_path: Path) -> None:

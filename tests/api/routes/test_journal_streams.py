@@ -16,7 +16,7 @@ from service.api.routes import journal_streams
 from service.api.routes.journal_streams import JournalStream
 from service.ledger.storage.database import Database
 from service.ledger.storage.secret import Secret
-from service.server import Server, configuration
+from service.server import EndSignal, Server, configuration
 from tests.api.calls import (
     STEWARD,
     Answer,
@@ -39,7 +39,7 @@ _EVENTS = {"Accept": "text/event-stream"}
 @contextmanager
 def _running(app: FastAPI) -> Iterator[tuple[Client, Server]]:
     """A steward's client of a server as the command line makes it, and that server."""
-    server = Server(configuration(app.state.settings, app, "127.0.0.1", 0), app, 0)
+    server = Server(configuration(app.state.settings, app, "127.0.0.1", 0), app, 0, EndSignal())
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
