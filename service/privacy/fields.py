@@ -6,8 +6,10 @@ from service.privacy.grammar import (
     ABOVE_0,
     AT_LEAST_0,
     Constant,
+    DocumentForm,
     Either,
     ExactNumber,
+    InnerLists,
     Part,
     PartitionNames,
     Parts,
@@ -44,6 +46,32 @@ CELLS = (
         " sensitivity; 2 for a histogram. Only caps on tags depend on it. By default they count another value as two"
         " records that change together and move the same cells.",
     ),
+)
+MOVED_BY = ExactNumber(
+    "by",
+    required=True,
+    unit=Unit.COUNTS,
+    bound=ABOVE_0,
+    whole_stays=True,
+    description="The distance by which the record moves each of these cells, in counts: an integer, or a multiple of"
+    " granularity. Continuous noise takes any number.",
+)
+MOVES = InnerLists(
+    "moves",
+    form=DocumentForm(
+        "MovedCells",
+        "Cells that one record moves by the same distance.",
+        (
+            MOVED_BY,
+            WholeNumber("cells", default=1, description="The number of cells that it moves by this distance."),
+        ),
+    ),
+    most=100,
+    description="Instead of sensitivity and cells, where one record moves cells by different distances, as in weighted"
+    " counts or sums over a hierarchy: all that the record can do when it is added or removed, each alternative as a"
+    " list of distances with their numbers of cells. Smaller distances need not be listed. Under replace_one, a changed"
+    " record does one of them and undoes another. A loss of one cell, as epsilon or rho, is that of the largest"
+    " distance.",
 )
 PARTITIONS = PartitionNames(
     "partitions",

@@ -237,6 +237,13 @@ class InnerList(Inner):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InnerLists(Inner):
+    """Lists of documents of one form: at least one list, each with at least one document, and at most ``most``."""
+
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Type(Field):
     """The field that states the type of a mechanism or node."""
 

@@ -110,6 +110,14 @@ def test_declared_losses_have_a_form_for_one_side() -> None:
     assert read_plan(plan.document()) == plan
 
 
+def test_moves_are_lists_of_moved_cells() -> None:
+    moves = [[plans.MovedCells(by="2"), plans.MovedCells(by=1, cells=3)], [plans.MovedCells(by="0.5")]]
+    plan = plans.Gaussian(rho="0.1", moves=moves)  # type: ignore[arg-type]
+    assert plan.document()["moves"] == [[{"by": 2}, {"by": 1, "cells": 3}], [{"by": "0.5"}]]
+    assert read_plan(plan.document()) == plan
+    assert hash(read_plan(plan.document())) == hash(plan)
+
+
 def test_plans_are_equal_where_their_numbers_are() -> None:
     assert plans.Geometric(epsilon="0.50") == plans.Geometric(epsilon=Fraction(1, 2))
     assert hash(plans.Geometric(epsilon="1e-1")) == hash(plans.Geometric(epsilon=Decimal("0.1")))

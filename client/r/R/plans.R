@@ -3,14 +3,14 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale", "sensitivity",
-  "sigma_squared"
+  "alpha", "by", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale",
+  "sensitivity", "sigma_squared"
 )
 field_order <- c(
   "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
   "rdp",
-  "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
-  "partitions", "max_degree", "count", "size", "parts", "part"
+  "add_remove", "values", "by", "cells", "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "tags",
+  "reads", "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
@@ -19,35 +19,35 @@ one_of <- list(
 whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "values")
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
-                           cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
-                           granularity = NULL) {
+                           cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL,
+                           partitions = NULL, granularity = NULL) {
   mechanism("geometric", environment(), ...)
 }
 
 plan_discrete_gaussian <- function(..., sigma_squared = NULL, rho = NULL, name = NULL, tags = NULL, reads = NULL,
-                                   cells = NULL, cells_added = NULL, cells_replaced = NULL, sensitivity = NULL,
-                                   partitions = NULL, granularity = NULL) {
+                                   cells = NULL, cells_added = NULL, cells_replaced = NULL, moves = NULL,
+                                   sensitivity = NULL, partitions = NULL, granularity = NULL) {
   mechanism("discrete_gaussian", environment(), ...)
 }
 
 plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, reads = NULL, cells = NULL,
-                               cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
-                               granularity = NULL) {
+                               cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL,
+                               partitions = NULL, granularity = NULL) {
   mechanism("discrete_osgt", environment(), ...)
 }
 
 plan_laplace <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
-                         cells_added = NULL, cells_replaced = NULL, sensitivity = NULL) {
+                         cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL) {
   mechanism("laplace", environment(), ...)
 }
 
 plan_gaussian <- function(..., sigma_squared = NULL, rho = NULL, name = NULL, tags = NULL, reads = NULL,
-                          cells = NULL, cells_added = NULL, cells_replaced = NULL, sensitivity = NULL) {
+                          cells = NULL, cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL) {
   mechanism("gaussian", environment(), ...)
 }
 
 plan_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, reads = NULL, cells = NULL,
-                      cells_added = NULL, cells_replaced = NULL, sensitivity = NULL) {
+                      cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL) {
   mechanism("osgt", environment(), ...)
 }
 
@@ -65,6 +65,8 @@ declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL
 }
 
 rdp_point <- function(..., alpha, epsilon) document("pbl_rdp_point", NULL, environment(), ...)
+
+moved_cells <- function(..., by, cells = NULL) document("pbl_moved_cells", NULL, environment(), ...)
 
 plan_sequence <- function(..., tags = NULL, reads = NULL, partitions = NULL) {
   parts <- list(...)
@@ -123,6 +125,7 @@ field_value <- function(field, value) {
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
+    moves = lapply(value, documents, field, "pbl_moved_cells", "lists of moved_cells()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
   )
@@ -157,6 +160,7 @@ read_plan <- function(document) {
     switch(field,
       part = read_plan(value),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
+      moves = lapply(value, function(moves) lapply(moves, function(moved) do.call(moved_cells, moved))),
       add_remove = read_declaration(value),
       value
     )
@@ -179,12 +183,14 @@ constructors <- function() {
   )
 }
 
-# A document in the form that is sent: a whole sensitivity is a JSON integer, which integer noise needs.
+# A document in the form that is sent: a whole distance is a JSON integer, which integer noise needs.
 sent <- function(document) {
   if (!is.list(document) || (is.object(document) && !inherits(document, "pbl_document"))) return(document)
-  whole <- document[["sensitivity"]]
   sent_fields <- lapply(unclass(document), sent)
-  if (is_text(whole) && matches("-?[0-9]+", whole)) sent_fields[["sensitivity"]] <- verbatim(whole)
+  for (field in c("by", "sensitivity")) {
+    whole <- document[[field]]
+    if (is_text(whole) && matches("-?[0-9]+", whole)) sent_fields[[field]] <- verbatim(whole)
+  }
   sent_fields
 }
 

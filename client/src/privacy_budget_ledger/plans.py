@@ -13,6 +13,7 @@ from privacy_budget_ledger.exact import Exact, exact_text
 _EXACT = frozenset(
     (
         "alpha",
+        "by",
         "delta",
         "epsilon",
         "granularity",
@@ -37,8 +38,8 @@ class Document:
                 continue
             if name in _EXACT:
                 object.__setattr__(self, name, exact_text(value))
-            elif isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, list | tuple):
+                object.__setattr__(self, name, _frozen(value))
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document, without the fields that are not stated."""
@@ -46,13 +47,17 @@ class Document:
         return {name: _json(name, value) for name, value in stated.items() if value not in (None, ())}
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
 def _json(name: str, value: Any) -> Any:
     if isinstance(value, Document):
         return value.document()
     if isinstance(value, tuple):
         return [_json(name, one) for one in value]
-    whole = name == "sensitivity" and Fraction(value).denominator == 1
-    return int(value) if whole else value  # integer noise takes a sensitivity that is a JSON integer
+    whole = name in ("by", "sensitivity") and Fraction(value).denominator == 1
+    return int(value) if whole else value  # integer noise takes a distance that is a JSON integer
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,19 @@ class Mechanism(Plan):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MovedCells(Document):
+    """Cells that one record moves by the same distance."""
+
+    by: Exact
+    cells: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Additive(Mechanism):
     cells: int | None = None
     cells_added: int | None = None
     cells_replaced: int | None = None
+    moves: tuple[tuple[MovedCells, ...], ...] = ()
     sensitivity: Exact | None = None
 
 
@@ -319,6 +333,8 @@ def _value(name: str, value: Any) -> Any:
             return read_plan(value)
         case "rdp":
             return tuple(RdpPoint(**point) for point in value)
+        case "moves":
+            return tuple(tuple(MovedCells(**moved) for moved in alternative) for alternative in value)
         case "add_remove":
             return Declaration(**{key: _value(key, one) for key, one in value.items()})
         case _:

@@ -147,6 +147,8 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
         raise InvalidInput.at(
             "/mechanism/cells", "expected no cells in the mechanism: the field cells beside it lists them"
         )
+    if mechanism.moves:
+        raise InvalidInput.at("/mechanism/moves", "expected none: the comparison is of cells moved by the sensitivity")
     v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
     if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
         raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
@@ -25,6 +25,7 @@ from service.privacy.plans.walking import Neighbouring, parts_of, runs_of
 _MOST_ROWS = 100  # different mechanisms in the table
 _MOST_LINES = 60  # of the outline
 _MOST_NAMES = 3  # of equal mechanisms
+_MOST_MOVES = 4  # alternatives, and distances in each
 _LONGEST_FIGURE = 40  # characters
 _CONFIDENCE = Fraction(95, 100)  # of the margins
 
@@ -240,10 +241,27 @@ def _row(mechanism: Mechanism, neighbouring: Neighbouring) -> list[str]:
     kind, sensitivity = document.pop("type"), document.pop("sensitivity", "")
     default = "" if not mechanism.ADDITIVE else 1 if neighbouring is Neighbouring.ADD_REMOVE else 2
     cells = document.pop("cells", default)
+    moves = document.pop("moves", None)
+    if moves is not None:
+        sensitivity, cells = _moves_in_words(moves), ""
     reference = document.pop("reference", None)
     text = ", ".join(f"{name} = {_figure(value)}" for name, value in document.items())
     text += "" if reference is None else f" ({_plain(reference)})"
     return [mechanism_label(kind), text, _figure(sensitivity), str(cells)]
+
+
+def _moves_in_words(moves: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return what one record can do, as "2 in 1 cell, 1 in 3 cells; or 1 in 9 cells"; of many the first few."""
+    alternatives = [
+        _first_few((f"{_figure(one['by'])} in {one['cells']} cell{'s' * (one['cells'] > 1)}" for one in moved), ", ")
+        for moved in moves
+    ]
+    return _first_few(alternatives, "; or ")
+
+
+def _first_few(texts: Iterable[str], between: str) -> str:
+    few = list(islice(texts, _MOST_MOVES + 1))
+    return between.join([*few[:_MOST_MOVES], *["..."][: len(few) - _MOST_MOVES]])
 
 
 def _figure(value: Any) -> str:

@@ -85,6 +85,9 @@ def _type(field: grammar.Field) -> Any:
             return Annotated[int, Field(strict=True, ge=least, le=most)]
         case grammar.InnerList(form=form, most=most):
             return Annotated[list[_model(form)], Field(min_length=1, max_length=most)]  # type: ignore[misc]
+        case grammar.InnerLists(form=form, most=most):
+            bounds = Field(min_length=1, max_length=most)
+            return Annotated[list[Annotated[list[_model(form)], bounds]], bounds]  # type: ignore[misc]
         case grammar.Inner(form=form):
             return _model(form)
         case grammar.Type(value=value) | grammar.Constant(value=value):

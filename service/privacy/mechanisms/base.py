@@ -16,14 +16,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
-from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, READS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
+from service.privacy.fields import (
+    CELLS,
+    GRANULARITY,
+    MOVED_BY,
+    MOVES,
+    NAME,
+    PARTITIONS,
+    READS,
+    SENSITIVITY,
+    TAGS,
+    WHOLE_SENSITIVITY,
+)
 from service.privacy.grammar import (
     ABOVE_0,
     LARGEST_WHOLE,
     Document,
+    ExactNumber,
     Fields,
     PlanElement,
     Scale,
@@ -32,6 +45,7 @@ from service.privacy.grammar import (
 )
 from service.privacy.laws.loss_laws import LossLaw
 from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.mechanisms.moves import Moves, largest_move, read_moves, write_moves
 from service.privacy.numerics.arithmetic import BALLS
 from service.privacy.numerics.curve_table import Curve
 from service.privacy.numerics.keyed import Keyed
@@ -103,6 +117,9 @@ class Mechanism(Keyed, PlanElement, ABC):
             half of ``cells``, rounded up.
         cells_replaced: under ``add_remove``, the number of cells that another value of one record can move, each by at
             most the sensitivity; only caps on tags depend on it (``docs/mathematics/caps.md``).
+        moves: alternatives of what adding or removing one record does, each a tuple of distances (as ``sensitivity``)
+            with numbers of cells, instead of ``cells``; empty if it moves each cell by the sensitivity, which is the
+            largest distance otherwise. ``condense_leaf`` replaces it by mechanisms without moves.
         reads: the promise that it reads nothing on which the account has a cap; no loss depends on it.
         partitions: those for which it may be drawn, as it or a node above declares. No loss depends on them, so
             mechanisms that differ in nothing else are equal.
@@ -125,6 +142,7 @@ class Mechanism(Keyed, PlanElement, ABC):
     cells: int | None = None
     cells_added: int | None = None
     cells_replaced: int | None = None
+    moves: Moves = ()
     reads: str | None = None
     partitions: Partitions | None = field(default=None, compare=False)
 
@@ -171,8 +189,10 @@ class Mechanism(Keyed, PlanElement, ABC):
             one_side: whether the change is the removal or the addition that makes up half of a replacement.
 
         Raises:
-            ValueError: the mechanism has one of ``faults``.
+            ValueError: the mechanism has one of ``faults``, or has moves.
         """
+        if self.moves:
+            raise ValueError("expected a mechanism that moves all cells alike")
         cells = self.cells or (2 if replaced else 1)
         if one_side:
             cells = self.cells_added or (cells + 1) // 2
@@ -254,7 +274,7 @@ class Discrete(Mechanism):
     """
 
     ADDITIVE = DRAWN = True
-    BEFORE = (TAGS, READS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
+    BEFORE = (TAGS, READS, NAME, *CELLS, MOVES, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -267,15 +287,19 @@ class Discrete(Mechanism):
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         sensitivity, unit = read_lattice(document, at)
+        moves = read_moves(document, at, partial(_lattice_steps, distance=MOVED_BY, unit=unit))
+        sensitivity = int(largest_move(moves) or sensitivity)
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
-        return cls(**own, sensitivity=sensitivity, granularity=unit, **read_cells(document), **shared)
+        cells = read_cells(document)
+        return cls(**own, sensitivity=sensitivity, granularity=unit, moves=moves, **cells, **shared)
 
     def parameters(self) -> dict[str, Any]:
+        def stated(distance: Fraction | int) -> int | str:
+            return int(distance) if self.granularity == 1 else exact_text(distance * self.granularity)
+
         document = write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity))
-        if self.granularity == 1:
-            return document | {"sensitivity": self.sensitivity}
-        distance = exact_text(self.sensitivity * self.granularity)
-        return document | {"sensitivity": distance, "granularity": exact_text(self.granularity)}
+        document |= write_moves(self.moves, stated) or {"sensitivity": stated(self.sensitivity)}
+        return document if self.granularity == 1 else document | {"granularity": exact_text(self.granularity)}
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -300,19 +324,21 @@ class Continuous(Mechanism):
     """
 
     ADDITIVE = True
-    BEFORE = (TAGS, READS, NAME, *CELLS)
+    BEFORE = (TAGS, READS, NAME, *CELLS, MOVES)
     AFTER = (SENSITIVITY,)
 
     sensitivity: Fraction = Fraction(1)
 
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
-        sensitivity = SENSITIVITY.read(document, at)
+        moves = read_moves(document, at, MOVED_BY.read)
+        sensitivity = Fraction(largest_move(moves) or SENSITIVITY.read(document, at))
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity))
-        return cls(**own, sensitivity=sensitivity, **read_cells(document), **shared)
+        return cls(**own, sensitivity=sensitivity, moves=moves, **read_cells(document), **shared)
 
     def parameters(self) -> dict[str, Any]:
-        return write_fields((*self.FIELDS, SENSITIVITY), self, Scale(self.sensitivity))
+        distances = write_moves(self.moves, exact_text) or SENSITIVITY.write(self.sensitivity)
+        return write_fields(self.FIELDS, self, Scale(self.sensitivity)) | distances
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -339,11 +365,18 @@ def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
             raise InvalidInput.at(f"{at}/sensitivity", ABOVE_0.expected)
         return sensitivity, Fraction(1)
     unit = GRANULARITY.read(document, at)
-    steps = WHOLE_SENSITIVITY.read(document, at) / unit if "sensitivity" in document else 1 / unit
+    if document.get("moves"):
+        return 1, unit
+    return _lattice_steps(document, at, WHOLE_SENSITIVITY, unit), unit
+
+
+def _lattice_steps(document: Document, at: str, distance: ExactNumber, unit: Fraction) -> int:
+    """Return a distance in units of granularity."""
+    steps = distance.read(document, at) / unit
     if steps.denominator != 1 or steps > LARGEST_WHOLE:
         detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
-        raise InvalidInput.at(f"{at}/sensitivity", detail)
-    return int(steps), unit
+        raise InvalidInput.at(f"{at}/{distance.name}", detail)
+    return int(steps)
 
 
 def read_cells(document: Document) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Generic, TypeVar
 
 from service.privacy.mechanisms import Mechanism
@@ -10,6 +11,9 @@ from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, Priced, condense
 
 T = TypeVar("T")
+_MOST_PAIRED = 10
+"""Alternatives of which each two are composed for a replacement; of more, either side may take the worst at any time,
+which is a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,9 @@ class _ProgramBuilder:
             # A changed record can leave one subset and enter another: two one-sided changes in
             # two parts, which together cost at most twice the more expensive one.
             halves = [self.cost(part, True) for part, _ in node.parts]
+            if self._profiles and node.fixed and len(halves) <= _MOST_PAIRED:
+                pairs = combinations_with_replacement(halves, 2)
+                return self._step(1, [(self._step(None, ((one, 1), (other, 1))), 1) for one, other in pairs])
             if self._profiles:
                 return self._step(node.degree, costs, halves)
             costs = [(self._larger_cost(one, half), count) for (one, count), half in zip(costs, halves, strict=True)]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed
@@ -19,6 +20,7 @@ class Condensed(Keyed):
         mechanism: of a leaf; None for a node.
         degree: the largest number of parts that one record can be in; None if all parts are composed.
         parts: the distinct parts, each with the number of times that it occurs.
+        fixed: whether a record alone decides in which parts it is, so that earlier outputs do not choose them.
         group: the number of records that change together, by all ``group`` nodes above.
         size: the number of its mechanisms and nodes, equal parts of a node counted once.
     """
@@ -28,6 +30,7 @@ class Condensed(Keyed):
     parts: tuple[tuple["Condensed", int], ...]
     group: int
     size: int = field(compare=False)
+    fixed: bool = False
 
     def __hash__(self) -> int:
         """Return the hash; a leaf's is its mechanism's, which is known or needed anyway."""
@@ -38,8 +41,16 @@ class Condensed(Keyed):
 def condense_leaf(plan: Mechanism, size: int) -> Condensed:
     """Return the condensed form of a mechanism where ``size`` records change together.
 
-    ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``).
+    ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``). A mechanism
+    with ``moves`` is a division into its alternatives, of which a record does one: the composition of as many
+    mechanisms as it moves cells, each at its distance.
     """
+    if plan.moves:
+        alternatives = (
+            condense_sequence((condense_leaf(_moved_by(plan, by), size), cells) for by, cells in alternative)
+            for alternative in plan.moves
+        )
+        return replace(condense_division(alternatives, 1, size), fixed=True)
     nameless = plan
     if plan.name is not None or plan.tags or plan.reads or plan.partitions is not None or plan.cells_replaced:
         nameless = replace(plan, name=None, tags=(), reads=None, partitions=None, cells_replaced=None)
@@ -47,6 +58,10 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
     group = size if mechanism.ADDITIVE else 1  # for others, the whole effect of a group is known
     condensed = Condensed(mechanism, None, (), group, 1)
     return condensed if times == 1 else condense_sequence([(condensed, times)])
+
+
+def _moved_by(plan: Mechanism, distance: Fraction | int) -> Mechanism:
+    return replace(plan, moves=(), sensitivity=distance)  # type: ignore[call-arg]  # mechanisms with moves have it
 
 
 def condense_sequence(parts: Iterable[tuple[Condensed, int]]) -> Condensed:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from service.errors import Fault
 from service.privacy.mechanisms import Mechanism
-from service.privacy.plans import Group, Plan
+from service.privacy.plans import Group, Plan, Repeat
 from service.privacy.plans.condensed import Condensed
 from service.privacy.plans.walking import Neighbouring, children_with_pointers, condense, parts_of, restrict, with_parts
 
@@ -56,6 +56,8 @@ def as_replacement(part: Plan, neighbouring: Neighbouring) -> Condensed:
 def _both_sides(plan: Plan, *, divided: bool) -> Plan:
     if not isinstance(plan, Mechanism):
         return with_parts(plan, [_both_sides(part, divided=divided or plan.DIVIDES) for part in parts_of(plan)])
+    if plan.moves:  # it undoes one of them and does another
+        return Repeat(part=plan, count=2)
     if plan.cells_replaced is None:
         return Group(part=plan, size=2)
     cells = max(plan.cells_replaced, 2 * (plan.cells or 1)) if divided else plan.cells_replaced

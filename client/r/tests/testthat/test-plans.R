@@ -7,6 +7,10 @@ every <- list(
   plan_discrete_gaussian(sigma_squared = "1.21", partitions = 52, reads = "nothing capped"),
   plan_discrete_gaussian(rho = "1/7", sensitivity = 2, cells_replaced = 2),
   plan_discrete_osgt(sigma_squared = 4, m = "0.5"),
+  plan_geometric(
+    scale = 2,
+    moves = list(list(moved_cells(by = 2), moved_cells(by = 1, cells = 3)), list(moved_cells(by = "1", cells = 9)))
+  ),
   plan_laplace(scale = "2.5", sensitivity = "0.5"),
   plan_gaussian(rho = "0.125"),
   plan_osgt(sigma_squared = 9, m = 1),
