@@ -37,7 +37,7 @@ def _consistent(draw: Any) -> tuple[list[PlaceTotal], list[int]]:
     return draw(st.permutations(published)), noisy
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(_consistent(), st.sampled_from([rake, project]))
 def test_every_total_is_met_by_cells_that_are_not_negative(
     case: tuple[list[PlaceTotal], list[int]], adjust: Any
@@ -69,7 +69,7 @@ def _crossing(draw: Any) -> tuple[list[PlaceTotal], list[int]]:
     return published, draw(st.lists(st.integers(-30, 40), min_size=24, max_size=24))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_crossing(), st.sampled_from([rake, project]))
 def test_totals_of_any_margins_that_one_table_has_are_met(
     case: tuple[list[PlaceTotal], list[int]], adjust: Any

@@ -46,7 +46,7 @@ def _margin(counts: list[int] | list[float], shape: list[int], total: MarginTota
 
 @pytest.mark.parametrize("adjust", BOTH)
 @given(case=tables())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_total_is_met_exactly_by_whole_counts_that_are_not_negative(
     adjust: Adjust, case: tuple[list[int], list[int], list[MarginTotal]]
 ) -> None:
@@ -66,7 +66,7 @@ def test_every_total_is_met_exactly_by_whole_counts_that_are_not_negative(
 
 
 @given(counts=st.lists(st.integers(-6, 6), min_size=1, max_size=4), total=st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_whole_table_is_nearer_than_the_projection(counts: list[int], total: int) -> None:
     found = project(counts, [len(counts)], [MarginTotal((), (total,))], integer=True)
     distance = sum((a - b) ** 2 for a, b in zip(counts, found, strict=True))

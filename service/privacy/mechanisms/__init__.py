@@ -2,6 +2,7 @@
 
 from typing import TypeGuard
 
+from service.privacy.mechanisms.above_threshold import AboveThreshold
 from service.privacy.mechanisms.base import Continuous, Discrete, Mechanism
 from service.privacy.mechanisms.declared import Declaration, Declared
 from service.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
@@ -26,6 +27,7 @@ MECHANISMS = _by_name(
     Gaussian,
     Osgt,
     RandomizedResponse,
+    AboveThreshold,
     Declared,
 )
 """All mechanisms, by their names in documents."""
@@ -58,6 +60,7 @@ __all__ = [
     "ADDITIVE",
     "DRAWN",
     "MECHANISMS",
+    "AboveThreshold",
     "Continuous",
     "Declaration",
     "Declared",

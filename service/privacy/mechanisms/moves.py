@@ -1,4 +1,4 @@
-"""What one record moves where it moves cells by different distances."""
+"""The cells that one record moves, where it moves them by different distances."""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -126,7 +126,7 @@ _seeds, _numbers = st.integers(0, 2**40), st.integers(1, 4)
 _definitions = st.sampled_from(list(Definition))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_seeds, _definitions, _numbers)
 def test_the_number_is_that_of_all_sets_of_periods(seed: int, definition: Definition, number: int) -> None:
     """Statement C-9: as many as fit one by one, and no set of periods of one unit has more than its budget."""
@@ -154,7 +154,7 @@ def _no_set_has_more_than_its_budget(several: SeveralPeriods, number: int) -> No
             assert not shortfalls(account.budget, account.weights, Totals(), held)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_seeds, _definitions, st.integers(2, 4))
 def test_releases_are_admitted_one_by_one_where_sums_are_rounded(
     seed: int, definition: Definition, number: int
@@ -174,7 +174,7 @@ def test_releases_are_admitted_one_by_one_where_sums_are_rounded(
         assert several.limit_after(counted).shortfalls
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_seeds, _definitions, _numbers)
 def test_the_parts_are_those_of_the_worst_period(seed: int, definition: Definition, number: int) -> None:
     """Statement C-10."""

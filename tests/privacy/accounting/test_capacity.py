@@ -99,7 +99,7 @@ def _one_by_one(
     return most, None
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(_histories())
 def test_the_gauge_is_at_most_1_exactly_where_the_filter_admits(history: tuple[Budget, Weights, list[Price]]) -> None:
     budget, weights, charges = history
@@ -110,7 +110,7 @@ def test_the_gauge_is_at_most_1_exactly_where_the_filter_admits(history: tuple[B
         assert (used is not None and used <= 1) == _admits(budget, weights, totals)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.sampled_from(["10", "21/2", "20", "61/3"]), st.integers(0, 2), st.integers(-2, 2), st.booleans())
 def test_the_gauge_agrees_with_the_filter_at_the_last_quantum(cap: str, place: int, off: int, straight: bool) -> None:
     """Totals for which only one order's route is left, some quanta from the room of that route."""
@@ -138,7 +138,7 @@ def test_an_order_whose_conversion_is_the_whole_cap_admits_no_loss_at_that_order
         assert _admits(budget, weights, totals) == (used is not None)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(_histories())
 def test_as_many_charges_fit_as_the_filter_admits_one_by_one(history: tuple[Budget, Weights, list[Price]]) -> None:
     budget, weights, (asked, *earlier) = history
@@ -167,7 +167,7 @@ def test_several_limits_stop_where_the_first_of_them_does(data: st.DataObject) -
         assert _one_by_one(limits, asked) == (number, stop)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(_histories(), st.integers(1, 10**6))
 def test_equal_charges_take_equal_shares(history: tuple[Budget, Weights, list[Price]], number: int) -> None:
     budget, weights, (amount, *_) = history
@@ -176,7 +176,7 @@ def test_equal_charges_take_equal_shares(history: tuple[Budget, Weights, list[Pr
     assert many == (None if one is None else number * one)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(_histories())
 def test_more_charges_use_more_and_at_least_their_shares(history: tuple[Budget, Weights, list[Price]]) -> None:
     budget, weights, charges = history

@@ -52,7 +52,7 @@ def _windows(draw: st.DrawFn) -> tuple[Budget, Weights, Totals, dict[int, Totals
     return budget, weights, common, found, draw(_prices(weights))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_windows())
 def test_windows_admit_as_many_as_the_least_of_them(
     given_windows: tuple[Budget, Weights, Totals, dict[int, Totals], Price],
@@ -75,7 +75,7 @@ def test_windows_admit_as_many_as_the_least_of_them(
     assert min(counted.number, _MOST) == number
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_windows())
 def test_the_largest_gauge_is_at_most_1_exactly_where_every_window_admits(
     given_windows: tuple[Budget, Weights, Totals, dict[int, Totals], Price],

@@ -82,7 +82,7 @@ def sums(windows: Mapping[int, Totals], number: int, one: Figure, *including: in
     return [sum([*own, *(one(windows[place]) for place in some)], Fraction(0)) for some in combinations(others, taken)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, definitions, numbers)
 def test_each_figure_is_that_of_the_largest_set(seed: int, definition: Definition, number: int) -> None:
     """P-9, and P-11 for each window."""
@@ -121,7 +121,7 @@ def test_of_one_period_the_largest_is_the_maximum(seed: int, definition: Definit
     assert all(found.beside(weights, own) == own for own in windows.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, definitions, numbers)
 def test_the_leading_windows_and_the_charged_ones_decide(seed: int, definition: Definition, number: int) -> None:
     """P-10: windows are charged one after the other, and only those are looked at."""
@@ -162,7 +162,7 @@ def test_sums_are_rounded_up_where_their_denominators_would_be_too_large() -> No
             assert number > 2 or shown == exact or number == 2
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, definitions, numbers)
 def test_a_release_is_admitted_only_if_every_unit_that_it_reads_has_room(
     seed: int, definition: Definition, number: int

@@ -136,7 +136,7 @@ def test_a_window_has_the_releases_that_read_a_unit_in_it(
         assert held == of_unit(releases, unit)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, st.sampled_from(OFFSETS), definitions)
 def test_a_release_is_admitted_if_every_unit_that_it_reads_has_room(
     seed: int, participation: Offsets, definition: Definition
