@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.noise.blocks import BlockSampler
 from service.noise.keystream import Keystream
-from service.noise.table import CHUNK, InverseTable, chunks
+from service.noise.table import CHUNK, InverseTable, MassTable, chunks
 from service.privacy.laws.noise_law import NoiseLaw
 
 # Up to these limits, |X| > 2^63 - 1 has a probability below exp(-8190).
@@ -89,6 +89,8 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 @lru_cache(maxsize=_KEPT_LAWS)
 def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
     """Return the sampler of a law. It never changes, so threads share it."""
+    if law.masses:
+        return MassTable(law)
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
     if not (scale_fits or sigma_fits):  # if a law has both parts, the narrower one bounds the values
