@@ -65,12 +65,21 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
 
 
 def _values(field: Field | Either) -> st.SearchStrategy[Any]:
+    if field.name == "masses":
+        return st.lists(st.integers(1, 9), min_size=1, max_size=9).map(_table)
     bound = field.parameter.bound if isinstance(field, Either) else getattr(field, "bound", None)
     if isinstance(field, WholeNumber):
         return st.integers(field.least, field.least + 7)
     if bound in (ABOVE_0, AT_LEAST_0):
         return figures if bound is ABOVE_0 else offsets
     raise TypeError(f"expected values to try {field.name} on")
+
+
+def _table(weights: list[int]) -> tuple[tuple[int, Fraction], ...]:
+    """Few masses of which some are as far apart as any shift of these plans, so that every notion is finite."""
+    values = [*range(18), *range(18, 18 * 19, 18)]
+    masses = [weights[place % len(weights)] for place in range(len(values))]
+    return tuple((value - 9, Fraction(mass, sum(masses))) for value, mass in zip(values, masses, strict=True))
 
 
 def plans(neighbouring: Neighbouring, leaves: int = 8) -> st.SearchStrategy[Plan]:

@@ -3,20 +3,19 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale", "sensitivity",
+  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mass", "mu", "rho", "scale", "sensitivity",
   "sigma_squared"
 )
 field_order <- c(
-  "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
-  "rdp",
-  "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
+  "name", "reference", "masses", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta",
+  "mu", "declared_delta", "rdp", "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
   gaussian = c("sigma_squared", "rho")
 )
-whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "values")
+whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "value", "values")
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                            cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
@@ -35,6 +34,13 @@ plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, 
                                granularity = NULL) {
   mechanism("discrete_osgt", environment(), ...)
 }
+
+plan_noise_table <- function(..., masses, name = NULL, tags = NULL, reads = NULL, cells = NULL, cells_added = NULL,
+                             cells_replaced = NULL, sensitivity = NULL, partitions = NULL, granularity = NULL) {
+  mechanism("noise_table", environment(), ...)
+}
+
+noise_mass <- function(..., value, mass) document("pbl_noise_mass", NULL, environment(), ...)
 
 plan_laplace <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                          cells_added = NULL, cells_replaced = NULL, sensitivity = NULL) {
@@ -122,6 +128,7 @@ field_value <- function(field, value) {
     tags = texts(value, field),
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
+    masses = documents(value, field, "pbl_noise_mass", "a list of noise_mass()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
@@ -156,6 +163,7 @@ read_plan <- function(document) {
     value <- stated[[field]]
     switch(field,
       part = read_plan(value),
+      masses = lapply(value, function(row) do.call(noise_mass, row)),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
       add_remove = read_declaration(value),
       value
@@ -173,7 +181,7 @@ read_declaration <- function(document) {
 constructors <- function() {
   list(
     geometric = plan_geometric, discrete_gaussian = plan_discrete_gaussian, discrete_osgt = plan_discrete_osgt,
-    laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
+    noise_table = plan_noise_table, laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
     randomized_response = plan_randomized_response, declared = plan_declared, sequence = plan_sequence,
     parallel = plan_parallel, choice = plan_choice, "repeat" = plan_repeat, group = plan_group
   )

@@ -17,6 +17,7 @@ _EXACT = frozenset(
         "epsilon",
         "granularity",
         "m",
+        "mass",
         "mu",
         "rho",
         "scale",
@@ -135,6 +136,22 @@ class DiscreteOsgt(_Drawn):
     TYPE = "discrete_osgt"
     sigma_squared: Exact
     m: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseMass(Document):
+    """A value of the noise, a whole number of granularities, and its probability."""
+
+    value: int
+    mass: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseTable(_Drawn):
+    """Integer noise with any probabilities, which add up to 1."""
+
+    TYPE = "noise_table"
+    masses: tuple[NoiseMass, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,8 +308,8 @@ def group(size: int, part: Plan, **node: Any) -> Group:
 
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
-    *(Geometric, DiscreteGaussian, DiscreteOsgt, Laplace, Gaussian, Osgt, RandomizedResponse),
-    Declared,
+    *(Geometric, DiscreteGaussian, DiscreteOsgt, NoiseTable, Laplace, Gaussian, Osgt),
+    *(RandomizedResponse, Declared),
 )
 NODES: tuple[type[Node], ...] = (Sequence, Parallel, Choice, Repeat, Group)
 _BY_TYPE: dict[str, type[Plan]] = {kind.TYPE: kind for kind in (*MECHANISMS, *NODES)}
@@ -317,6 +334,8 @@ def _value(name: str, value: Any) -> Any:
             return tuple(map(read_plan, value))
         case "part":
             return read_plan(value)
+        case "masses":
+            return tuple(NoiseMass(**row) for row in value)
         case "rdp":
             return tuple(RdpPoint(**point) for point in value)
         case "add_remove":

@@ -134,7 +134,8 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
     """Return the margin before rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
 
-    That of a table is the smallest size of a value beyond which little enough is left. For a joint law, the geometric margin is above the true one, and near it if the offset is large beside sigma.
+    That of a table is the least size of a value beyond which little enough is left. For a joint law, the geometric
+    margin is above the true one, and near it if the offset is large beside sigma.
     """
     if law.masses:
         sizes = sorted({0, *(abs(value) for value, _ in law.masses)})

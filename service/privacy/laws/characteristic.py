@@ -1,7 +1,7 @@
 """Characteristic functions of integer noise, E[cos(tX)] at t = 2 pi j/M, as balls.
 
-For all three laws with a formula it is positive and falls from t = 0 to t = pi. For the geometric law and the discrete Gaussian (a
-theta function, a product of falling factors) the formula shows this. The mass of the joint law is the product of
+For all laws but tables it is positive and falls from t = 0 to t = pi. For the geometric law and the discrete Gaussian
+(a theta function, a product of falling factors) the formula shows this. The mass of the joint law is the product of
 theirs, so its transform is the circular convolution of theirs. Both are mixtures of symmetric arcs, and convolutions of
 such mixtures are such mixtures.
 """

@@ -29,7 +29,7 @@ from service.privacy.numerics.numbers import MAX_BITS, exact_text
 
 MOST_VALUES = 512
 LARGEST_VALUE = 10**6
-MOST_ATOMS = 1 << 13
+MOST_ATOMS = 1 << 12
 """The most pairs of a shift and of a value that is possible with it and without it: each takes time at every order."""
 _SHORT = 10**9
 _VALUE = WholeNumber(
@@ -123,7 +123,7 @@ class NoiseTable(Discrete):
 
     def work(self) -> WorkEstimate:
         atoms = sum(len(one.law.atoms) for one in _figures(self).losses)
-        return WorkEstimate(at_order=0.005 * atoms, vectorized=False, proof=2.0 * atoms)
+        return WorkEstimate(at_order=0.01 * atoms, vectorized=False, proof=float(atoms))
 
     @property
     def reach(self) -> int:

@@ -4,8 +4,9 @@ Let V(t) be the largest delta that the remaining steps reach if epsilon is t abo
 it is the larger of 1 - e^t and 0. One step earlier it is the largest of E V(t - L) over the losses L among which the
 adversary picks. So one pass over the steps finds the profile at every epsilon at once.
 
-V is kept on a grid (``kernels``). As every pair of laws is symmetric, V(-t) = 1 - e^-t (1 - V(t)). Losses are split
-between the multiples around them, which is an upper bound. V is convex in e^t, so chords are upper bounds too.
+V is kept on a grid (``kernels``). As every pair of laws is symmetric, or the adversary can pick the reversed one too,
+V(-t) = 1 - e^-t (1 - V(t)). Losses are split between the multiples around them, which is an upper bound. V is convex in
+e^t, so chords are upper bounds too.
 """
 
 import math
