@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from service.noise.keystream import Keystream
 from service.noise.uniform import WORD, Uniform
 from service.privacy.accuracy.tails import smallest, tail
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import Masses, NoiseLaw
 from service.privacy.numerics.numbers import ball, precision
 
 _GUIDE_BITS = 16
@@ -130,9 +130,9 @@ class MassTable(InverseTable):
     The distribution function is rational, so its bounds are the nearest integers, and refinements compare exactly.
     """
 
-    def __init__(self, law: NoiseLaw) -> None:
-        self._values = np.array([value for value, _ in law.masses], np.int64)
-        self._sums = list(accumulate(mass for _, mass in law.masses))
+    def __init__(self, masses: Masses) -> None:
+        self._values = np.array([value for value, _ in masses], np.int64)
+        self._sums = list(accumulate(mass for _, mass in masses))
         self._first, self._largest = 0, len(self._sums)
         scaled = [one * (1 << _FIXED) for one in self._sums[:-1]]
         self._build([(math.floor(one), math.ceil(one)) for one in scaled])

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from flint import acb, arb, ctx, fmpq
 
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import Masses, NoiseLaw
 from service.privacy.numerics.half_gaussian_sums import half_line, term_count
 from service.privacy.numerics.numbers import ball
 
@@ -58,14 +58,14 @@ def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
     return [(one.real + radius) / whole for one in transformed[1 : half + 1]]
 
 
-def powers_of_masses(law: NoiseLaw, cells: int, period: int) -> list[arb]:
-    """Return the real part of E[exp(2 pi i j X/period)]^cells of a table of masses at j = 1, ..., period/2.
+def powers_of_masses(masses: Masses, cells: int, period: int) -> list[arb]:
+    """Return the real part of E[exp(2 pi i j X/period)]^cells of a law given by its masses at j = 1, ..., period/2.
 
     Args:
         period: even.
     """
     folded = [acb(0)] * period
-    for value, mass in law.masses:
+    for value, mass in masses:
         folded[value % period] += ball(mass)
     return [(one**cells).real for one in acb.dft(folded)[1 : period // 2 + 1]]
 

@@ -5,6 +5,9 @@ from fractions import Fraction
 
 from service.privacy.numerics.keyed import Keyed
 
+Masses = tuple[tuple[int, Fraction], ...]
+"""Ascending integers with their probabilities, which add up to 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class NoiseLaw(Keyed):
@@ -17,7 +20,8 @@ class NoiseLaw(Keyed):
     Attributes:
         sigma_squared: of the Gaussian part (counts squared), positive; None where there is none.
         scale: b of the two-sided exponential part (counts), positive; None where there is none.
-        masses: of a table: ascending integers with their probabilities, which add up to 1; empty for other laws.
+        rows: of a table: the law for each count from 0 on, the last one for all larger counts too; a single one for all
+            counts. Empty for other laws.
 
     Raises:
         ValueError: a parameter that is not positive, or none at all.
@@ -25,12 +29,12 @@ class NoiseLaw(Keyed):
 
     sigma_squared: Fraction | None = None
     scale: Fraction | None = None
-    masses: tuple[tuple[int, Fraction], ...] = ()
+    rows: tuple[Masses, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.masses and (self.sigma_squared is not None or self.scale is not None):
-            raise ValueError("expected no sigma_squared and no scale beside masses")
-        if self.sigma_squared is None and self.scale is None and not self.masses:
+        if self.rows and (self.sigma_squared is not None or self.scale is not None):
+            raise ValueError("expected no sigma_squared and no scale beside rows")
+        if self.sigma_squared is None and self.scale is None and not self.rows:
             raise ValueError("expected a sigma_squared or a scale, got neither")
         if self.sigma_squared is not None and self.sigma_squared <= 0:
             raise ValueError("expected a sigma_squared above 0")

@@ -271,11 +271,14 @@ class Discrete(Mechanism):
         return cls(**own, sensitivity=sensitivity, granularity=unit, **read_cells(document), **shared)
 
     def parameters(self) -> dict[str, Any]:
-        document = write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity))
+        return write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity)) | self.lattice()
+
+    def lattice(self) -> dict[str, Any]:
+        """Return the fields of the sensitivity and the granularity, if it is not 1."""
         if self.granularity == 1:
-            return document | {"sensitivity": self.sensitivity}
+            return {"sensitivity": self.sensitivity}
         distance = exact_text(self.sensitivity * self.granularity)
-        return document | {"sensitivity": distance, "granularity": exact_text(self.granularity)}
+        return {"sensitivity": distance, "granularity": exact_text(self.granularity)}
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
