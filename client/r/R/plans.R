@@ -7,13 +7,13 @@ exact_fields <- c(
   "sigma_squared"
 )
 field_order <- c(
-  "name", "reference", "masses", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta",
-  "mu", "declared_delta", "rdp", "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
+  "name", "reference", "masses", "rows", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon",
+  "delta", "mu", "declared_delta", "rdp", "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
-  gaussian = c("sigma_squared", "rho")
+  gaussian = c("sigma_squared", "rho"), noise_table = c("masses", "rows")
 )
 whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "value", "values")
 
@@ -35,12 +35,15 @@ plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, 
   mechanism("discrete_osgt", environment(), ...)
 }
 
-plan_noise_table <- function(..., masses, name = NULL, tags = NULL, reads = NULL, cells = NULL, cells_added = NULL,
-                             cells_replaced = NULL, sensitivity = NULL, partitions = NULL, granularity = NULL) {
+plan_noise_table <- function(..., masses = NULL, rows = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
+                             cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
+                             granularity = NULL) {
   mechanism("noise_table", environment(), ...)
 }
 
 noise_mass <- function(..., value, mass) document("pbl_noise_mass", NULL, environment(), ...)
+
+noise_row <- function(..., masses) document("pbl_noise_row", NULL, environment(), ...)
 
 plan_laplace <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                          cells_added = NULL, cells_replaced = NULL, sensitivity = NULL) {
@@ -129,6 +132,7 @@ field_value <- function(field, value) {
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
     masses = documents(value, field, "pbl_noise_mass", "a list of noise_mass()"),
+    rows = documents(value, field, "pbl_noise_row", "a list of noise_row()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
@@ -163,7 +167,8 @@ read_plan <- function(document) {
     value <- stated[[field]]
     switch(field,
       part = read_plan(value),
-      masses = lapply(value, function(row) do.call(noise_mass, row)),
+      masses = read_masses(value),
+      rows = lapply(value, function(row) noise_row(masses = read_masses(row$masses))),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
       add_remove = read_declaration(value),
       value
@@ -171,6 +176,8 @@ read_plan <- function(document) {
   })
   do.call(constructor, c(lapply(stated[["parts"]], read_plan), arguments))
 }
+
+read_masses <- function(masses) lapply(masses, function(one) do.call(noise_mass, one))
 
 read_declaration <- function(document) {
   stated <- Filter(Negate(is.null), document)

@@ -147,11 +147,20 @@ class NoiseMass(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoiseRow(Document):
+    """The noise of one true count."""
+
+    masses: tuple[NoiseMass, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoiseTable(_Drawn):
-    """Integer noise with any probabilities, which add up to 1."""
+    """Integer noise with any probabilities: one law (``masses``), or one for each true count from 0 on (``rows``)."""
 
     TYPE = "noise_table"
-    masses: tuple[NoiseMass, ...]
+    ONE_OF = ("masses", "rows")
+    masses: tuple[NoiseMass, ...] | None = None
+    rows: tuple[NoiseRow, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +344,9 @@ def _value(name: str, value: Any) -> Any:
         case "part":
             return read_plan(value)
         case "masses":
-            return tuple(NoiseMass(**row) for row in value)
+            return tuple(NoiseMass(**mass) for mass in value)
+        case "rows":
+            return tuple(NoiseRow(masses=_value("masses", row["masses"])) for row in value)
         case "rdp":
             return tuple(RdpPoint(**point) for point in value)
         case "add_remove":

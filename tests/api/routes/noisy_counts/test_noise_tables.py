@@ -23,7 +23,12 @@ BUDGET = {"definition": "approximate", "epsilon": 50, "delta": "0.9", "declared_
     ("table", "pointers"),
     [
         ({"masses": []}, ["/plan/masses"]),
-        ({}, ["/plan/masses"]),
+        ({}, ["/plan"]),
+        ({"rows": []}, ["/plan/rows"]),
+        ({"rows": [{"masses": ROWS}], "masses": ROWS}, ["/plan"]),
+        ({"rows": [{"masses": ROWS}, {"masses": ROWS[1:]}]}, ["/plan/rows/1/masses"]),
+        ({"rows": [{"masses": ROWS}, {"masses": []}]}, ["/plan/rows/1/masses"]),
+        ({"rows": [{"masses": ROWS}] * 101}, ["/plan/rows"]),
         ({"masses": [{"value": 0, "mass": "1/2"}]}, ["/plan/masses"]),
         ({"masses": [{"value": 0.5, "mass": "1"}]}, ["/plan/masses/0/value"]),
         ({"masses": [{"value": "0", "mass": "1"}]}, ["/plan/masses/0/value"]),
@@ -135,3 +140,35 @@ def test_accuracy_of_sums_is_that_of_the_convolution(shared_client: Client) -> N
     assert found["variance"] == pytest.approx(float(sum(x * x * p for x, p in law.items())), rel=1e-12)
     assert found["mean_absolute"] == pytest.approx(float(sum(abs(x) * p for x, p in law.items())), rel=1e-12)
     assert pointers_of(shared_client.post("/v1/accuracy", json=asked | {"summed_cells": 10**9})) == ["/mechanism"]
+
+
+KEPT = [{"value": 0, "mass": "1"}]
+BY_COUNT = {
+    "type": "noise_table",
+    "rows": [{"masses": KEPT}, {"masses": ROWS}, {"masses": [{"value": 9, "mass": "1"}]}],
+}
+
+
+def test_counts_are_drawn_by_their_rows_and_negative_ones_are_refused_without_being_named(client: Client) -> None:
+    open_account(
+        client, "people", {"definition": "approximate", "epsilon": 50, "delta": "0.9", "declared_delta": "0.8"}
+    )
+    rows = [{"masses": [{"value": -1, "mass": "1/8"}, {"value": 0, "mass": "3/4"}, {"value": 1, "mass": "1/8"}]}] * 3
+    table = {"type": "noise_table", "rows": [{"masses": KEPT}, *rows]}
+    body: dict[str, Any] = {"name": "rows", "mechanism": table, "counts": [0] * 100}
+    problem_of(client.post("/v1/accounts/people/draws", json=body), "budget_exceeded")
+    body["mechanism"] = {"type": "noise_table", "rows": rows}
+    refused = client.post("/v1/accounts/people/draws", json=body | {"counts": [3, -8731, 5]})
+    assert pointers_of(refused) == ["/mechanism"]
+    assert "8731" not in refused.text
+    drawn = json_of(client.post("/v1/accounts/people/draws", json=body), 201)
+    assert {-1, 0, 1} >= set(drawn["noisy"])
+
+
+def test_the_margin_of_a_table_with_rows_holds_for_each_count(shared_client: Client) -> None:
+    asked = {"mechanism": BY_COUNT, "confidences": ["0.9"]}
+    found = json_of(shared_client.post("/v1/accuracy", json=asked))
+    assert found["margins"] == [{"confidence": 0.9, "moe": 9, "coverage": 1}]
+    assert (found["variance"], found["mean_absolute"]) == (81, 9)
+    refused = problem_of(shared_client.post("/v1/accuracy", json=asked | {"summed_cells": 2}), "validation")
+    assert "depends on each count" in refused["errors"][0]["detail"]
