@@ -119,7 +119,9 @@ class Settings(BaseSettings):
     )
     max_plan_nodes: _Count = Field(100_000, description="The most nodes in one plan.")
     max_plan_depth: _Count = Field(32, description="The deepest nesting of one plan.")
-    max_plan_osgt: _Count = Field(100, description="The most different osgt and discrete_osgt mechanisms in one plan.")
+    max_plan_osgt: _Count = Field(
+        100, description="The most different osgt, discrete_osgt and noise_table mechanisms in one plan."
+    )
     require_partitions: bool = Field(
         False,
         description="Refuse a draw for a partition of a mechanism whose plan declares none: the ledger cannot check"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.noise.blocks import BlockSampler
 from service.noise.keystream import Keystream
-from service.noise.table import CHUNK, InverseTable, chunks
+from service.noise.table import CHUNK, InverseTable, MassTable, chunks
 from service.privacy.laws.noise_law import NoiseLaw
 
 # Up to these limits, |X| > 2^63 - 1 has a probability below exp(-8190).
@@ -59,7 +59,8 @@ def add_noise(
         out: an array of as many values, which is filled and returned; by default a new one.
 
     Raises:
-        ValueError: a count is not a 64-bit integer, the law is too wide, or ``out`` has another size.
+        ValueError: a count is not a 64-bit integer, or is negative where the law has rows; the law is too wide; or
+            ``out`` has another size.
         OverflowError: as ``sample``.
     """
     try:
@@ -70,10 +71,23 @@ def add_noise(
     noisy = np.empty(true.size, np.int64) if out is None else out
     if noisy.shape != true.shape:
         raise ValueError("expected a result of as many values as there are counts")
-    _sampler_of(law).draw(noisy, keystream)
+    _draw_noise(law, true, noisy, keystream)
     for number, part in enumerate(chunks(noisy)):  # intermediate results stay in the processor's cache
         _add(part, true[number * CHUNK : number * CHUNK + part.size])
     return noisy
+
+
+def _draw_noise(law: NoiseLaw, true: NDArray[np.int64], noise: NDArray[np.int64], keystream: Keystream) -> None:
+    """Fill ``noise`` with independent values; those of a table with rows have the law for their counts."""
+    if len(law.rows) < 2:
+        _sampler_of(law).draw(noise, keystream)
+        return
+    if true.size and true.min() < 0:
+        raise ValueError("expected every count to be at least 0: the rows of the table are for counts from 0 on")
+    rows = np.minimum(true, len(law.rows) - 1)
+    for number, row in enumerate(law.rows):
+        places = np.flatnonzero(rows == number)
+        noise[places] = sample(NoiseLaw(rows=(row,)), places.size, keystream)
 
 
 def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
@@ -89,6 +103,10 @@ def _add(noise: NDArray[np.int64], true: NDArray[np.int64]) -> None:
 @lru_cache(maxsize=_KEPT_LAWS)
 def _sampler_of(law: NoiseLaw) -> InverseTable | BlockSampler:
     """Return the sampler of a law. It never changes, so threads share it."""
+    if len(law.rows) > 1:
+        raise ValueError("expected counts: the noise of a table with rows depends on them")
+    if law.rows:
+        return MassTable(law.rows[0])
     scale_fits = law.scale is not None and law.scale <= MAX_SCALE
     sigma_fits = law.sigma_squared is not None and law.sigma_squared <= MAX_SIGMA_SQUARED
     if not (scale_fits or sigma_fits):  # if a law has both parts, the narrower one bounds the values

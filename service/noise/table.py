@@ -12,8 +12,9 @@ arithmetic. For all but finitely many k, F(k) is within 2^-64 of 0 or 1. These k
 which never decide.
 """
 
-from collections.abc import Iterator
-from itertools import count
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from service.noise.keystream import Keystream
 from service.noise.uniform import WORD, Uniform
 from service.privacy.accuracy.tails import smallest, tail
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import Masses, NoiseLaw
 from service.privacy.numerics.numbers import ball, precision
 
 _GUIDE_BITS = 16
@@ -61,7 +62,10 @@ class InverseTable:
         self._first = 0 if one_sided else -len(upper)
         # F(-k) = P(X >= k) by symmetry, F(k - 1) = 1 - P(X >= k).
         bounds = [] if one_sided else upper[::-1]
-        bounds = bounds + [((1 << _FIXED) - high, (1 << _FIXED) - low) for low, high in upper]
+        self._build(bounds + [((1 << _FIXED) - high, (1 << _FIXED) - low) for low, high in upper])
+
+    def _build(self, bounds: Sequence[tuple[int, int]]) -> None:
+        """Make the guide table from bounds of 2^96 F(k), k from ``_first`` on, which are integers."""
         down = _FIXED - WORD
         low = np.array([0, *(max(low, 0) >> down for low, _ in bounds), _LAST_WORD], np.uint64)
         high = np.array([0, *(min(high >> down, _LAST_WORD) for _, high in bounds), _LAST_WORD], np.uint64)
@@ -118,6 +122,27 @@ class InverseTable:
         if self._one_sided:
             return 1 - tail(self._law, k) / (2 - tail(self._law, 0)) if k >= 0 else arb(0)
         return 1 - tail(self._law, k) / 2 if k >= 0 else tail(self._law, -k - 1) / 2
+
+
+class MassTable(InverseTable):
+    """The inverse distribution function of a law that is given by its masses: it draws a place in the table.
+
+    The distribution function is rational, so its bounds are the nearest integers, and refinements compare exactly.
+    """
+
+    def __init__(self, masses: Masses) -> None:
+        self._values = np.array([value for value, _ in masses], np.int64)
+        self._sums = list(accumulate(mass for _, mass in masses))
+        self._first, self._largest = 0, len(self._sums)
+        scaled = [one * (1 << _FIXED) for one in self._sums[:-1]]
+        self._build([(math.floor(one), math.ceil(one)) for one in scaled])
+
+    def draw(self, out: NDArray[np.int64], keystream: Keystream) -> None:
+        super().draw(out, keystream)
+        out[:] = self._values[out]
+
+    def _distribution(self, k: int) -> arb:
+        return ball(self._sums[min(k, len(self._sums) - 1)]) if k >= 0 else arb(0)
 
 
 def _upper_tails(law: NoiseLaw, *, one_sided: bool) -> list[tuple[int, int]]:

@@ -69,10 +69,10 @@ MOVES = InnerLists(
     most=100,
     description="Instead of sensitivity and cells, where one record moves cells by different distances, as in weighted"
     " counts or sums over a hierarchy: all that the record can do when it is added or removed, each alternative as a"
-    " list of distances with their numbers of cells. Adding a record must move no cell down, as in counts and in sums of"
-    " values that are never negative; for other sums state sensitivity and cells. Smaller distances need not be listed."
-    " Under replace_one, a changed record does one of them and undoes another. A loss of one cell, as epsilon or rho, is that of the largest"
-    " distance.",
+    " list of distances with their numbers of cells. Adding a record must move no cell down, as in counts and in sums"
+    " of values that are never negative; for other sums state sensitivity and cells. Smaller distances need not be"
+    " listed. Under replace_one, a changed record does one of them and undoes another. A loss of one cell, as epsilon"
+    " or rho, is that of the largest distance.",
 )
 PARTITIONS = PartitionNames(
     "partitions",

@@ -274,7 +274,6 @@ def laws() -> list[dict[str, str]]:
 
 def draw(law: dict[str, str]) -> list[int]:
     """The first 100 values of a law under a keystream with a fixed key."""
-    found: list[int] = sample(
-        NoiseLaw(**{name: Fraction(text) for name, text in law.items()}), 100, Keystream(KEY)
-    ).tolist()
+    parameters: dict[str, Any] = {name: Fraction(text) for name, text in law.items()}
+    found: list[int] = sample(NoiseLaw(**parameters), 100, Keystream(KEY)).tolist()
     return found

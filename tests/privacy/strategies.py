@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Either, Field, WholeNumber
-from service.privacy.mechanisms import MECHANISMS, Declaration, Declared, Discrete, Mechanism
+from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Constant, Either, Field, WholeNumber
+from service.privacy.laws.noise_law import Masses
+from service.privacy.mechanisms import MECHANISMS, Declaration, Declared, Discrete, Mechanism, NoiseTable
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring, children_with_pointers, with_parts
 from tests.privacy.mechanisms.examples import examples
@@ -57,7 +58,11 @@ def _fits(kind: type[Mechanism], *, replaced: bool) -> bool:
 
 def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mechanism]:
     """Return mechanisms of a type, with the parameters that its grammar allows."""
-    fields: dict[str, st.SearchStrategy[Any]] = {field.name: _values(field) for field in kind.FIELDS}
+    fields: dict[str, st.SearchStrategy[Any]]
+    if kind is NoiseTable:
+        fields = {"rows": st.lists(st.integers(1, 9), min_size=1, max_size=9).map(_table)}
+    else:
+        fields = {field.name: _values(field) for field in kind.FIELDS}
     if kind.ADDITIVE:
         fields |= {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none()}
         fields["sensitivity"] = whole if issubclass(kind, Discrete) else figures
@@ -66,11 +71,20 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
 
 def _values(field: Field | Either) -> st.SearchStrategy[Any]:
     bound = field.parameter.bound if isinstance(field, Either) else getattr(field, "bound", None)
+    if isinstance(field, Constant):
+        return st.none() | st.just(field.value)
     if isinstance(field, WholeNumber):
         return st.integers(field.least, field.least + 7)
     if bound in (ABOVE_0, AT_LEAST_0):
         return figures if bound is ABOVE_0 else offsets
     raise TypeError(f"expected values to try {field.name} on")
+
+
+def _table(weights: list[int]) -> tuple[Masses]:
+    """Few masses of which some are as far apart as any shift of these plans, so that every notion is finite."""
+    values = [*range(18), *range(18, 18 * 19, 18)]
+    masses = [weights[place % len(weights)] for place in range(len(values))]
+    return (tuple((value - 9, Fraction(mass, sum(masses))) for value, mass in zip(values, masses, strict=True)),)
 
 
 def plans(neighbouring: Neighbouring, leaves: int = 8) -> st.SearchStrategy[Plan]:

@@ -3,20 +3,22 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "by", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale",
-  "sensitivity", "sigma_squared"
+  "alpha", "by", "declared_delta", "delta", "epsilon", "granularity", "m", "mass", "mu", "query_scale", "rho", "scale",
+  "sensitivity", "sigma_squared", "threshold_scale"
 )
 field_order <- c(
-  "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
-  "rdp",
-  "add_remove", "values", "by", "cells", "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "tags",
-  "reads", "partitions", "max_degree", "count", "size", "parts", "part"
+  "name", "reference", "masses", "rows", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon",
+  "delta", "mu", "declared_delta", "rdp", "threshold_scale", "query_scale", "positives", "answers", "add_remove",
+  "values", "by", "cells", "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "tags", "reads",
+  "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
-  gaussian = c("sigma_squared", "rho")
+  gaussian = c("sigma_squared", "rho"), noise_table = c("masses", "rows")
 )
-whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "values")
+whole_fields <- c(
+  "cells", "cells_added", "cells_replaced", "count", "max_degree", "positives", "size", "value", "values"
+)
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                            cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL,
@@ -36,6 +38,16 @@ plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, 
   mechanism("discrete_osgt", environment(), ...)
 }
 
+plan_noise_table <- function(..., masses = NULL, rows = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
+                             cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
+                             granularity = NULL) {
+  mechanism("noise_table", environment(), ...)
+}
+
+noise_mass <- function(..., value, mass) document("pbl_noise_mass", NULL, environment(), ...)
+
+noise_row <- function(..., masses) document("pbl_noise_row", NULL, environment(), ...)
+
 plan_laplace <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                          cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL) {
   mechanism("laplace", environment(), ...)
@@ -53,6 +65,11 @@ plan_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, reads = N
 
 plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("randomized_response", environment(), ...)
+}
+
+plan_above_threshold <- function(..., threshold_scale, query_scale, positives = NULL, answers = NULL, sensitivity = NULL,
+                                 name = NULL, tags = NULL, reads = NULL) {
+  mechanism("above_threshold", environment(), ...)
 }
 
 plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
@@ -124,6 +141,8 @@ field_value <- function(field, value) {
     tags = texts(value, field),
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
+    masses = documents(value, field, "pbl_noise_mass", "a list of noise_mass()"),
+    rows = documents(value, field, "pbl_noise_row", "a list of noise_row()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     moves = lapply(value, documents, field, "pbl_moved_cells", "lists of moved_cells()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
@@ -159,6 +178,8 @@ read_plan <- function(document) {
     value <- stated[[field]]
     switch(field,
       part = read_plan(value),
+      masses = read_masses(value),
+      rows = lapply(value, function(row) noise_row(masses = read_masses(row$masses))),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
       moves = lapply(value, function(moves) lapply(moves, function(moved) do.call(moved_cells, moved))),
       add_remove = read_declaration(value),
@@ -167,6 +188,8 @@ read_plan <- function(document) {
   })
   do.call(constructor, c(lapply(stated[["parts"]], read_plan), arguments))
 }
+
+read_masses <- function(masses) lapply(masses, function(one) do.call(noise_mass, one))
 
 read_declaration <- function(document) {
   stated <- Filter(Negate(is.null), document)
@@ -177,8 +200,8 @@ read_declaration <- function(document) {
 constructors <- function() {
   list(
     geometric = plan_geometric, discrete_gaussian = plan_discrete_gaussian, discrete_osgt = plan_discrete_osgt,
-    laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
-    randomized_response = plan_randomized_response, declared = plan_declared, sequence = plan_sequence,
+    noise_table = plan_noise_table, laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
+    randomized_response = plan_randomized_response, above_threshold = plan_above_threshold, declared = plan_declared, sequence = plan_sequence,
     parallel = plan_parallel, choice = plan_choice, "repeat" = plan_repeat, group = plan_group
   )
 }

@@ -18,11 +18,14 @@ _EXACT = frozenset(
         "epsilon",
         "granularity",
         "m",
+        "mass",
         "mu",
+        "query_scale",
         "rho",
         "scale",
         "sensitivity",
         "sigma_squared",
+        "threshold_scale",
         "declared_delta",
     )
 )
@@ -112,8 +115,12 @@ class _Additive(Mechanism):
     cells: int | None = None
     cells_added: int | None = None
     cells_replaced: int | None = None
-    moves: tuple[tuple[MovedCells, ...], ...] = ()
     sensitivity: Exact | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Formula(_Additive):
+    moves: tuple[tuple[MovedCells, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +130,7 @@ class _Drawn(_Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometric(_Drawn):
+class Geometric(_Drawn, _Formula):
     """Two-sided geometric noise: exactly one of ``scale`` and ``epsilon``."""
 
     TYPE = "geometric"
@@ -133,7 +140,7 @@ class Geometric(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(_Drawn):
+class DiscreteGaussian(_Drawn, _Formula):
     """Discrete Gaussian noise: exactly one of ``sigma_squared`` and ``rho``."""
 
     TYPE = "discrete_gaussian"
@@ -143,7 +150,7 @@ class DiscreteGaussian(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteOsgt(_Drawn):
+class DiscreteOsgt(_Drawn, _Formula):
     """Discrete Gaussian noise with offset tails."""
 
     TYPE = "discrete_osgt"
@@ -152,7 +159,32 @@ class DiscreteOsgt(_Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(_Additive):
+class NoiseMass(Document):
+    """A value of the noise, a whole number of granularities, and its probability."""
+
+    value: int
+    mass: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseRow(Document):
+    """The noise of one true count."""
+
+    masses: tuple[NoiseMass, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseTable(_Drawn):
+    """Integer noise with any probabilities: one law (``masses``), or one for each true count from 0 on (``rows``)."""
+
+    TYPE = "noise_table"
+    ONE_OF = ("masses", "rows")
+    masses: tuple[NoiseMass, ...] | None = None
+    rows: tuple[NoiseRow, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(_Formula):
     """Continuous Laplace noise, accounted and never drawn: exactly one of ``scale`` and ``epsilon``."""
 
     TYPE = "laplace"
@@ -162,7 +194,7 @@ class Laplace(_Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(_Additive):
+class Gaussian(_Formula):
     """Continuous Gaussian noise, accounted and never drawn: exactly one of ``sigma_squared`` and ``rho``."""
 
     TYPE = "gaussian"
@@ -172,7 +204,7 @@ class Gaussian(_Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Osgt(_Additive):
+class Osgt(_Formula):
     """Continuous Gaussian noise with offset tails, accounted and never drawn."""
 
     TYPE = "osgt"
@@ -187,6 +219,18 @@ class RandomizedResponse(Mechanism):
     TYPE = "randomized_response"
     epsilon: Exact
     values: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AboveThreshold(Mechanism):
+    """The sparse vector technique: which of many answers are above a threshold."""
+
+    TYPE = "above_threshold"
+    threshold_scale: Exact
+    query_scale: Exact
+    positives: int | None = None
+    answers: Literal["monotone"] | None = None
+    sensitivity: Exact | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,8 +349,8 @@ def group(size: int, part: Plan, **node: Any) -> Group:
 
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
-    *(Geometric, DiscreteGaussian, DiscreteOsgt, Laplace, Gaussian, Osgt, RandomizedResponse),
-    Declared,
+    *(Geometric, DiscreteGaussian, DiscreteOsgt, NoiseTable, Laplace, Gaussian, Osgt),
+    *(RandomizedResponse, AboveThreshold, Declared),
 )
 NODES: tuple[type[Node], ...] = (Sequence, Parallel, Choice, Repeat, Group)
 _BY_TYPE: dict[str, type[Plan]] = {kind.TYPE: kind for kind in (*MECHANISMS, *NODES)}
@@ -331,6 +375,10 @@ def _value(name: str, value: Any) -> Any:
             return tuple(map(read_plan, value))
         case "part":
             return read_plan(value)
+        case "masses":
+            return tuple(NoiseMass(**mass) for mass in value)
+        case "rows":
+            return tuple(NoiseRow(masses=_value("masses", row["masses"])) for row in value)
         case "rdp":
             return tuple(RdpPoint(**point) for point in value)
         case "moves":

@@ -50,7 +50,10 @@ class MarginBody(BaseModel):
 
 
 class AccuracyBody(BaseModel):
-    """Accuracy of the sum's noise. variance and mean_absolute are rounded up; method names the tail analysis."""
+    """Accuracy of the sum's noise. variance and mean_absolute are rounded up; method names the tail analysis.
+
+    Where the noise has a mean, as a noise table may, variance is its mean square.
+    """
 
     variance: float | None
     mean_absolute: float | None
@@ -68,7 +71,7 @@ def tell_accuracy(body: AccuracyQuestion, _: CurrentPrincipal) -> Response:
     certified bound of the tail, so no coverage is above the truth. The bound is a closed form for one cell, for sums of
     up to 64 geometric cells and for continuous noise; otherwise it comes from the characteristic function of the sum.
     The noise of the sum must have a variance of at most 2^200, of discrete_osgt at most 2^100; parameters of continuous
-    noise must lie between 1e-100 and 1e100.
+    noise must lie between 1e-100 and 1e100. Sums of a noise table must mostly stay within 2^16 units of granularity.
     """
     stated_as = mechanism_of(body.mechanism, "/mechanism")
     mechanism, unit = stated_as.simplest(), unit_of(stated_as)

@@ -66,8 +66,8 @@ KINDS: dict[str, Kind] = {
         " it; the first is repeated beside it. requested and remaining are in the budget's definition (nats; a"
         " probability where cap is a delta). noise_multiplier_that_fits is the factor on every noise scale with which"
         " all releases would fit. It is null where there is none and where the search would take long: with offset"
-        " tails (osgt, discrete_osgt), and with many different mechanisms. For accounts above that the key does not"
-        " reach, there is one failure without an account and figures, and no noise_multiplier_that_fits.",
+        " tails (osgt, discrete_osgt) and noise tables, and with many different mechanisms. For accounts above that the"
+        " key does not reach, there is one failure without an account and figures, and no noise_multiplier_that_fits.",
     ),
     "not_acceptable": Kind(
         406,

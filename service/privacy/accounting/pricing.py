@@ -86,12 +86,15 @@ def _price(plan: Condensed, neighbouring: Neighbouring, orders: tuple[Fraction, 
 def _price_of_curve(
     plan: Foldable, neighbouring: Neighbouring, linear: Fraction, quanta: tuple[int | None, ...]
 ) -> Price:
-    """Return the price with this Rényi curve; an irrational rho is whole quanta, rounded up."""
-    rho = plan_rho(plan, neighbouring)
-    nats = rho.nats
-    if nats is not None and not rho.rational:
-        nats = Fraction(math.ceil(nats * QUANTA), QUANTA)
-    return Price(plan_epsilon(plan, neighbouring).nats, nats, plan_delta(plan, neighbouring), linear, quanta)
+    """Return the price with this Rényi curve; an irrational epsilon or rho is whole quanta, rounded up."""
+    epsilon, rho = (_in_quanta(of(plan, neighbouring)) for of in (plan_epsilon, plan_rho))
+    return Price(epsilon, rho, plan_delta(plan, neighbouring), linear, quanta)
+
+
+def _in_quanta(loss: Loss) -> Fraction | None:
+    if loss.nats is None or loss.rational:
+        return loss.nats
+    return Fraction(math.ceil(loss.nats * QUANTA), QUANTA)
 
 
 def estimate_price(plan: Priced, neighbouring: Neighbouring, orders: tuple[Fraction, ...]) -> Price:

@@ -9,7 +9,8 @@ trapezoid rule over one period of M (``_Spectrum``):
 where S mod M is in (-M/2, M/2], and so never larger than S in size. So P(|S| > m) is at least P(|S mod M| > m), and
 exceeds it by at most P(|S| > M/2), which is negligible by Chernoff's bound. phi falls from 0 to pi, so that a few of
 its values bound the frequencies that are left out. If sigma is in the billions and n in the millions, a hundred
-frequencies are left. All of this is ball arithmetic, with errors as radii.
+frequencies are left. phi of a table is complex and need not fall. As |k| <= m is symmetric, the real part of
+phi^n takes its place, and no frequency is left out. All of this is ball arithmetic, with errors as radii.
 """
 
 import math
@@ -20,8 +21,8 @@ import numpy as np
 from flint import arb, ctx
 
 from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest, tail
-from service.privacy.laws.characteristic import characteristic, characteristics, sine
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.characteristic import characteristic, characteristics, powers_of_masses, sine
+from service.privacy.laws.noise_law import Masses, NoiseLaw
 from service.privacy.numerics.arithmetic import double
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision
@@ -32,10 +33,13 @@ _FREQUENCIES = 1 << 8
 _STEEP = Fraction(1000)  # nats: noise that falls faster is 0, except with a probability below exp(-1000)
 _DIGITS = 50  # bits to which tails are known, relative to the allowed excess
 _HALF = 100  # bits to which the expected size is known
+_LONGEST_PERIOD = 1 << 17  # of tables, whose frequencies are all transformed
 
 
 def variance(law: NoiseLaw) -> arb:
     """Return Var X of one cell, in counts squared, as a ball."""
+    if law.rows:
+        return ball(max(_mean_square(row, 1) - _mean(row) ** 2 for row in law.rows))
     if law.sigma_squared is None:
         return 1 / (2 * (ball(law.linear) / 2).sinh() ** 2)
     offset = ball(law.sigma_squared * law.linear)
@@ -45,11 +49,38 @@ def variance(law: NoiseLaw) -> arb:
 
 def mean_size(law: NoiseLaw) -> arb:
     """Return E|X| of one cell, in counts, as a ball."""
+    if law.rows:
+        return ball(max(sum((abs(value) * mass for value, mass in row), Fraction(0)) for row in law.rows))
     if law.sigma_squared is None:
         return 1 / ball(law.linear).sinh()
     offset = ball(law.sigma_squared * law.linear)
     moments = half_line(offset, law.sigma_squared, 2, lattice=True)
     return moments[1] / moments[0]
+
+
+def _mean(masses: Masses) -> Fraction:
+    return sum((value * mass for value, mass in masses), Fraction(0))
+
+
+def _mean_square(masses: Masses, cells: int) -> Fraction:
+    """Return E S² of the noise of so many cells, in counts squared."""
+    square = sum((value * value * mass for value, mass in masses), Fraction(0))
+    return cells * square + cells * (cells - 1) * _mean(masses) ** 2
+
+
+def _chernoff_of_masses(masses: Masses, cells: int, nats: float) -> int:
+    """Return what ``_chernoff`` does for a table: by log E exp(sX) on either side, or the largest |S| + 1."""
+    size = max(abs(value) for value, _ in masses) or 1
+    values, weights = (np.array([float(one) for one in column]) for column in zip(*masses, strict=True))
+    slopes = np.logspace(-8, 3, 400) / size
+    sizes = []
+    for sign in (1, -1):
+        with np.errstate(all="ignore"):
+            cumulant = np.log(np.exp(np.outer(sign * slopes, values)) @ weights)
+            best = ball(Fraction(float(slopes[int(np.nanargmin((cells * cumulant + nats) / slopes))])))
+        moment = sum((ball(mass) * (sign * best * value).exp() for value, mass in masses), arb(0))
+        sizes.append((cells * moment.log() + ball(Fraction(nats))) / best)
+    return min(max(int(one.upper().ceil().fmpz()) for one in sizes), cells * size + 1)
 
 
 def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
@@ -60,6 +91,8 @@ def _chernoff(law: NoiseLaw, cells: int, nats: float) -> int:
     least r from x to x+1. So the law is the geometric one times factors that fall with |x|, which can only make large
     values rarer (Chebyshev's association inequality).
     """
+    if law.rows:
+        return _chernoff_of_masses(law.rows[0], cells, nats)
     sizes: list[arb] = []
     exponent = ball(Fraction(nats))
     if law.sigma_squared is not None:
@@ -164,6 +197,8 @@ class _Spectrum:
         if law.scale is not None and law.sigma_squared is not None:
             half = 1 << half.bit_length()  # transforms of such a length are quickest
         period, tolerance = 2 * half, arb(2) ** -bits
+        if law.rows:
+            return cls._of_masses(law, cells, 1 << (period - 1).bit_length(), 2 * tolerance)
         table = characteristics(law, period)
         if table is None:
             fewest = smallest(
@@ -181,6 +216,15 @@ class _Spectrum:
         cut, cut_mean = (arb(0), arb(0)) if last >= half else _left_out(law, cells, period, last)
         return cls(law, cells, period, weights, cut, cut_mean, 2 * tolerance)
 
+    @classmethod
+    def _of_masses(cls, law: NoiseLaw, cells: int, period: int, folded: arb) -> "_Spectrum":
+        if period > _LONGEST_PERIOD:
+            raise ValueError("expected a sum of fewer cells, or a table of smaller values")
+        powers = powers_of_masses(law.rows[0], cells, period)
+        weights = [2 * power / (period * sine(j, period)) for j, power in enumerate(powers, 1)]
+        weights[-1] /= 2
+        return cls(law, cells, period, weights, arb(0), arb(0), folded)
+
     def tail_probability(self, margin: int) -> arb:
         """Return P(|S| > margin)."""
         if 2 * margin + 2 > self.period:
@@ -196,7 +240,9 @@ class _Spectrum:
         """
         odd = enumerate(self.weights[::2])
         near = sum((weight / sine(2 * i + 1, self.period) for i, weight in odd), arb(0))
-        far = arb((self.cells * variance(self.law) * self.folded).abs_upper()).sqrt()
+        exact = _mean_square(self.law.rows[0], self.cells) if self.law.rows else None
+        square = self.cells * variance(self.law) if exact is None else ball(exact)
+        far = arb((square * self.folded).abs_upper()).sqrt()
         return ball(Fraction(self.period, 4)) - near + arb(0, self.cut_mean.upper()) + arb(0).union(far)
 
     def likely_margin(self, excess: float) -> int:
@@ -259,11 +305,13 @@ class NoiseSum:
         """
         if cells == 1:
             return cls(law, cells, excess, _SingleCell(law))
+        if len(law.rows) > 1:
+            raise ValueError("expected a single cell: the noise of a table with rows depends on each count")
         with precision(_working_bits(cells, excess)):
             widest = 200 if law.scale is None or law.sigma_squared is None else 100
             if not cells * variance(law) <= ball(Fraction(1 << widest)):
                 raise ValueError(f"expected noise of the sum with a variance of at most 2^{widest}")
-            raced = law.sigma_squared is None and cells <= MOST_RACED_CELLS
+            raced = law.sigma_squared is None and not law.rows and cells <= MOST_RACED_CELLS
             return cls(law, cells, excess, _GeometricRace(law, cells) if raced else _Spectrum.of(law, cells, excess))
 
     @property
@@ -300,7 +348,9 @@ class NoiseSum:
         )
 
     def variance(self) -> Fraction:
-        """Return Var S, in counts squared, rounded up."""
+        """Return Var S, in counts squared, rounded up; of a table E S², more if it has a mean, for its worst row."""
+        if self.law.rows:
+            return max(_mean_square(row, self.cells) for row in self.law.rows)
         return self.cells * variance_of_cell(self.law)
 
     def mean_size(self) -> Fraction:

@@ -4,6 +4,7 @@ A margin is never too small and a coverage never too large: each rests on a ball
 P(|X| > m), not on an approximation of it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -28,9 +29,16 @@ def tail(law: NoiseLaw, margin: int) -> arb:
     """
     if margin < 0:
         raise ValueError(f"expected a margin of at least 0, got {margin}")
+    if law.rows:
+        return ball(tail_of_rows(law, margin))
     if law.sigma_squared is None:
         return _geometric_tail(law.linear, margin + 1)
     return _gaussian_tail(law, law.sigma_squared, margin + 1)
+
+
+def tail_of_rows(law: NoiseLaw, margin: int) -> Fraction:
+    """Return P(|X| > margin) of a table, exactly; the largest of its rows."""
+    return max(sum((mass for value, mass in row if abs(value) > margin), Fraction(0)) for row in law.rows)
 
 
 def excess_of(confidence: Fraction) -> Fraction:
@@ -56,6 +64,8 @@ def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
     Raises:
         ValueError: the margin is below 0.
     """
+    if law.rows:
+        return tail_of_rows(law, margin) <= excess
     for bits in _PRECISIONS:
         with precision(bits):
             beyond, allowed = tail(law, margin), ball(excess)
@@ -79,7 +89,7 @@ def margin_of_error(law: NoiseLaw, confidence: Fraction) -> int:
 
 
 def coverage(law: NoiseLaw, margin: int) -> float:
-    """Return P(|X| <= margin), rounded down to a double; so it is below 1.
+    """Return P(|X| <= margin), rounded down to a double; so it is below 1, unless the law is a table without more.
 
     Args:
         margin: counts.
@@ -87,6 +97,8 @@ def coverage(law: NoiseLaw, margin: int) -> float:
     Raises:
         ValueError: the margin is below 0.
     """
+    if law.rows:
+        return double_down(1 - tail_of_rows(law, margin))
     # The slack is below the precision; without it the ball around 1 of a very deep tail has a
     # radius whose binary exponent is too long to write out as a rational.
     return double_down(lower_bound(lambda: 1 - tail(law, margin) + arb(0, arb(2) ** -ctx.prec)))
@@ -122,8 +134,12 @@ def smallest(holds: Callable[[int], bool], guess: int) -> int:
 def _likely_margin(law: NoiseLaw, excess: Fraction) -> int:
     """Return the margin before rounding: the geometric tail solved for m, or the normal quantile beyond the offset.
 
-    For a joint law, the geometric margin is above the true one, and near it if the offset is large beside sigma.
+    That of a table is the least size of a value beyond which little enough is left. For a joint law, the geometric
+    margin is above the true one, and near it if the offset is large beside sigma.
     """
+    if law.rows:
+        sizes = sorted({0, *(abs(value) for row in law.rows for value, _ in row)})
+        return sizes[bisect_left(sizes, True, key=lambda size: tail_of_rows(law, size) <= excess)]
     size = max(value for value in (law.scale, law.sigma_squared) if value is not None)
     bits = max(0, size.numerator.bit_length() - size.denominator.bit_length())
     margins = []

@@ -1,7 +1,7 @@
 """Characteristic functions of integer noise, E[cos(tX)] at t = 2 pi j/M, as balls.
 
-For all three laws it is positive and falls from t = 0 to t = pi. For the geometric law and the discrete Gaussian (a
-theta function, a product of falling factors) the formula shows this. The mass of the joint law is the product of
+For all laws but tables it is positive and falls from t = 0 to t = pi. For the geometric law and the discrete Gaussian
+(a theta function, a product of falling factors) the formula shows this. The mass of the joint law is the product of
 theirs, so its transform is the circular convolution of theirs. Both are mixtures of symmetric arcs, and convolutions of
 such mixtures are such mixtures.
 """
@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from flint import acb, arb, ctx, fmpq
 
-from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_law import Masses, NoiseLaw
 from service.privacy.numerics.half_gaussian_sums import half_line, term_count
 from service.privacy.numerics.numbers import ball
 
@@ -56,6 +56,18 @@ def characteristics(law: NoiseLaw, period: int) -> list[arb] | None:
     whole = transformed[0].real + arb(0, (mass[half] + beyond).upper())
     radius = arb(0, (mass[half] + beyond).upper())
     return [(one.real + radius) / whole for one in transformed[1 : half + 1]]
+
+
+def powers_of_masses(masses: Masses, cells: int, period: int) -> list[arb]:
+    """Return the real part of E[exp(2 pi i j X/period)]^cells of a law given by its masses at j = 1, ..., period/2.
+
+    Args:
+        period: even.
+    """
+    folded = [acb(0)] * period
+    for value, mass in masses:
+        folded[value % period] += ball(mass)
+    return [(one**cells).real for one in acb.dft(folded)[1 : period // 2 + 1]]
 
 
 def sine(j: int, period: int) -> arb:

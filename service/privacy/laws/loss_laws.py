@@ -1,11 +1,14 @@
 """Laws of the privacy loss of one cell moved, from which the tight figures of a composition are computed.
 
-Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours.
+Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours, except
+``OddsLoss``, which is one direction of a ``TableLoss``.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Self
 
 from service.privacy.numerics.keyed import Keyed
 
@@ -150,5 +153,60 @@ class DiscreteOsgtLoss(_PositiveLoss):
         return Fraction(self.sensitivity), self.sigma_squared, self.m
 
 
-LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
+@dataclass(frozen=True, slots=True)
+class OddsLoss(_PositiveLoss):
+    """The loss between two laws P and Q on finitely many values, in the direction from P.
+
+    It need not be symmetric: the loss from Q has another law.
+
+    Attributes:
+        atoms: the values of P/Q, ascending, each with its probability under P, without those where Q is 0.
+    """
+
+    atoms: tuple[tuple[Fraction, Fraction], ...]
+
+    @classmethod
+    def between(cls, one: Iterable[tuple[Fraction, Fraction]]) -> Self:
+        """Return the loss between two laws.
+
+        Args:
+            one: the probabilities of each value under P and under Q.
+        """
+        odds: dict[tuple[int, int], Fraction] = {}
+        for p, q in one:
+            if p and q:
+                key = (p / q).as_integer_ratio()
+                odds[key] = odds.get(key, Fraction(0)) + p
+        return cls(tuple(sorted((Fraction(*ratio), p) for ratio, p in odds.items())))
+
+    @property
+    def finite(self) -> Fraction:
+        """The probability under P that the loss is finite."""
+        return sum((p for _, p in self.atoms), Fraction(0))
+
+    def conditioned(self) -> "OddsLoss":
+        """Return the loss between P and Q, each given that its value is possible under both; there must be one."""
+        p, q = self.finite, sum((p / odds for odds, p in self.atoms), Fraction(0))
+        return OddsLoss(tuple((odds * q / p, mass / p) for odds, mass in self.atoms))
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoss(_PositiveLoss):
+    """The worst of several losses between laws on finitely many values, of which the adversary picks one.
+
+    With each direction of a pair of laws it has the other one, so that the worst of all is symmetric.
+
+    Attributes:
+        directions: at least one.
+    """
+
+    directions: frozenset[OddsLoss]
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """Empty: odds that are not in the range of doubles have logarithms that are."""
+        return ()
+
+
+LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss | TableLoss
 """The loss laws that mechanisms have."""

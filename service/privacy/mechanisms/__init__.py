@@ -10,6 +10,7 @@ from service.privacy.mechanisms.discrete_osgt import DiscreteOsgt
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.mechanisms.geometric import Geometric
 from service.privacy.mechanisms.laplace import Laplace
+from service.privacy.mechanisms.noise_table import NoiseTable
 from service.privacy.mechanisms.osgt import Osgt
 from service.privacy.mechanisms.randomized_response import RandomizedResponse
 
@@ -23,6 +24,7 @@ MECHANISMS = _by_name(
     Geometric,
     DiscreteGaussian,
     DiscreteOsgt,
+    NoiseTable,
     Laplace,
     Gaussian,
     Osgt,
@@ -71,6 +73,7 @@ __all__ = [
     "Geometric",
     "Laplace",
     "Mechanism",
+    "NoiseTable",
     "OffsetTails",
     "Osgt",
     "RandomizedResponse",

@@ -24,7 +24,7 @@ class AboveThreshold(Mechanism):
     If the noise of the threshold moves up with the answers, by s at most, no negative becomes less likely; this costs
     s/threshold_scale. A positive then becomes less likely by a factor of at most exp(2s/query_scale), as its answer may
     move down by s. So the pure loss is s/threshold_scale + 2 positives s/query_scale, however many answers there are
-    (Lyu, Su and Li 2017, Theorem 4). Where a change moves no two answers in opposite directions, a positive costs
+    (Lyu, Su, Li 2017, Theorem 4). Where a change moves no two answers in opposite directions, a positive costs
     s/query_scale (Theorem 5).
 
     Attributes:

@@ -274,7 +274,7 @@ class Discrete(Mechanism):
     """
 
     ADDITIVE = DRAWN = True
-    BEFORE = (TAGS, READS, NAME, *CELLS, MOVES, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
+    BEFORE: ClassVar[Fields] = (TAGS, READS, NAME, *CELLS, MOVES, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -294,12 +294,16 @@ class Discrete(Mechanism):
         return cls(**own, sensitivity=sensitivity, granularity=unit, moves=moves, **cells, **shared)
 
     def parameters(self) -> dict[str, Any]:
+        return write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity)) | self.lattice()
+
+    def lattice(self) -> dict[str, Any]:
+        """Return the fields of the distances by which a record moves cells, and the granularity if it is not 1."""
+
         def stated(distance: Fraction | int) -> int | str:
             return int(distance) if self.granularity == 1 else exact_text(distance * self.granularity)
 
-        document = write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity))
-        document |= write_moves(self.moves, stated) or {"sensitivity": stated(self.sensitivity)}
-        return document if self.granularity == 1 else document | {"granularity": exact_text(self.granularity)}
+        distances = write_moves(self.moves, stated) or {"sensitivity": stated(self.sensitivity)}
+        return distances if self.granularity == 1 else distances | {"granularity": exact_text(self.granularity)}
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1

@@ -48,6 +48,8 @@ class Arithmetic(Protocol):
     def coth_excess(self, x: Number) -> Number:
         """Return x coth(x) - 1 for x > 0; it is positive."""
 
+    def maximum(self, x: Number, y: Number) -> Number: ...
+
     def either(self, x: Number, small: Callable[[], Number], large: Callable[[], Number], /) -> Number:
         """Return one of two forms of a quantity: ``small`` does not cancel, ``large`` does not overflow at large x."""
 
@@ -147,6 +149,7 @@ class _Doubles:
     expm1 = staticmethod(np.expm1)
     log = staticmethod(np.log)
     log1p = staticmethod(np.log1p)
+    maximum = staticmethod(np.maximum)
     exp_excess = staticmethod(exp_excess)
     coth_excess = staticmethod(coth_excess)
 
@@ -184,6 +187,7 @@ class _Balls:
     expm1 = staticmethod(arb.expm1)
     log = staticmethod(arb.log)
     log1p = staticmethod(arb.log1p)
+    maximum = staticmethod(arb.max)
 
     def exp_excess(self, x: Number) -> Number:
         return x.expm1() - x

@@ -123,6 +123,9 @@ class _Intervals:
     log1p = staticmethod(_increasing(np.log1p, _LIBRARY, -np.inf))
     coth_excess = staticmethod(_increasing(coth_excess, _SERIES, 0))
 
+    def maximum(self, x: Interval, y: Interval) -> Interval:
+        return Interval(np.maximum(x.low, y.low), np.maximum(x.high, y.high))
+
     def number(self, value: Rational) -> Number:
         return self.nearest(np.array([double(value)]))
 

@@ -4,8 +4,8 @@ The loss of a plan is a sum of independent losses (``worst_case`` reads it from 
 mechanism's loss; ``families`` and ``noise`` have their cumulant functions. ``contour`` and ``contour_selection`` invert
 the product of their transforms; ``atoms`` enumerates the losses if they are few. Every figure is an upper bound.
 
-All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one direction
-stands for both.
+All mechanisms but tables of noise have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that
+one direction stands for both. A table is a choice of one of several losses, among which is the reverse of each.
 """
 
 import math

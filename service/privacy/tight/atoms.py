@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss
+from service.privacy.laws.loss_laws import DiscreteGaussianLoss, DiscreteOsgtLoss, LadderLoss, OddsLoss
 from service.privacy.tight.contour import LossComposition, sketch_of
 from service.privacy.tight.families import Doubles
-from service.privacy.tight.laws import Atoms, ComposedLaw, compose_laws
+from service.privacy.tight.laws import Atoms, ComposedLaw, atoms_of_odds, compose_laws
 from service.privacy.tight.work_budget import NotTight, spend
 
 TAIL = 1e-130
@@ -32,6 +32,8 @@ def atoms_of(law: ComposedLaw) -> Atoms:
     match law:
         case Atoms():
             return law
+        case OddsLoss():
+            return atoms_of_odds(law)
         case LadderLoss(e=e, s=s) if s < MOST_ATOMS:
             x = float(e) * (1 - 2 * np.arange(s, -1.0, -1.0) / s)
             p = np.exp((x - float(e)) / 2) * law.inner
@@ -206,7 +208,7 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
                 many *= (2 * math.sqrt(600 * float(v)) + 1) * count
             case DiscreteOsgtLoss(sigma_squared=v):
                 many *= 3 * (60 * (math.sqrt(float(v)) + 1)) * count
-            case Atoms(x=x):
+            case Atoms(x=x) | OddsLoss(atoms=x):
                 many *= math.comb(len(x) + count - 1, count) if count < 64 else math.inf
             case _:
                 return math.inf
@@ -226,6 +228,8 @@ def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
                 width += 50 * s / math.sqrt(float(v)) * math.sqrt(count)
             case Atoms(x=x):
                 width += float(x[-1] - x[0]) * count
+            case OddsLoss(atoms=((least, _), *_, (most, _))):
+                width += (math.log(most) - math.log(least)) * count
     return width
 
 

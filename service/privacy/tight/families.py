@@ -1,6 +1,6 @@
 """Cumulant functions K(z) = log E exp(zL) of privacy losses L, for many mechanisms of one kind at once.
 
-Everything is symmetric in the two neighbours, which is K(z) = K(-1-z). Formulas are written in w = z + 1/2, in which
+All but atoms is symmetric in the two neighbours, which is K(z) = K(-1-z). Formulas are written in w = z + 1/2, in which
 they are even. Along a line z = c + it, K(c+it) - K(c) is computed directly and not by a subtraction, so that a thousand
 million repetitions of a tiny loss keep their digits.
 """

@@ -4,8 +4,9 @@ Let V(t) be the largest delta that the remaining steps reach if epsilon is t abo
 it is the larger of 1 - e^t and 0. One step earlier it is the largest of E V(t - L) over the losses L among which the
 adversary picks. So one pass over the steps finds the profile at every epsilon at once.
 
-V is kept on a grid (``kernels``). As every pair of laws is symmetric, V(-t) = 1 - e^-t (1 - V(t)). Losses are split
-between the multiples around them, which is an upper bound. V is convex in e^t, so chords are upper bounds too.
+V is kept on a grid (``kernels``). As every pair of laws is symmetric, or the adversary can pick the reversed one too,
+V(-t) = 1 - e^-t (1 - V(t)). Losses are split between the multiples around them, which is an upper bound. V is convex in
+e^t, so chords are upper bounds too.
 """
 
 import math
@@ -16,6 +17,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from service.privacy.laws.loss_laws import OddsLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, TAIL
 from service.privacy.tight.branches import EvaluatedSum
 from service.privacy.tight.families import Doubles
@@ -42,7 +44,8 @@ Moves = Callable[[State], Iterable[tuple[int, State]]]
 def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[ComposedLaw] | None:
     """Return laws that bound so many turns, in each of which the adversary takes one of the steps.
 
-    If all turns would take too long, some are taken together, and the worst law of these is composed.
+    If all turns would take too long, some are taken together, and the worst law of these is composed. One direction of
+    a pair can be the worst at every epsilon from 0 on, and the other one below 0, which later turns need.
 
     Returns:
         The laws with their counts; None if one step is always the worst, or if two turns already take too long.
@@ -51,6 +54,7 @@ def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[Compose
         NotTight: a step would take too much time or memory.
     """
     laws = [StepLaws.of(one) for one in steps]
+    directed = any(isinstance(law, OddsLoss) for one in laws for law in one.laws)
 
     def moves(left: int) -> Iterable[tuple[int, int]]:
         return ((k, left - 1) for k in range(len(laws) if left else 0))
@@ -59,7 +63,7 @@ def worst_of_turns(steps: Sequence[EvaluatedSum], turns: int) -> Counter[Compose
         induction = _Induction.of(laws, moves, _in_order(moves, together))
         if induction is None:
             continue
-        if induction.one_is_worst():
+        if not directed and induction.one_is_worst():
             return None
         times = {together: turns // together, turns % together: 1}
         lengths = [left for left in times if left]

@@ -16,10 +16,12 @@ from service.privacy.laws.loss_laws import (
     LadderLoss,
     LaplaceLoss,
     LossLaw,
+    OddsLoss,
     OsgtLoss,
 )
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.loss import Loss, total_loss
+from service.privacy.numerics.numbers import ball, ceiling, double_up
 from service.privacy.tight.contour import Lattice, LossComposition
 from service.privacy.tight.families import Doubles, Family, Ladders, Laplaces
 from service.privacy.tight.noise import DUAL, WIDE, AtomFamily, DiscreteGaussians, Osgts
@@ -48,7 +50,7 @@ class Atoms:
     rounding: float = 4e-13  # exp of numbers down to -745, each rounded up to four times, and a sum
 
 
-ComposedLaw = LossLaw | Atoms
+ComposedLaw = LossLaw | OddsLoss | Atoms
 
 
 def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
@@ -74,6 +76,20 @@ def _checked_double(value: Fraction | int) -> float:
     if value.numerator and not SMALLEST < size < LARGEST:
         raise NotTight
     return size
+
+
+def atoms_of_odds(law: OddsLoss) -> Atoms:
+    """Return the atoms of a loss, given that it is finite; losses and probabilities are rounded up."""
+    finite = law.finite
+    x, p = [_log_up(odds) for odds, _ in law.atoms], [double_up(mass / finite) for _, mass in law.atoms]
+    return Atoms(np.array(x), np.array(p), rounding=2.0**-52)
+
+
+def _log_up(odds: Fraction) -> float:
+    log = ceiling(lambda: ball(odds).log())
+    if log is None:
+        raise NotTight
+    return double_up(log)
 
 
 def total_rho(laws: Mapping[ComposedLaw, int]) -> Fraction:
@@ -137,10 +153,11 @@ def compose_laws(laws: Mapping[ComposedLaw, int], lattice: Lattice | None = None
     families: list[Family] = []
     for kind, counted in kinds.items():
         members, counts = [law for law, _ in counted], np.array([float(count) for _, count in counted])
-        if kind is Atoms:
+        if kind in (Atoms, OddsLoss):
+            listed = [atoms_of_odds(law) if isinstance(law, OddsLoss) else law for law in members]
             families += [
                 AtomFamily(counts[k : k + 1], law.x, law.p, law.spacing, law.rounding)
-                for k, law in enumerate(members)
+                for k, law in enumerate(listed)
                 if isinstance(law, Atoms)
             ]
         elif kind is not GaussianLoss:

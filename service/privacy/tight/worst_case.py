@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss
+from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss, OddsLoss, TableLoss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed, ValuesKey
 from service.privacy.numerics.numbers import double_up
@@ -105,12 +105,21 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
 
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
     delta, law = mechanism.delta().nats, mechanism_law(mechanism)
-    items = () if law is None else ((law, 1),)
+    if isinstance(law, TableLoss):  # which has the delta of each direction
+        return _largest([(_of_direction(one), 1) for one in law.directions], 1)
+    return LawSum(() if law is None else ((law, 1),), _log_finite(delta or Fraction(0)))
+
+
+def _of_direction(law: OddsLoss) -> LawSum:
+    return LawSum(((law, 1),) if law.atoms else (), _log_finite(1 - law.finite))
+
+
+def _log_finite(delta: Fraction) -> float:
+    """Return log of the probability that no event of probability delta happens, rounded down."""
     if not delta:
-        return LawSum(items)
+        return 0.0
     above = double_up(delta)  # above 0 if delta is, even one below all doubles
-    kept = -math.inf if above >= 1 else math.log1p(-above)
-    return LawSum(items, kept)
+    return -math.inf if above >= 1 else math.log1p(-above)
 
 
 def _total(weighted: Iterable[tuple[LawSum, int]]) -> LawSum:

@@ -163,12 +163,11 @@ def test_irrational_costs_are_whole_quanta_rounded_up() -> None:
 def test_prices_are_the_plans_costs_rounded_up_to_a_quantum(plan: Plan) -> None:
     orders = (Fraction("1.5"), Fraction(3), Fraction(40), Fraction(500))
     asked = price(plan, REPLACE, orders)
-    assert asked.epsilon == plan_epsilon(plan, REPLACE).nats
     assert asked.delta == plan_delta(plan, REPLACE)
-    rho = plan_rho(plan, REPLACE)
-    assert (asked.rho is None) == (rho.nats is None)
-    if asked.rho is not None and rho.nats is not None:
-        assert asked.rho == rho.nats if rho.rational else rho.nats <= asked.rho < rho.nats + Fraction(1, QUANTA)
+    for charged, cost in ((asked.epsilon, plan_epsilon(plan, REPLACE)), (asked.rho, plan_rho(plan, REPLACE))):
+        assert (charged is None) == (cost.nats is None)
+        if charged is not None and cost.nats is not None:
+            assert charged == cost.nats if cost.rational else cost.nats <= charged < cost.nats + Fraction(1, QUANTA)
     for order, quanta in zip(orders, asked.quanta or (0,) * 4, strict=True):
         tau = plan_tau(plan, REPLACE, order).nats
         assert (tau is None) == (quanta is None)

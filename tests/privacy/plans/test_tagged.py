@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from service.errors import InvalidInput
 from service.privacy.accounting.guarantee import guarantee
-from service.privacy.accounting.pricing import price
+from service.privacy.accounting.pricing import QUANTA, price
 from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, spent_alone
 from service.privacy.mechanisms import Declaration, Declared, DiscreteGaussian, Geometric
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
@@ -270,7 +270,7 @@ def test_a_replacement_costs_no_less_than_one_record(plan: Plan) -> None:
     part = as_replacement(plan, ADD)
     for definition in ("pure", "zcdp", "rdp"):
         whole, one = spent(part, definition), spent(plan, definition)
-        assert whole is None or (one is not None and whole * (1 + Fraction(1, 2**60)) >= 2 * one)
+        assert whole is None or (one is not None and whole + Fraction(2, QUANTA) >= 2 * one)
 
 
 def test_no_tight_figure_rests_on_an_unproven_profile() -> None:
