@@ -80,7 +80,7 @@ def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], 
     """Write the changed values of rows, with their seals; each pair holds the constant and the changeable values.
 
     Raises:
-        RuntimeError: the database dropped some of them.
+        Altered: the database dropped some of them.
     """
     secret = secret_of(connection)
     sealed = [
