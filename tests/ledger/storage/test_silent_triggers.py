@@ -1,16 +1,21 @@
-"""A trigger that drops what is written without an error: nothing is answered that the journal does not hold."""
+"""Writes that the database drops without an error: nothing is answered that the journal does not hold."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 
 from service.errors import Altered
+from service.ledger import jobs
+from service.ledger.idempotent_write import idempotent_write
 from service.ledger.installation import installation_journal
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
+from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.secret import Secret
-from tests.ledger.charging import account_of, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, asking, charge, entries_of, open_account
 from tests.ledger.writing import run
 
 _PLAN = {"type": "gaussian", "rho": "1/8"}
@@ -59,3 +64,44 @@ def test_an_entry_of_the_installation_that_the_database_drops_is_an_error(databa
     database.write(append, is_committed=lambda *_: False)
     with database.read() as connection:
         assert installation_journal.head(connection).seq == 1
+
+
+@pytest.mark.parametrize("ended", ["parameters = 'x'", "attempts = 3"])
+def test_a_job_that_the_database_does_not_end_is_not_met_for_ever(database: Database, ended: str) -> None:
+    request = asking("ann", None, "digest")
+    idempotent_write(database, request, jobs.submit(request, {}), lambda job: Answer(202, job.id))
+    run(database, f"UPDATE jobs SET {ended}")
+    speak = _silence(database, "UPDATE", "jobs")
+    with _bounded(database), pytest.raises(Altered):
+        jobs.take(database, "w")
+    speak()
+    assert jobs.take(database, "w") is None
+    assert jobs.unfinished(database)["queued"] == 0
+
+
+def test_a_job_whose_id_no_text_equals_is_refused_and_found(database: Database) -> None:
+    if database.kind == "postgresql":
+        return  # where each text has the database's encoding
+    run(
+        database,
+        "INSERT INTO jobs (id, principal, parameters, state, permille, attempts, created_at)"
+        " VALUES (CAST(X'ff41' AS TEXT), 'ann', 'x', 'queued', 0, 0, '')",
+    )
+    with _bounded(database), pytest.raises(Altered):
+        jobs.take(database, "w")
+    with database.read() as connection:
+        assert [str(job) for job in jobs.altered(connection, SECRET)] == [str(b"\xffA")]
+
+
+@contextlib.contextmanager
+def _bounded(database: Database) -> Iterator[None]:
+    """Refuse a transaction of more than some statements, which an endless one has."""
+    statements: list[str] = []
+
+    def count(*given: Any) -> None:
+        statements.append(given[2])
+        assert len(statements) < 50
+
+    event.listen(database.pools.writer, "before_cursor_execute", count)
+    yield
+    event.remove(database.pools.writer, "before_cursor_execute", count)
