@@ -196,8 +196,7 @@ def forget(database: Database, before: str) -> int:
 
     def work(connection: Connection) -> int:
         ids = [row.id for row in connection.execute(_outdated(before).with_for_update(skip_locked=True))]
-        connection.execute(delete(Job).where(Job.id.in_(ids)))
-        return len(ids)
+        return connection.execute(delete(Job).where(Job.id.in_(ids))).rowcount
 
     with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
         if connection.execute(_outdated(before)).first() is None:

@@ -9,15 +9,17 @@ from sqlalchemy import Connection, event
 
 from service.errors import Altered
 from service.ledger import jobs
+from service.ledger.draws.retention import remove_noisy
 from service.ledger.idempotent_write import idempotent_write
 from service.ledger.installation import installation_journal
 from service.ledger.storage import clock
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
 from service.ledger.storage.secret import Secret
-from tests.ledger.charging import SECRET, account_of, asking, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, asking, charge, draw, entries_of, open_account
 from tests.ledger.writing import run
 
+_LATER = "2040-01-01T00:00:00.000000Z"
 _PLAN = {"type": "gaussian", "rho": "1/8"}
 _FUNCTION = "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 
@@ -31,7 +33,7 @@ def _silence(database: Database, event: str, table: str) -> Callable[[], None]:
         run(database, _FUNCTION)
         run(database, f"CREATE TRIGGER aaa BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION nothing()")
         on = f" ON {table}"
-    return lambda: run(database, f"DROP TRIGGER aaa{on}")
+    return lambda: run(database, f"DROP TRIGGER aaa{on}", *(["DROP FUNCTION nothing"] if on else []))
 
 
 @pytest.mark.parametrize(("event", "table"), [("INSERT", "journal"), ("UPDATE", "accounts")])
@@ -91,6 +93,24 @@ def test_a_job_whose_id_no_text_equals_is_refused_and_found(database: Database) 
         jobs.take(database, "w")
     with database.read() as connection:
         assert [str(job) for job in jobs.altered(connection, SECRET)] == [str(b"\xffA")]
+
+
+def test_only_counts_and_jobs_that_are_gone_are_called_removed(database: Database) -> None:
+    """Otherwise the removal goes on for as long as there are some."""
+    open_account(database)
+    (registered,) = charge(database, _PLAN | {"name": "a"})
+    draw(database, registered.id, _PLAN | {"name": "a"})
+    request = asking("ann", None, "digest")
+    job = idempotent_write(database, request, jobs.submit(request, {}), lambda job: Answer(202, job.id)).answer.body
+    jobs.end(database, str(job))
+    speak = _silence(database, "UPDATE", "draws")
+    assert remove_noisy(database, _LATER, _LATER) == 0
+    speak()
+    assert remove_noisy(database, _LATER, _LATER) == 1
+    speak = _silence(database, "DELETE", "jobs")
+    assert jobs.forget(database, _LATER) == 0
+    speak()
+    assert jobs.forget(database, _LATER) == 1
 
 
 @contextlib.contextmanager
