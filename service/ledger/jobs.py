@@ -160,7 +160,8 @@ def list_jobs(
         )
         .order_by(Job.created_at, Job.id)
     )
-    size = func.length(Job.parameters) + func.coalesce(func.length(Job.result), 0)
+    stored = func.length(Job.parameters) + func.coalesce(func.length(Job.result), 0)
+    size = stored + func.coalesce(func.length(Job.problem), 0)
     return page_of(rows_of(connection, query, size, limit, before_reading=before_reading), _record)
 
 
