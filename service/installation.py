@@ -57,8 +57,8 @@ def open_installation(
         settings: the configuration.
         begin: create a ledger where there is none. Read-only commands never create a ledger: if an operator names a
             wrong place, an empty ledger would look sound.
-        serving: for a server, which maintains the mark: read all of an SQLite file whose server did not end in good
-            order, and refuse a damaged one; seal rows that an older version wrote without seals. It needs
+        serving: for a server, which maintains the mark: refuse a damaged SQLite file, all of which is read if its
+            server did not end in good order; seal rows that an older version wrote without seals. It needs
             ``require_mark``, which detects a ledger that was put back to before its seals.
         require_mark: refuse a ledger that lacks entries of its high-water mark.
 

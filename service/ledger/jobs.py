@@ -22,6 +22,7 @@ from service.ledger.storage.idempotency import Request
 from service.ledger.storage.paging import BeforeReading, Page, page_of, rows_of
 from service.ledger.storage.secret import Secret
 from service.ledger.storage.tables import Job
+from service.ledger.storage.transaction import require_written
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
@@ -159,7 +160,8 @@ def list_jobs(
         )
         .order_by(Job.created_at, Job.id)
     )
-    size = func.length(Job.parameters) + func.coalesce(func.length(Job.result), 0)
+    stored = func.length(Job.parameters) + func.coalesce(func.length(Job.result), 0)
+    size = stored + func.coalesce(func.length(Job.problem), 0)
     return page_of(rows_of(connection, query, size, limit, before_reading=before_reading), _record)
 
 
@@ -195,8 +197,7 @@ def forget(database: Database, before: str) -> int:
 
     def work(connection: Connection) -> int:
         ids = [row.id for row in connection.execute(_outdated(before).with_for_update(skip_locked=True))]
-        connection.execute(delete(Job).where(Job.id.in_(ids)))
-        return len(ids)
+        return connection.execute(delete(Job).where(Job.id.in_(ids))).rowcount
 
     with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
         if connection.execute(_outdated(before)).first() is None:
@@ -217,20 +218,21 @@ def take(database: Database, worker: str, after: str = "") -> JobRecord | None:
     """Take a job that no worker holds, for ``worker``; return None if there is none.
 
     It is the oldest job of the principal that follows the one named ``after``, by name and in a circle.
+
+    Raises:
+        Altered: the database ends no such job, which would be found again and again.
     """
 
     def work(connection: Connection) -> JobRecord | None:
         while (found := connection.execute(_free(after).with_for_update(skip_locked=True)).first()) is not None:
             job_id, attempts, parameters = found
-            if _parameters(parameters) is None:
-                connection.execute(_ended(job_id, None, "failed", problem=json.dumps(_UNREADABLE)))
-                continue
-            if attempts < MOST_ATTEMPTS:
+            if _parameters(parameters) is not None and attempts < MOST_ATTEMPTS:
                 lease = {"worker": worker, "leased_until": _lease_end()}
                 started = update(Job).where(Job.id == job_id)
                 connection.execute(started.values(state="running", attempts=attempts + 1, permille=0, **lease))
                 return read_job(connection, job_id)
-            connection.execute(_ended(job_id, None, "failed", problem=_BROKEN_OFF))
+            problem = _BROKEN_OFF if _parameters(parameters) is not None else json.dumps(_UNREADABLE)
+            require_written(connection.execute(_ended(job_id, None, "failed", problem=problem)), 1)
         return None
 
     if not _anything_free(database):  # without a write transaction, which would wait in the queue of the charges
@@ -267,11 +269,10 @@ def seal_old(connection: Connection, secret: Secret, after: str, limit: int) -> 
 
 
 def altered(connection: Connection, secret: Secret) -> Iterator[str]:
-    """Yield the ids of jobs whose results are not as the service wrote them."""
-    with_result = or_(Job.state == "succeeded", Job.result.is_not(None))
-    for row in connection.execute(select(*_COLUMNS).where(with_result).order_by(Job.id)):
+    """Yield the ids of jobs whose results, or whose ids, are not as the service wrote them."""
+    for row in connection.execute(select(*_COLUMNS).order_by(Job.id)):
         try:
-            sealed = is_sealed(secret, _record(row))
+            sealed = isinstance(row.id, str) and is_sealed(secret, _record(row))
         except (TypeError, ValueError):  # invalid JSON, or a value of another type
             sealed = False
         if not sealed:

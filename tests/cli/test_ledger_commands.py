@@ -177,7 +177,7 @@ def test_a_row_of_another_type_ends_no_verification(home: Path, tmp_path: Path, 
     row = f"('j', 'x', '{{}}', 'succeeded', {value}, 1, '2026-11-27T00:00:00.000000Z')"
     names = "id, principal, parameters, state, permille, attempts, created_at"
     copy = _changed(home, tmp_path / "copy", f"INSERT INTO jobs ({names}) VALUES {row}")
-    told = "the installation: jobs: the result of j is not as the service wrote it"
+    told = "the installation: jobs: job j is not as the service wrote it"
     assert said(copy, "verify", code=1).splitlines()[1:] == [told, "people: 4 entries, all valid"]
 
 
@@ -236,7 +236,7 @@ def test_the_name_of_an_account_begins_no_line(home: Path, tmp_path: Path, said:
     assert lines.count("people: 4 entries, all valid") == 1
     assert "\x1b" not in printed
     assert len(lines) == 4
-    assert lines[1].startswith(r"the installation: jobs: the result of zz: all valid\n\x1b[2J\npeople: 4 entries")
+    assert lines[1].startswith(r"the installation: jobs: job zz: all valid\n\x1b[2J\npeople: 4 entries")
     assert lines[-1].startswith(r"'zz: all valid\n\x1b[2J\npeople: 4 entries, all valid': the first bad entry")
 
 

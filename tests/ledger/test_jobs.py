@@ -13,6 +13,7 @@ from service.ledger.jobs import JobRecord
 from service.ledger.storage.database import Database
 from service.ledger.storage.idempotency import Answer
 from tests.ledger.charging import SECRET, asking, carry_out
+from tests.ledger.writing import run
 
 _PAST = "2020-01-01T00:00:00.000000Z"
 
@@ -255,6 +256,17 @@ def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) 
         assert jobs.list_jobs(connection, "nobody", ("", ""), 10, None, lambda _: None) == []
     assert [job.id for job in found] == expected
     assert [job.id for job in running] == mine[:1]
+
+
+@pytest.mark.parametrize("column", ["parameters", "result", "problem"])
+def test_a_page_of_jobs_is_counted_whole_before_it_is_read(database: Database, column: str) -> None:
+    """Whoever writes the database can make each of them long, and memory is reserved by their size."""
+    _submit(database)
+    run(database, f"UPDATE jobs SET {column} = :long", long="x" * 10_000)
+    sizes: list[int] = []
+    with database.read() as connection:
+        jobs.list_jobs(connection, "ann", ("", ""), 9, None, sizes.append)
+    assert sizes[0] >= 10_000
 
 
 def test_an_unknown_job(database: Database) -> None:

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import Connection, Row, bindparam, select, update
 from sqlalchemy.orm import aliased
 
-from service.errors import Altered
+from service.errors import Altered, NotFound
 from service.ledger.journal.linked_heads import require_linked
 from service.ledger.spending.spending_rows import read_rows, stored_sum, sum_of
 from service.ledger.storage.newest_heads import KnownHead
@@ -21,6 +21,7 @@ from service.ledger.storage.transaction import (
     accounts_known,
     batch,
     is_unknown,
+    newest_known,
     require_present,
     require_written,
     secret_of,
@@ -80,7 +81,7 @@ def update_rows(connection: Connection, rows: Sequence[tuple[dict[str, object], 
     """Write the changed values of rows, with their seals; each pair holds the constant and the changeable values.
 
     Raises:
-        RuntimeError: the database dropped some of them.
+        Altered: the database dropped some of them.
     """
     secret = secret_of(connection)
     sealed = [
@@ -166,7 +167,12 @@ def _require_rows(connection: Connection, known: Collection[str]) -> None:
 
 def absent(name: str) -> Altered:
     """Return the refusal to answer without an account that is known and has no row."""
-    return Altered("the ledger", f"account {name!r}", "there is no row of it; run verify")
+    return Altered("the ledger", f"account {name!r}", "there is no row of it, or of one above it; run verify")
+
+
+def not_found(connection: Connection, name: str) -> Altered | NotFound:
+    """Return the error for an account without a row, which a known one has lost."""
+    return NotFound("account", name) if newest_known(connection, name) is None else absent(name)
 
 
 def without_strangers(connection: Connection, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, case, func, insert, literal, select
 from sqlalchemy.orm import aliased
 
-from service.errors import Altered, NotFound, Overrun
+from service.errors import Altered, Overrun
 from service.ledger.accounts import account_periods, account_rows, allotments, budgets
 from service.ledger.accounts.account_rows import COLUMNS
 from service.ledger.accounts.allotments import AllottedSum, Funding
@@ -26,7 +26,7 @@ from service.ledger.spending.spending_rows import NOTHING, SpendingChange
 from service.ledger.spending.window_state import WindowState
 from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.tables import OF_CHANGES, Account, Entry
-from service.ledger.storage.transaction import newest_known, secret_of
+from service.ledger.storage.transaction import secret_of
 from service.privacy.accounting.privacy_filter import Budget, Weights
 from service.privacy.accounting.totals import Totals, without_totals
 from service.privacy.numerics.numbers import exact_text
@@ -108,10 +108,8 @@ def read_account(connection: Connection, name: str) -> AccountRecord:
         Unavailable: its row is not as the service wrote it, or there is none although the account is known.
     """
     row = connection.execute(_BY_NAME, {"name": name}).one_or_none()
-    if row is None and newest_known(connection, name) is not None:
-        raise account_rows.absent(name)
     if row is None:
-        raise NotFound("account", name)
+        raise account_rows.not_found(connection, name)
     return record_of(connection, row)
 
 

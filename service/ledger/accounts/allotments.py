@@ -213,7 +213,7 @@ def write_rows(connection: Connection, rows: Sequence[AllotmentRow], *, new: boo
         new: True if none of them has a row yet; False if all have one.
 
     Raises:
-        RuntimeError: the database did not write all of them.
+        Altered: the database did not write all of them.
     """
     secret, given = secret_of(connection), []
     for row in rows:

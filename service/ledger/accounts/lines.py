@@ -10,7 +10,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Select, bi
 
 from service.errors import Conflict, NotFound, ServiceError
 from service.ledger.accounts import account_periods
-from service.ledger.accounts.account_rows import COLUMNS
+from service.ledger.accounts.account_rows import COLUMNS, not_found
 from service.ledger.accounts.accounts import AccountRecord, read_account, record_of
 from service.ledger.accounts.allotments import Funding
 from service.ledger.accounts.caps import Cap, read_caps
@@ -162,14 +162,14 @@ def caps_of(database: Database, line: Line) -> list[AccountCaps]:
 
     Raises:
         NotFound: the database was replaced by one without them.
+        Altered: their rows are gone.
     """
     with database.read() as connection:
         rows = connection.execute(_reading_caps(len(line.ids)), _numbered(line.ids)).all()
-    found = [AccountCaps(name, read_caps(caps)) for name, caps in rows]
-    if len(found) != len(line.ids):
-        line_of.cache_clear()
-        raise NotFound("account", line.name)
-    return found
+        if len(rows) != len(line.ids):
+            line_of.cache_clear()
+            raise not_found(connection, line.name)
+    return [AccountCaps(name, read_caps(caps)) for name, caps in rows]
 
 
 def lock_line(connection: Connection, line: Line, at: str | None) -> list[AccountRecord]:
@@ -183,6 +183,7 @@ def lock_line(connection: Connection, line: Line, at: str | None) -> list[Accoun
 
     Raises:
         NotFound: the database was replaced by one in which they are not this line; the next request finds its own.
+        Altered: their rows are gone.
         ReservationsDue: a few of their holds have expired at ``at``, if that is given. More are counted as held until
             the server's own thread lets them expire, so that no request waits for the reservations of others.
     """
@@ -196,7 +197,7 @@ def read_line(connection: Connection, line: Line, *, lock: bool = False) -> list
     """Return the present accounts of a line, without a lock by default.
 
     Raises:
-        NotFound: as ``lock_line``.
+        NotFound, Altered: as ``lock_line``.
     """
     found = _read(connection, line.name, line.ids, lock=lock)
     above = (None, *(account.name for account in found))
@@ -213,6 +214,7 @@ def lock_account(connection: Connection, line: Line) -> AccountRecord:
 
     Raises:
         NotFound: the database was replaced by one without it.
+        Altered: its row is gone.
     """
     return _read(connection, line.name, line.ids[-1:], lock=True)[0]
 
@@ -303,5 +305,5 @@ def _read(connection: Connection, name: str, ids: tuple[int, ...], *, lock: bool
     rows = connection.execute(_reading(len(ids), lock=lock), _numbered(ids)).all()
     if len(rows) != len(ids) or rows[-1].name != name:  # the database was replaced
         line_of.cache_clear()
-        raise NotFound("account", name)
+        raise not_found(connection, name)
     return [record_of(connection, row, locked=lock) for row in rows]

@@ -26,8 +26,8 @@ def remove_noisy(database: Database, before: str, at: str) -> int:
         due = connection.execute(_due(before).with_for_update(skip_locked=True)).all()
         bytes_before = accumulate((row.bytes for row in due), initial=0)
         ids = [row.id for row, summed in zip(due, bytes_before, strict=False) if summed < _BYTES_AT_ONCE]
-        connection.execute(update(Draw).where(Draw.id.in_(ids)).values(noisy=b"", noisy_removed_at=at))
-        return len(ids)
+        # As many as the statement found: the caller goes on until there are none.
+        return connection.execute(update(Draw).where(Draw.id.in_(ids)).values(noisy=b"", noisy_removed_at=at)).rowcount
 
     with database.read() as connection:  # without a write transaction, which would wait in the queue of the charges
         if connection.execute(_due(before)).first() is None:

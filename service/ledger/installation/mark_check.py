@@ -30,7 +30,8 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> 
     Afterwards neither the process's time nor any journal that it reads may go back behind the mark.
 
     Args:
-        check_file: read the whole SQLite file if its server did not stop in good order.
+        check_file: look for damage in the head of an SQLite file, or in all of it if its server did not stop in good
+            order.
 
     Returns:
         The mark; None where there is none yet.
@@ -45,8 +46,8 @@ def check_mark(database: Database, file: HighWaterFile, *, check_file: bool) -> 
             database.newest.complete = connection.execute(select(Account.id).limit(1)).first() is None
         return None
     check_clock(mark)
-    if check_file and mark.in_use:
-        require_sound_file(database)
+    if check_file:
+        require_sound_file(database, whole=mark.in_use)
     with database.read() as connection:
         accounts = last_entries(connection)
         missing = missing_entries(connection, mark.heads, accounts)

@@ -168,7 +168,7 @@ def write(connection: Connection, rows: Sequence[Row]) -> None:
     The caller updates the accounts' rows, with head and totals in one statement.
 
     Raises:
-        RuntimeError: the database dropped some of them.
+        Altered: the database dropped some of them.
     """
     stored = [{name: value for name, value in row.items() if name != "previous"} for row in rows]
     require_written(connection.execute(_INSERT, batch(stored)), len(stored))
@@ -196,7 +196,7 @@ def append(
     """Write the next entry of an account that the caller has locked, and return the new head.
 
     Raises:
-        RuntimeError: the database dropped the entry.
+        Altered: the database dropped the entry.
     """
     row, head = following(account, kind, content, actor=actor, release_id=release_id, at=at)
     write(connection, [row])

@@ -148,7 +148,7 @@ def write_windows(connection: Connection, account_id: int, before: Windows, afte
         after: with at least these.
 
     Raises:
-        RuntimeError: the database dropped some rows.
+        Altered: the database dropped some rows.
     """
     changed = [place for place in sorted(after) if before.get(place) != after[place]]
     new, old = [place for place in changed if place not in before], [place for place in changed if place in before]

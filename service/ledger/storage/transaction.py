@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult
 
+from service.errors import Altered
 from service.ledger.storage.drawn_partitions import DrawnFor
 from service.ledger.storage.group_commit import EFFECTS, Effects, NewEntry
 from service.ledger.storage.newest_heads import KnownHead
@@ -136,10 +137,11 @@ def require_written(result: CursorResult[Any], number: int) -> None:
     """Require that a statement wrote every row that it was given: a trigger can drop rows without an error.
 
     Raises:
-        RuntimeError: it wrote another number of rows; then nothing is committed.
+        Altered: it wrote another number of rows; then nothing is committed.
     """
     if result.rowcount != number:
-        raise RuntimeError(f"the database wrote {result.rowcount} rows of {number}; nothing was committed")
+        reason = f"the database wrote {result.rowcount} rows of {number}; nothing was committed; run verify"
+        raise Altered("a table of the ledger", "a table", reason)
 
 
 def batch(rows: Sequence[Values]) -> Values | Sequence[Values]:

@@ -106,15 +106,18 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def require_sound_file(database: Database) -> None:
-    """Read all of an SQLite ledger, and refuse it if a page, an index or a reference is damaged.
+def require_sound_file(database: Database, *, whole: bool) -> None:
+    """Refuse an SQLite ledger of which a page, an index or a reference is damaged.
+
+    Args:
+        whole: read all of the file, and not only its header, the schema and the list of free pages.
 
     Raises:
         StartupRefused: the file is damaged.
         Unavailable: it cannot be read.
     """
     with database.read() as connection:
-        faults = file_faults(connection)
+        faults = file_faults(connection, whole=whole)
     if faults == [_INDEXES]:
         raise StartupRefused(
             f"indexes of the ledger's file do not fit its tables: {database.place.name}. Keep a copy for an"
@@ -127,10 +130,14 @@ def require_sound_file(database: Database) -> None:
         )
 
 
-def file_faults(connection: Connection) -> list[str]:
-    """Return the faults of an SQLite ledger's file, all of which is read; none for a database server."""
+def file_faults(connection: Connection, *, whole: bool = True) -> list[str]:
+    """Return the faults of an SQLite ledger's file; none for a database server.
+
+    Args:
+        whole: as in ``require_sound_file``.
+    """
     file = connection.connection.driver_connection
-    if not isinstance(file, sqlite3.Connection) or _is_sound(file):
+    if not isinstance(file, sqlite3.Connection) or (_is_sound(file) if whole else _is_ok(file, "sqlite_schema")):
         return []
     with suppress(sqlite3.DatabaseError):  # a page that cannot be read
         found = [text for (text,) in file.execute("PRAGMA integrity_check")]  # at most 100
@@ -140,7 +147,11 @@ def file_faults(connection: Connection) -> list[str]:
 
 
 def _is_sound(file: sqlite3.Connection) -> bool:
-    return file.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok" and _references_are_sound(file)
+    return _is_ok(file, "1") and _references_are_sound(file)
+
+
+def _is_ok(file: sqlite3.Connection, what: str) -> bool:
+    return bool(file.execute(f"PRAGMA integrity_check({what})").fetchone()[0] == "ok")
 
 
 def _references_are_sound(file: sqlite3.Connection) -> bool:

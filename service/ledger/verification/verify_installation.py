@@ -42,7 +42,7 @@ def verify_installation(connection: Connection, secret: Secret) -> Iterator[str]
         yield from _readable("api_keys", (fault for _, fault in key_faults(connection, secret, known)))
         yield from _readable("webhooks", webhooks.faults(connection, secret))
     yield from _readable("stored_answers", stored_answer_faults(connection, secret))
-    altered = (f"jobs: the result of {job} is not as the service wrote it" for job in jobs.altered(connection, secret))
+    altered = (f"jobs: job {job} is not as the service wrote it" for job in jobs.altered(connection, secret))
     yield from _readable("jobs", altered)
     yield from _readable("deliveries", deliveries.faults(connection, secret))
 

@@ -40,6 +40,7 @@ from tests.ledger.charging import (
     reserve,
     void,
 )
+from tests.ledger.writing import as_owner, never
 from tests.postgres_server import libpq_url, session
 
 _TENTH = {"type": "geometric", "epsilon": "0.1"}
@@ -312,6 +313,20 @@ def test_a_line_that_another_database_brought_is_charged_as_it_is_there(database
         carry_out(database, charges.register(ANN, [replace(before[0], prices=before[0].prices[-1:])]))
     assert account_of(database).releases == 0
     assert _refused(database, _TENTH, "people").failures[0].account == "agency"
+
+
+def test_an_account_whose_row_is_gone_is_not_one_that_never_was(database_url: str, database: Database) -> None:
+    """The attack: a row is taken away for a moment, so that a pipeline goes on as if there were no such account."""
+    open_account(database)
+    (charge,) = prepared(database, _TENTH)
+    with as_owner(database_url) as owner:
+        owner.execute(text("DELETE FROM accounts"))
+    for read in (lines.caps_of, lines.budget_of):
+        with pytest.raises(Altered):
+            read(database, charge.line)
+    for lock in (lambda c: lines.lock_line(c, charge.line, None), lambda c: lines.lock_account(c, charge.line)):
+        with pytest.raises(Altered):
+            database.write(lock, is_committed=never)
 
 
 def test_a_charge_is_bounded_by_the_rows_that_it_writes(database: Database) -> None:

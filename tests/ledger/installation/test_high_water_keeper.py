@@ -672,3 +672,26 @@ def test_a_command_marks_what_it_wrote_before_it_ends(
     unprotected(database, "installation_journal", f"DELETE FROM installation_journal WHERE seq = {last}")
     with pytest.raises(StartupRefused, match=f"ends with entry {last - 1} and had {last}"):
         check_mark(database, file, check_file=False)
+
+
+@pytest.mark.parametrize(
+    ("place", "content"),
+    [(20, b"\x20"), (32, bytes(7) + b"\x03"), (52, bytes(3) + b"\x07")],
+    ids=["room", "free", "auto"],
+)
+def test_a_header_that_was_damaged_after_a_good_end_is_refused(
+    keeper: MarkKeeper, file: HighWaterFile, database: Database, place: int, content: bytes
+) -> None:
+    """Such a ledger could be read, and every write to it was refused."""
+    if database.kind == "postgresql":
+        return
+    keeper.advance(last=True)
+    with contextlib.closing(database):
+        check_mark(database, file, check_file=True)
+    with Path(str(database.pools.writer.url.database)).open("r+b") as opened:
+        opened.seek(place)
+        opened.write(content)
+    with contextlib.closing(open_database(database.url)) as other:
+        other.secret = database.secret
+        with pytest.raises(StartupRefused, match="the ledger's file is damaged"):
+            check_mark(other, file, check_file=True)

@@ -633,7 +633,7 @@ def test_a_result_that_somebody_changed_is_no_result(database: Database, change:
     with database.read() as connection:
         shown = jobs.checked(SECRET, jobs.read_job(connection, job_id))
     assert (shown.state, shown.result) == ("failed", None)
-    assert _faults(database) == [f"jobs: the result of {job_id} is not as the service wrote it"]
+    assert _faults(database) == [f"jobs: job {job_id} is not as the service wrote it"]
 
 
 def test_another_installation_is_found(database: Database) -> None:

@@ -75,7 +75,8 @@ _POSTGRESQL_KINDS = {
 }
 _WAITED = {"55P03", "SQLITE_BUSY"}
 _FULL = {"53100", "SQLITE_FULL"}
-_TRIGGER = {"P0001", "SQLITE_CONSTRAINT_TRIGGER"}
+# A trigger or a CHECK refuses nothing that the service writes, unless other rows are in its way.
+_IN_THE_WAY = {"P0001", "SQLITE_CONSTRAINT_TRIGGER", "23514", "SQLITE_CONSTRAINT_CHECK"}
 
 _MAY_WRITE = "check the path in SERVICE_DATABASE_URL or SERVICE_DATA_DIR, and that this user may write there"
 _SQLITE_ADVICE = {
@@ -140,8 +141,9 @@ def refusal(failure: Failure, place: DatabaseLocation, *, unknown: bool = False)
     """Return the error for the caller; only the operator gets the database's location and the driver's reason."""
     if unknown:
         return _unavailable(_UNKNOWN, failure, place)
-    if failure.code in _TRIGGER:  # triggers refuse nothing that the service writes, unless other rows are in its way
-        return Altered("a table of the ledger", "a table", "a trigger refused what the service wrote; run verify")
+    if failure.code in _IN_THE_WAY:
+        reason = f"it refused what the service wrote ({failure.code}); run verify"
+        return Altered("a table of the ledger", "a table", reason)
     if failure.kind is FailureKind.FAULT:
         return RuntimeError(f"the database refused a statement ({failure.code})")
     if failure.kind is FailureKind.RACE:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from service.errors import Conflict, Unavailable
+from service.errors import Altered, Conflict, Unavailable
 from service.ledger.storage.database import Database, open_database
 from tests.ledger.marks import PATIENCE, count, never, write
 
@@ -119,7 +119,7 @@ def test_a_serialization_failure_is_tried_again_a_few_times(postgresql_url: str,
     ],
 )
 def test_no_message_contains_a_statements_values(marks: Database, statement: str) -> None:
-    with pytest.raises((RuntimeError, Conflict)) as refused:
+    with pytest.raises((Altered, RuntimeError, Conflict)) as refused:
         marks.write(lambda connection: connection.execute(text(statement), {"value": SECRET}), is_committed=never)
     told = "".join(traceback.format_exception(refused.value)) + repr(refused.value)
     assert str(SECRET) not in told
