@@ -15,14 +15,14 @@ from service.api.schemas.guarantees import usual_delta_text
 from service.api.schemas.whole_budgets import plan_of_whole
 from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
-from service.pages.budget_form import budget_of, fields_of, refused_at
+from service.pages.budget_form import budget_of, fields_of, growth_text, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.release_search import BRIEFLY, search
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.fault_texts import joined
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, number_of, text_of
-from service.pages.shell.layout import page
+from service.pages.shell.layout import may, page
 from service.pages.shell.whole_tables import as_file
 from service.pages.spending_pace import pace_of
 from service.privacy.numerics.numbers import exact_text
@@ -71,13 +71,17 @@ async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) ->
 
 @router.post("/budget")
 async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change the figures of the account's budget."""
+    """Change the figures of the account's budget; a greater one takes a reason and a tick for the very figures."""
     account_body = await get(visit, address("accounts", account))
-    typed = fields_of(account_body["budget"]) | {
-        name: number_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
-    }
+    present = fields_of(account_body["budget"])
+    typed = present | {name: number_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts}
     body = {"budget": budget_of(typed)} | reason_of(form)
+    growth = growth_text(present, typed)
     typed["budget_reason"] = text_of(form, "reason")
+    confirmed = text_of(form, "greater") == growth
+    if growth and may(visit.session.role, "steward") and not (confirmed and typed["budget_reason"]):
+        faults = {"budget_reason": "expected why the budget has to be greater"} if confirmed else {}
+        return await show(visit, account, typed=typed, status=422, growth=growth, faults=faults)
     return await change(visit, account, typed, body, text_of(form, "once"))
 
 
@@ -203,6 +207,7 @@ async def show(
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
         "strip": None,
+        "growth": "",
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status)
