@@ -1,7 +1,7 @@
 """Route of calibrations: noise parameters from accuracy targets."""
 
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
@@ -48,8 +48,8 @@ class MarginTarget(Strict):
 
     mechanism: Literal["geometric", "discrete_gaussian", "discrete_osgt", "laplace", "gaussian", "osgt"]
     moe: Exact = Field(
-        description="The margin of error, in counts. Noise on the integers is whole, so its margin is rounded down; that"
-        " of continuous noise (laplace, gaussian, osgt) is taken as it is, from 1e-9 on."
+        description="The margin of error, in counts. Noise on the integers is whole, so its margin is rounded down."
+        " That of continuous noise (laplace, gaussian, osgt) is taken as it is, and is at least 1e-9."
     )
     confidence: Exact = "0.95"
     method: Literal["exact", "safetab"] = Field(
@@ -130,8 +130,11 @@ def _calibrated(body: MarginTarget) -> tuple[AdditiveNoise, float]:
     try:
         parameters = _parameters(kind, margin, confidence, m, body.method)
     except ValueError as error:
-        raise InvalidInput.at("/moe" if margin == 0 and body.method == "safetab" else "/confidence", str(error)) from None
-    mechanism = kind(**parameters, sensitivity=body.sensitivity, cells=body.cells)
+        raise InvalidInput.at(
+            "/moe" if margin == 0 and body.method == "safetab" else "/confidence", str(error)
+        ) from None
+    sizes: dict[str, Any] = {"sensitivity": body.sensitivity, "cells": body.cells}
+    mechanism = kind(**parameters, **sizes)
     if whole:
         return mechanism, coverage(law_of(mechanism, "/mechanism"), int(margin))
     return mechanism, ContinuousSum(mechanism.noise_law(), cells=1).coverage(margin)
@@ -155,7 +158,7 @@ def _offset(body: MarginTarget) -> Fraction | None:
 
 def _parameters(
     kind: type[AdditiveNoise], margin: Fraction, confidence: Fraction, m: Fraction | None, method: str
-) -> dict[str, Fraction]:
+) -> dict[str, Any]:
     """Return the parameters of the widest noise that meets a margin.
 
     Raises:

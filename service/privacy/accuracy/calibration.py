@@ -132,9 +132,7 @@ def _largest_continuous(
 ) -> Fraction:
     if guess > _WIDEST_CONTINUOUS:
         raise ValueError("expected a confidence further from 0: the noise would be wider than 1e90")
-    return _largest_parameter(
-        lambda value: ContinuousSum(law(value), cells=1).tail_probability(margin), excess, guess
-    )
+    return _largest_parameter(lambda value: ContinuousSum(law(value), cells=1).tail_probability(margin), excess, guess)
 
 
 def _checked_continuous(margin: Fraction, confidence: Fraction) -> Fraction:
