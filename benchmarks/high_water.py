@@ -47,7 +47,7 @@ def _measure(kind: str, size: int, url: str) -> None:
         start = _seconds(lambda: check_mark(database, file, check_file=False))
         database.write(lambda connection: _append(connection, ids[:_CHANGED]), is_committed=lambda *_: False)
         second = _seconds(keeper.advance)
-        sound = _seconds(lambda: require_sound_file(database))
+        sound = _seconds(lambda: require_sound_file(database, whole=True))
         print(f"  {f'{kind}, {size:,} accounts':<26}{first:8.2f}{start:8.2f}{second:8.2f}{sound:8.2f}", flush=True)
 
 

@@ -15,14 +15,14 @@ from service.api.schemas.guarantees import usual_delta_text
 from service.api.schemas.whole_budgets import plan_of_whole
 from service.errors import NotFound
 from service.ledger.accounts.budgets import delta_of_whole, read_budget, usual_delta
-from service.pages.budget_form import budget_of, fields_of, refused_at
+from service.pages.budget_form import budget_of, fields_of, growth_text, refused_at
 from service.pages.period_strip import read_strip
 from service.pages.release_search import BRIEFLY, search
 from service.pages.shell.api_client import Refused, Relayed, SignedIn, Visit, address, get, send
 from service.pages.shell.fault_texts import joined
 from service.pages.shell.figures import best_epsilon
 from service.pages.shell.forms import Form, SentForm, number_of, text_of
-from service.pages.shell.layout import page
+from service.pages.shell.layout import may, page
 from service.pages.shell.whole_tables import as_file
 from service.pages.spending_pace import pace_of
 from service.privacy.numerics.numbers import exact_text
@@ -71,13 +71,17 @@ async def change_state(account: AccountStep, visit: SignedIn, form: SentForm) ->
 
 @router.post("/budget")
 async def change_budget(account: AccountStep, visit: SignedIn, form: SentForm) -> Response:
-    """Change the figures of the account's budget."""
+    """Change the figures of the account's budget; a greater one takes a reason and a tick for the very figures."""
     account_body = await get(visit, address("accounts", account))
-    typed = fields_of(account_body["budget"]) | {
-        name: number_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts
-    }
+    present = fields_of(account_body["budget"])
+    typed = present | {name: number_of(form, name) for name in ("cap", "delta", "declared") if name in form.texts}
     body = {"budget": budget_of(typed)} | reason_of(form)
+    growth = growth_text(present, typed)
     typed["budget_reason"] = text_of(form, "reason")
+    confirmed = text_of(form, "greater") == growth
+    if growth and may(visit.session.role, "steward") and not (confirmed and typed["budget_reason"]):
+        faults = {"budget_reason": "expected why the budget has to be greater"} if confirmed else {}
+        return await show(visit, account, typed=typed, status=422, growth=growth, faults=faults)
     return await change(visit, account, typed, body, text_of(form, "once"))
 
 
@@ -173,7 +177,7 @@ async def show(
     with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
     balance, whole, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
-        _of_whole_budget(visit, account_body["budget"]),
+        of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **BRIEFLY, "with_obstacle": "true"}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **BRIEFLY}),
@@ -182,7 +186,7 @@ async def show(
         context |= {"strip": await read_strip(visit, account_body)}
         account_body |= _as_worst_window(account_body, balance)
     proposed_budget = (account_body["proposed_change"] or {}).get("budget")
-    of_proposed = None if proposed_budget is None else await _of_whole_budget(visit, proposed_budget)
+    of_proposed = None if proposed_budget is None else await of_whole_budget(visit, proposed_budget)
     shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
@@ -203,6 +207,7 @@ async def show(
         "more_waiting": bool(proposed["next_cursor"] or reserved["next_cursor"]),
         "faults": {},
         "strip": None,
+        "growth": "",
         "done": visit.request.query_params.get("done"),
     }
     return page(visit.request, "account.html", shown | context, status=status)
@@ -215,7 +220,7 @@ def _approvers_fields(approvers: Mapping[str, Any] | None) -> dict[str, str]:
     return {"at_least": str(approvers["at_least"]), "approver_names": "\n".join(approvers.get("of") or ())}
 
 
-async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the epsilon and delta that bound all releases once a budget is spent; None if no epsilon does."""
     definition = budget["definition"]
     if definition in ("approximate", "pure"):

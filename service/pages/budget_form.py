@@ -1,7 +1,11 @@
 """Conversion between an account's budget and form fields; ``/v1`` interprets the figures."""
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
+
+from service.privacy.numerics.numbers import parse_exact
+from service.rounding import up
 
 FIGURES = ("definition", "cap", "alpha", "delta", "declared")
 """The fields of a budget."""
@@ -47,6 +51,34 @@ def fields_of(budget: Mapping[str, str]) -> dict[str, str]:
         "delta": budget["delta"] if definition == "approximate" else "",
         "declared": "" if declared == "0" else declared,
     }
+
+
+def growth_text(present: Mapping[str, str], typed: Mapping[str, str]) -> str:
+    """Return in words which figures of a budget would grow, from what to what; empty if none does.
+
+    A text that is no number grows nothing: ``/v1`` refuses it.
+    """
+    names = {"cap": "ρ" if present["definition"] == "zcdp" else "ε", "delta": "δ", "declared": "the declared δ"}
+    return "; ".join(
+        f"{label} from {present[name] or '0'} to {typed[name]}{_factor(present[name], typed[name])}"
+        for name, label in names.items()
+        if _number(typed[name]) > _number(present[name])
+    )
+
+
+def _number(text: str) -> Fraction:
+    try:
+        return parse_exact(text)
+    except ValueError:
+        return Fraction(0)
+
+
+def _factor(before: str, after: str) -> str:
+    """Return how many times as large a figure becomes, rounded up."""
+    if not _number(before):
+        return ""
+    factor = up(_number(after) / _number(before))
+    return f", {int(factor):,} times as large" if factor.isdigit() else f", {factor} times as large"
 
 
 def field_of(definition: str, pointer: str) -> str:

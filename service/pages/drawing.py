@@ -38,7 +38,7 @@ from service.pages.purposes import fault_of_purpose, record_purpose
 from service.pages.shell.api_client import Refused, SignedIn, Visit, address, get, send
 from service.pages.shell.forms import Form, SentFiles, SentForm, number_of, text_of
 from service.pages.shell.layout import may, page
-from service.pages.shell.typed_numbers import with_point
+from service.pages.shell.typed_numbers import whole_text, with_point
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
 router = APIRouter(prefix="/accounts/{account}", include_in_schema=False)
@@ -104,7 +104,8 @@ async def propose(account: AccountStep, visit: SignedIn, form: SentForm) -> Resp
 
 def _typed(form: Form) -> dict[str, str]:
     texts = {name: text_of(form, name) for name in FIELDS} | {"confidence": number_of(form, "confidence")}
-    return texts | {name: with_point(texts[name]) for name in NUMBERS}
+    typed = texts | {name: with_point(texts[name]) for name in NUMBERS}
+    return typed | ({"figure": whole_text(texts["figure"])} if texts["noise"].endswith(" moe") else {})
 
 
 async def _account(visit: Visit, account: str) -> Account:

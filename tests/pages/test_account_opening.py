@@ -7,7 +7,7 @@ import pytest
 from service.pages.budget_form import budget_of, field_of, fields_of, unused_figures
 from tests.api.calls import Answer, Client, json_of, make_key, open_account, pure, release
 from tests.pages.forms import Form, form_of, signed_in
-from tests.pages.visits import submit
+from tests.pages.visits import hidden, submit
 
 _BUDGETS = [
     {"definition": "zcdp", "rho": "1/3"},
@@ -96,7 +96,17 @@ def test_a_name_that_is_taken_and_a_closed_parent(steward: Client, api: Client) 
 
 def test_caps_change_within_what_is_spent(steward: Client, api: Client) -> None:
     page = "/accounts/nation"
-    answer = submit(steward, page, f"{page}/budget", cap="2.5", declared="")
+    asked = submit(steward, page, f"{page}/budget", cap="2.5", declared="")
+    assert (asked.status_code, json_of(api.get(f"/v1{page}"))["budget"]["rho"]) == (422, "2")
+    growth = "ρ from 2 to 2.5, 1.25 times as large"
+    assert f"Nothing was changed yet. The budget would be greater: {growth}." in asked.text
+    assert hidden(asked.text, "greater") == growth
+    for other in ({"cap": "25"}, {"greater": ""}, {"reason": ""}):  # what was not ticked, or has no reason
+        fields = {"cap": "2.5", "declared": "", "greater": growth, "reason": "a new survey"} | other
+        refused = submit(steward, page, f"{page}/budget", **fields)
+        assert (refused.status_code, 'id="budget-reason-fault"' in refused.text) == (422, "reason" in other)
+        assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2"
+    answer = submit(steward, page, f"{page}/budget", cap="2.5", declared="", greater=growth, reason="a new survey")
     assert answer.headers["Location"] == f"{page}?done=changed"
     assert "is an entry of the journal" in steward.get(answer.headers["Location"]).text
     assert json_of(api.get(f"/v1{page}"))["budget"]["rho"] == "2.5"
@@ -140,7 +150,7 @@ def test_words_of_any_kind_are_words(steward: Client, api: Client, unit: str) ->
     made = release(api, pure("0.1"), "empty", name=unit, tags=[unit])
     shown = steward.get("/accounts/fresh")
     assert (shown.status_code, "<script>alert" in shown.text) == (200, False)
-    assert "<strong>0 %</strong> spent or held" in shown.text
+    assert "<strong>0 %</strong> spent" in shown.text
     assert json_of(api.get("/v1/accounts/fresh"))["unit"] == unit
     for page in ("", "/releases", "/tags", "/journal", f"/releases/{made['id']}"):
         shown = steward.get(f"/accounts/empty{page}")

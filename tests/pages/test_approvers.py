@@ -11,6 +11,13 @@ _TWO = {"at_least": 2, "of": ["bob", "carol", "first-steward"]}
 _OPEN = {"name": "strict", "unit": "person", "neighbouring": "add_remove", "definition": "zcdp", "cap": "1"}
 _PAGE = "/accounts/strict"
 
+_GREATER = {
+    "cap": "2",
+    "declared": "",
+    "greater": "ρ from 1 to 2, 2 times as large",
+    "reason": "a new survey",
+}
+
 
 @pytest.fixture
 def strict(api: Client) -> Client:
@@ -116,7 +123,7 @@ def test_a_release_is_approved_by_those_who_may(strict: Client, steward: Client)
 
 
 def test_a_change_is_approved_by_those_who_may(strict: Client, steward: Client) -> None:
-    answer = submit(steward, _PAGE, f"{_PAGE}/budget", cap="2", declared="")
+    answer = submit(steward, _PAGE, f"{_PAGE}/budget", **_GREATER)
     shown = steward.get(answer.headers["Location"]).text
     assert "The change waits for other persons." in shown
     assert "strict asks for 2 approvals, by bob or carol." in shown
@@ -143,7 +150,7 @@ def test_a_change_is_approved_by_those_who_may(strict: Client, steward: Client) 
 
 
 def test_a_rejected_change_is_not_proposed_by_a_late_approval(strict: Client, steward: Client) -> None:
-    submit(steward, _PAGE, f"{_PAGE}/budget", cap="2", declared="")
+    submit(steward, _PAGE, f"{_PAGE}/budget", **_GREATER)
     seq = hidden(steward.get(_PAGE).text, "proposal")
     submit(steward, _PAGE, f"{_PAGE}/reject", proposal=seq, reason="a slip")
     bob = _as(strict, steward, "bob")

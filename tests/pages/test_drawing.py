@@ -189,6 +189,7 @@ def test_every_kind_of_noise(api: Client, steward: Client, noise: str) -> None:
         ({"tags": "a\x07"}, "tags"),
         ({"figure": "x"}, "figure"),
         ({"figure": "-1"}, "figure"),
+        ({"figure": "1.500", "noise": "geometric moe"}, "figure"),
         ({"figure": ""}, "figure"),
         ({"figure": "1e-400000"}, "figure"),
         ({"confidence": "1"}, "confidence"),

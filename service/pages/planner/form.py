@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from service.pages import budget_form
 from service.pages.shell.period_texts import stated_periods
 from service.pages.shell.typed_lists import names_of
-from service.pages.shell.typed_numbers import duration_text, number_text, with_point
+from service.pages.shell.typed_numbers import duration_text, number_text, whole_text, with_point
 from service.privacy.mechanisms import mechanism_label
 from service.privacy.numerics.numbers import exact_text, parse_exact
 
@@ -51,23 +51,27 @@ class FormFaults(Exception):
 class Column(NamedTuple):
     """A field of every row: its name, label and initial text; ``numeric`` if its text is a number.
 
-    A number of units has no percent sign, which would make 0.1 units of a margin of 10 %.
+    A number of units has no percent sign, which would make 0.1 units of a margin of 10 %. One that is ``whole`` has no
+    point before three digits either: 1.500 would be one unit for some people, and 1500 for others.
     """
 
     name: str
     label: str
     initial: str = ""
     numeric: bool = False
+    whole: bool = False
 
     def text(self, typed: str) -> str:
         """Return the text of a field or of a cell."""
         if not self.numeric:
             return typed.strip()
+        if self.whole:
+            return whole_text(typed)
         return number_text(typed) if self.name in _SHARES else with_point(typed)
 
 
 _NAMES = (Column("table", "Table"), Column("geography", "Geography"))
-_MOE = Column("moe", "Margin of error", numeric=True)
+_MOE = Column("moe", "Margin of error", numeric=True, whole=True)
 _CONFIDENCE = Column("confidence", "Confidence", "0.95", numeric=True)
 _SIZES = (
     Column("cells", "Cells per record", "1", numeric=True),
@@ -79,7 +83,7 @@ COLUMNS: dict[Kind, tuple[Column, ...]] = {
     "relative_errors": (
         *_NAMES,
         Column("relative_error", "Relative error", numeric=True),
-        Column("typical_count", "Typical count", numeric=True),
+        Column("typical_count", "Typical count", numeric=True, whole=True),
         _CONFIDENCE,
         *_SIZES,
     ),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from service.api.schemas.granularity import EXPECTED_COUNT
-from service.pages.shell.typed_numbers import may_be_thousand
+from service.pages.shell.typed_numbers import has_points_for_thousands, may_be_thousand
 from service.privacy.numerics.numbers import EXPECTED_NUMBER
 from service.privacy.partitions import EXPECTED_NAME, LONGEST
 
@@ -42,8 +42,9 @@ def plain(detail: str, typed: str | None = None) -> str:
         typed: the text of the field; where it is empty, the detail says what is needed.
     """
     bare = (typed or "").strip()
-    if bare != typed and may_be_thousand(bare):
-        return f"{bare}: write {bare.removesuffix('.000')} or {bare.replace('.', '')}"
+    if bare != typed and (may_be_thousand(bare) or has_points_for_thousands(bare)):
+        whole, *groups = bare.split(".")
+        return f"{bare}: write {f'{whole} or ' if len(groups) == 1 else ''}{whole}{''.join(groups)}"
     if bare.endswith("%") and detail == EXPECTED_NUMBER:
         return "expected a number, and no percentage"
     for expected, text in _PLAIN:

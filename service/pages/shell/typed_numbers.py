@@ -29,6 +29,12 @@ def with_point(text: str) -> str:
     return bare if found is None else f"{found[1] or '0'}.{found[2]}"
 
 
+def whole_text(text: str) -> str:
+    """Return a whole number as ``with_point`` does; 1.500, which may be 1500, ends in a blank like 1.000."""
+    bare = text.strip()
+    return f"{bare} " if has_points_for_thousands(bare) else with_point(bare)
+
+
 def may_be_thousand(text: str) -> bool:
     """Return whether a number has a point and three zeros, which are nothing in some countries and 000 in others."""
     return len(text) <= _LONGEST_THOUSAND and _NO_PART.fullmatch(text) is not None

@@ -35,7 +35,14 @@ def test_points_beside_semicolons_are_marks_of_thousands() -> None:
         _read("Total;State;6\nAge;State;1.234")
     assert "without a point between its digits, in row 2 of" in refused.value.faults["targets"]
     assert _read("Total;State;6;0.950")[0]["confidence"] == "0.950"
-    assert _read("Total\tState\t1.234")[0]["moe"] == "1.234"
+    assert _read("Total\tState\t1.234", "variances")[0]["variance"] == "1.234"
+
+
+def test_margins_and_counts_with_three_digits_after_a_point_are_for_v1_to_refuse() -> None:
+    assert _read("Total\tState\t1.500")[0]["moe"] == "1.500 "
+    assert _read("County\t12.345", "safetab")[0]["moe"] == "12.345 "
+    typical = _read("a\t\t0.125\t1.500", "relative_errors")[0]
+    assert (typical["relative_error"], typical["typical_count"]) == ("0.125", "1.500 ")
 
 
 def test_rows_are_added_to_those_of_the_form() -> None:

@@ -335,6 +335,12 @@ def test_a_thousand_is_refused_in_words(reader: TestClient) -> None:
     page = _press(reader, "plan", account="zcdp", moe=["1.000", "50"], sensitivity=["1", "2.000"])
     assert "Margin of error: 1.000: write 1 or 1000" in page.text
     assert "Sensitivity: 2.000: write 2 or 2000" in page.text
+    page = _press(reader, "plan", account="zcdp", moe=["1.500", "50"])
+    assert (page.status_code, "Margin of error: 1.500: write 1 or 1500" in page.text) == (422, True)
+    form = form_of(reader.get("/plan", params={"kind": "relative_errors"}), "/plan")
+    rows = {"table": ["a", "", ""], "relative_error": ["5 %", "", ""], "typical_count": ["1.500", "", ""]}
+    page = reader.post("/plan", data=form.with_texts(rows | {"do": "plan", "account": "zcdp"}))
+    assert (page.status_code, "Typical count: 1.500: write 1 or 1500" in page.text) == (422, True)
 
 
 def test_margins_that_act_as_others_have_a_note(reader: TestClient) -> None:

@@ -15,6 +15,8 @@ _NUMBER = "expected a number such as 0.5, 0,5 or 1/3, and thousands without a ma
         (EXPECTED_NUMBER, "1.000,5", _NUMBER),
         (EXPECTED_NUMBER, "", "needed: a number such as 0.5"),
         (EXPECTED_NUMBER, "1.000 ", "1.000: write 1 or 1000"),
+        (EXPECTED_NUMBER, "12.345 ", "12.345: write 12 or 12345"),
+        (EXPECTED_NUMBER, "1.234.567 ", "1.234.567: write 1234567"),
         ("expected a whole number", "-20.000 ", "-20.000: write -20 or -20000"),
         (EXPECTED_NUMBER, "10 %", "expected a number, and no percentage"),
         ("expected a number above 0 and below 1", "", "needed: a number above 0 and below 1"),

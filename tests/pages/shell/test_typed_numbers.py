@@ -3,7 +3,7 @@
 import pytest
 
 from service.pages.shell import typed_numbers
-from service.pages.shell.typed_numbers import duration_text, number_text, with_point
+from service.pages.shell.typed_numbers import duration_text, number_text, whole_text, with_point
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,15 @@ def test_blanks_before_a_percent_sign_are_dropped() -> None:
 
 def test_a_count_is_no_percentage() -> None:
     assert with_point("20 %") == "20 %"
+
+
+@pytest.mark.parametrize(
+    ("typed", "number"),
+    [("1.500", "1.500 "), ("12.345 ", "12.345 "), ("1.234.567", "1.234.567 "), ("0.500", "0.500"), ("11,5", "11.5"),
+     ("12.5", "12.5"), ("1.000", "1.000 "), ("12 000", "12000"), ("12", "12"), ("", "")],
+)  # fmt: skip
+def test_a_whole_number_has_no_point_before_three_digits(typed: str, number: str) -> None:
+    assert whole_text(typed) == number
 
 
 @pytest.mark.parametrize(
