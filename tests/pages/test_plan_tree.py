@@ -26,6 +26,16 @@ def test_a_small_plan_is_shown_whole() -> None:
     assert (mechanism.title, mechanism.tags, mechanism.parameters) == ("geometric", ["t"], [("epsilon", "0.5")])
 
 
+def test_a_noise_table_is_listed_by_its_values() -> None:
+    masses = [{"value": -1, "mass": "1/4"}, {"value": 0, "mass": "3/4"}]
+    one = tree_of({"type": "noise_table", "masses": masses, "sensitivity": 1})
+    assert (one.title, one.parameters) == ("noise table", [("masses", "-1: 1/4, 0: 3/4"), ("sensitivity", "1")])
+    rows = tree_of({"type": "noise_table", "rows": [{"masses": masses[1:]}, {"masses": masses}]})
+    assert rows.parameters == [("rows", "for 0 (0: 3/4); for 1 (-1: 1/4, 0: 3/4)")]
+    long = [{"value": value, "mass": "1/512"} for value in range(512)]
+    assert len(dict(tree_of({"type": "noise_table", "masses": long}).parameters)["masses"]) == 300
+
+
 def test_a_large_plan_is_cut_and_says_by_how_much() -> None:
     wide = {"type": "sequence", "parts": [pure("0.1")] * 1000}
     root = tree_of({"type": "sequence", "parts": [wide, wide, pure("1")]})
